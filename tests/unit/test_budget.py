@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 33608, 250),
+    "client": (("client",), 33032, 248),
     "client: endpoint": (("client/moa_client/endpoint",), 5450, 47),
     "client: tools": (("client/moa_client/tools",), 3171, 40),
-    "client: link": (("client/moa_client/link",), 3428, 18),
-    "client: chat": (("client/moa_client/chat",), 3994, 22),
+    "client: link": (("client/moa_client/link",), 3395, 17),
+    "client: chat": (("client/moa_client/chat",), 3865, 22),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 7089, 41,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6861, 40,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 4016, 23,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 3931, 23,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4653, 34,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4557, 34,
     ),
     "server": (("server",), 17578, 116),
     "shared": (("shared",), 21951, 214),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 98208, 771),
+    "tests": (("tests",), 98204, 771),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

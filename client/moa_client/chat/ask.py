@@ -12,32 +12,17 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, cast
 
 from moa_client.chat.views import View
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
-from moa_client.conversation.events import (
-    Asked,
-    CallAnswered,
-    CallDecided,
-    CallsLeft,
-    CallWanted,
-    Continued,
-    Ended,
-    Failed,
-    LinkChanged,
-    LinkState,
-    Permission,
-    Refused,
-    Settled,
-    SurfaceEvent,
-)
 from moa_client.surface.open_conversation import OpenConversation
 
-Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
+Permit = Callable[[events.CallWanted], Awaitable[events.Permission]]  # says whether a call may be run
 
 
-async def deny(_: CallWanted) -> Permission:
-    return Permission.DENIED
+async def deny(_: events.CallWanted) -> events.Permission:
+    return events.Permission.DENIED
 
 
 class AnswerFollower:
@@ -62,7 +47,7 @@ class AnswerFollower:
         return await self._follow(
             AnswerText(question),
             lambda: self._conversation.ask(question, options),
-            lambda event, about: isinstance(event, Asked) and event.question == question,
+            lambda event, about: isinstance(event, events.Asked) and event.question == question,
             view,
         )
 
@@ -72,20 +57,20 @@ class AnswerFollower:
         return await self._follow(
             text,
             lambda: self._conversation.continue_answer(max_tokens),
-            lambda event, about: isinstance(event, Continued) and about is text,
+            lambda event, about: isinstance(event, events.Continued) and about is text,
             view,
         )
 
     async def keep(self, text: AnswerText, view: View) -> None:
         """The same for the newest answer, which is again what this device had written of it."""
         begun = AnswerText(text.question)
-        await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, Asked), view)
+        await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, events.Asked), view)
 
     async def _follow(
         self,
         text: AnswerText,
         begin: Callable[[], None],
-        is_beginning: Callable[[SurfaceEvent, AnswerText | None], bool],
+        is_beginning: Callable[[events.SurfaceEvent, AnswerText | None], bool],
         view: View,
     ) -> tuple[AnswerText, bool]:
         """Begins an answer, and shows what happens; the answer, and False if the user stopped it.
@@ -103,7 +88,7 @@ class AnswerFollower:
                 begin()
                 async with self.updates() as updates:
                     text = await self._begun(is_beginning, updates, text, view)
-                    while await self._show_until(Ended, text, updates, view):
+                    while await self._show_until(events.Ended, text, updates, view):
                         view.end(text)
                         is_shown = False
                         if (after := await self._after_calls(text, updates, view)) is None:
@@ -112,7 +97,7 @@ class AnswerFollower:
                 if self._settle_seconds and text.is_unsettled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout_at(self._give_up_at()) as waiting, self.updates() as updates:
-                            await self._show_until(Settled, text, updates, view, waiting)
+                            await self._show_until(events.Settled, text, updates, view, waiting)
             finally:
                 if is_shown:
                     view.end(text)
@@ -150,7 +135,7 @@ class AnswerFollower:
 
     def take(self, update: Update) -> AnswerText | None:
         """Applies an update; the answer that it is about."""
-        if isinstance(update.event, LinkChanged):
+        if isinstance(update.event, events.LinkChanged):
             self._on_link(update.event)
         if update.figures is not None:
             self.figures = update.figures
@@ -158,7 +143,7 @@ class AnswerFollower:
 
     async def _begun(
         self,
-        is_beginning: Callable[[SurfaceEvent, AnswerText | None], bool],
+        is_beginning: Callable[[events.SurfaceEvent, AnswerText | None], bool],
         updates: AsyncIterator[Update],
         text: AnswerText,
         view: View,
@@ -168,14 +153,14 @@ class AnswerFollower:
             if about is not None and is_beginning(event, about):
                 view.show(update, about)
                 return about
-            if isinstance(event, Failed) and event.taken_back and not update.answer:
+            if isinstance(event, events.Failed) and event.taken_back and not update.answer:
                 raise event.error
             self._show(update, about, text, view)
         return text
 
     async def _show_until(
         self,
-        last: type[Ended | Settled],
+        last: type[events.Ended | events.Settled],
         text: AnswerText,
         updates: AsyncIterator[Update],
         view: View,
@@ -188,14 +173,14 @@ class AnswerFollower:
         """
         async for update in updates:
             about, event = self.take(update), update.event
-            if isinstance(event, Failed | Refused) and (about is text or self._conversation.is_gone):
+            if isinstance(event, events.Failed | events.Refused) and (about is text or self._conversation.is_gone):
                 raise event.error
-            if isinstance(event, Failed) and not update.answer and (event.taken_back or waiting is not None):
+            if isinstance(event, events.Failed) and not update.answer and (event.taken_back or waiting is not None):
                 raise event.error  # nothing more will come, or no verdict
             self._show(update, about, text, view)
             if about is text and isinstance(event, last):
-                return event.calls if isinstance(event, Ended) else 0
-            if waiting is not None and isinstance(event, LinkChanged):
+                return event.calls if isinstance(event, events.Ended) else 0
+            if waiting is not None and isinstance(event, events.LinkChanged):
                 waiting.reschedule(None if self._lost_at is None else self._give_up_at())
         return 0
 
@@ -205,29 +190,32 @@ class AnswerFollower:
         try:
             async for update in updates:
                 about, event = self.take(update), update.event
-                if isinstance(event, CallDecided | CallAnswered | CallsLeft) and asking is not None:
+                if (
+                    isinstance(event, events.CallDecided | events.CallAnswered | events.CallsLeft)
+                    and asking is not None
+                ):
                     asking.cancel()  # this surface has said it, or another one
-                if isinstance(event, Failed) and self._conversation.is_gone:
+                if isinstance(event, events.Failed) and self._conversation.is_gone:
                     raise event.error
-                if isinstance(event, Asked) and about is not None:
+                if isinstance(event, events.Asked) and about is not None:
                     view.begin()
                     view.show(update, about)
                     return about
                 self._show(update, about, text, view)
-                if isinstance(event, CallsLeft):
+                if isinstance(event, events.CallsLeft):
                     return None
-                if isinstance(event, CallWanted) and event.waits:
+                if isinstance(event, events.CallWanted) and event.waits:
                     asking = asyncio.create_task(self._ask_about(event))
         finally:
             if asking is not None:
                 asking.cancel()
         return None
 
-    async def _ask_about(self, wanted: CallWanted) -> None:
+    async def _ask_about(self, wanted: events.CallWanted) -> None:
         self._conversation.permit(wanted.call, await self._permit(wanted))
 
-    def _on_link(self, event: LinkChanged) -> None:
-        if event.state is not LinkState.OFFLINE:
+    def _on_link(self, event: events.LinkChanged) -> None:
+        if event.state is not events.LinkState.OFFLINE:
             self._lost_at = None
         elif self._lost_at is None:
             self._lost_at = asyncio.get_running_loop().time()

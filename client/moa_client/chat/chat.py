@@ -16,44 +16,16 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
+from moa_client.chat import messages
 from moa_client.chat.ask import AnswerFollower, Permit, deny
 from moa_client.chat.folding import Folding
 from moa_client.chat.json_events import earlier_line, error_line, event_line
-from moa_client.chat.messages import (
-    BACK_WORDS,
-    LEFT_WORDS,
-    UNREAD_WORDS,
-    WAITS_OFFLINE_WORDS,
-    answered_words,
-    call_words,
-    error_words,
-    finish_words,
-    link_words,
-    not_kept_words,
-    notice_words,
-    offer_words,
-    settled_remark,
-    status_line,
-    thought_words,
-    unchecked,
-    waiting_words,
-    withdrawn_words,
-)
 from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import View, make_view
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
-from moa_client.conversation.events import (
-    CallEvent,
-    CallWanted,
-    Failed,
-    LinkChanged,
-    LinkState,
-    Notice,
-    NotKept,
-    Settled,
-)
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
@@ -117,7 +89,7 @@ class Chat:
             self._err(file_words(file))
         self.warn()
         if facts.offer and self.settings.companion != NONE and read_kept() is None:
-            self._err(offer_words(facts.offer))
+            self._err(messages.offer_words(facts.offer))
             with suppress(ConfigError):  # where it cannot be kept, it is said again
                 write_kept("")
 
@@ -140,13 +112,13 @@ class Chat:
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
         """Says why an answer has ended, where its text does not; the answer."""
-        if words := finish_words(text, is_only=is_only):
+        if words := messages.finish_words(text, is_only=is_only):
             self._err(words)
         if text.withdrawn and not is_only:
-            self._err(withdrawn_words(text.withdrawn))
+            self._err(messages.withdrawn_words(text.withdrawn))
         split = self._folding.split(text)
         if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
-            self._err(thought_words(split.reasoning_tokens))
+            self._err(messages.thought_words(split.reasoning_tokens))
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text
@@ -185,8 +157,8 @@ class Chat:
     @property
     def status(self) -> str:
         unsettled = self._follower.unsettled
-        return status_line(
-            self.conversation.status, unchecked([text.provisional for text in unsettled], len(unsettled))
+        return messages.status_line(
+            self.conversation.status, messages.unchecked([text.provisional for text in unsettled], len(unsettled))
         )
 
     async def close(self) -> None:
@@ -200,7 +172,7 @@ class Chat:
         for answer in self._follower.texts[hidden:]:
             view = self._view()
             for answered in answer.options.results:
-                self._err(answered_words(answered))
+                self._err(messages.answered_words(answered))
             if not answer.options.results:
                 self._err(f"> {without_controls(folded(answer.question))}")
             view.begin()
@@ -245,36 +217,36 @@ class Chat:
             line = earlier_line(update, about, self._folding.split(about))
         if line and self.settings.json_events:
             self._out(line + "\n")
-        if isinstance(event, Failed):
+        if isinstance(event, events.Failed):
             self.fail(event.error)
         elif self.settings.json_events:
             return
-        elif isinstance(event, CallWanted) and event.waits:
-            self._err(waiting_words(event))
-        elif isinstance(event, CallEvent):
-            self._err(call_words(event))
+        elif isinstance(event, events.CallWanted) and event.waits:
+            self._err(messages.waiting_words(event))
+        elif isinstance(event, events.CallEvent):
+            self._err(messages.call_words(event))
         elif about is not None:
             if self.page is not None:
                 self.page.show_earlier(update, self._folding.shown(about))
-            elif words := settled_remark(event, self._folding.shown(about)):
+            elif words := messages.settled_remark(event, self._folding.shown(about)):
                 self._err(words)
-            if isinstance(event, Settled) and about.withdrawn and about is self.last_answer:
-                self._err(withdrawn_words(about.withdrawn))
-        elif isinstance(event, NotKept):
-            self._err(not_kept_words(event))
-        elif isinstance(event, Notice):
-            self._err(notice_words(event))
-        elif isinstance(event, LinkChanged):
-            back = event.state is not LinkState.OFFLINE and self._told_offline
-            words = BACK_WORDS if back else link_words(event)
-            self._told_offline = event.state is LinkState.OFFLINE
+            if isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer:
+                self._err(messages.withdrawn_words(about.withdrawn))
+        elif isinstance(event, events.NotKept):
+            self._err(messages.not_kept_words(event))
+        elif isinstance(event, events.Notice):
+            self._err(messages.notice_words(event))
+        elif isinstance(event, events.LinkChanged):
+            back = event.state is not events.LinkState.OFFLINE and self._told_offline
+            words = messages.BACK_WORDS if back else messages.link_words(event)
+            self._told_offline = event.state is events.LinkState.OFFLINE
             if words and not (self._told_offline and self._wished_offline):
                 self._err(words)
 
     def fail(self, error: MoaError) -> None:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
-        self._err(error_words(error))
+        self._err(messages.error_words(error))
 
     # ------------------------------------------------------------ for commands
 
@@ -303,8 +275,8 @@ class Chat:
     def _say_left(self, answer: AnswerText) -> None:
         """Says what becomes of an answer that is left to the server."""
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
-            unread = WAITS_OFFLINE_WORDS if self._wished_offline else UNREAD_WORDS
-            self._err(LEFT_WORDS if answer.committed else unread)
+            unread = messages.WAITS_OFFLINE_WORDS if self._wished_offline else messages.UNREAD_WORDS
+            self._err(messages.LEFT_WORDS if answer.committed else unread)
 
     @property
     def last_answer(self) -> AnswerText | None:

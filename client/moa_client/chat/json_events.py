@@ -9,20 +9,8 @@ from typing import Any
 
 from moa_shared.errors import MoaError
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Ended,
-    Failed,
-    NotKept,
-    Provisional,
-    Refused,
-    Rewound,
-    Settled,
-    SurfaceEvent,
-    Titled,
-)
 from moa_client.surface.messages import fields_of
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.tools.answer_split import AnswerSplit
@@ -38,25 +26,29 @@ def event_line(update: Update, text: AnswerText | None, split: AnswerSplit | Non
         split: of that answer before it, which reads it; None: the model marks no reasoning.
     """
     event = update.event
-    if isinstance(event, Failed | NotKept | Rewound | Titled):
+    if isinstance(event, events.Failed | events.NotKept | events.Rewound | events.Titled):
         return ""
     fields = {name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY}
-    if text is not None and isinstance(event, Settled):
+    if text is not None and isinstance(event, events.Settled):
         fields["text"] = text.committed
-    elif text is not None and isinstance(event, Committed | Provisional | Corrected | Ended):
+    elif text is not None and isinstance(
+        event, events.Committed | events.Provisional | events.Corrected | events.Ended
+    ):
         fields["provisional"], fields["likely"] = text.provisional, text.likely
     if text is not None and split is not None:
         fields |= _apart(fields, event, text, split)
     return _line(**fields)
 
 
-def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, split: AnswerSplit) -> dict[str, Any]:
+def _apart(
+    fields: Mapping[str, Any], event: events.SurfaceEvent, text: AnswerText, split: AnswerSplit
+) -> dict[str, Any]:
     """The text of a line with the reasoning in fields of its own."""
     before = copy(split)
     split.read(text.committed, text.tokens)
     is_over = not (text.is_running or text.is_unsettled)
     reasoning, rest = split.ahead(text.provisional)
-    if isinstance(event, Settled):
+    if isinstance(event, events.Settled):
         before = AnswerSplit()
     apart: dict[str, Any] = {}
     if "text" in fields:
@@ -70,7 +62,7 @@ def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, spl
 
 def earlier_line(update: Update, earlier: AnswerText, split: AnswerSplit | None = None) -> str:
     """The same for an earlier answer: empty until it is decided."""
-    return event_line(update, earlier, split) if isinstance(update.event, Settled | Refused) else ""
+    return event_line(update, earlier, split) if isinstance(update.event, events.Settled | events.Refused) else ""
 
 
 def error_line(error: MoaError) -> str:

@@ -13,25 +13,8 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import alone_words, down_words, drafted_words
-from moa_client.conversation.events import (
-    LOOK_UP,
-    AnswerOutcome,
-    CallAnswered,
-    CallDecided,
-    CallEvent,
-    CallWanted,
-    DrafterChanged,
-    ExecutionChanged,
-    LinkChanged,
-    LinkState,
-    Notice,
-    NotKept,
-    Permission,
-    Refused,
-    Settled,
-    SurfaceEvent,
-)
 
 if TYPE_CHECKING:
     from moa_shared.errors import MoaError
@@ -53,16 +36,20 @@ SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 MOST_ARGUMENTS = 2000  # characters of a call: the user is to see what is run
 MOST_RESULT = 600  # characters: the model gets all
 ASK_WORDS = "  Run it? y: yes, n: no, a: always in this chat"
-DECIDED_WORDS = {Permission.ONCE: "  yes", Permission.ALWAYS: "  always", Permission.DENIED: "  no"}
+DECIDED_WORDS = {
+    events.Permission.ONCE: "  yes",
+    events.Permission.ALWAYS: "  always",
+    events.Permission.DENIED: "  no",
+}
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 MARKS = {
-    LinkState.GOOD: "good",
-    LinkState.SLOW: "slow",
-    LinkState.OFFLINE: "OFFLINE",
-    LinkState.BACK: "back",
-    LinkState.WAITING: "waiting",
+    events.LinkState.GOOD: "good",
+    events.LinkState.SLOW: "slow",
+    events.LinkState.OFFLINE: "OFFLINE",
+    events.LinkState.BACK: "back",
+    events.LinkState.WAITING: "waiting",
 }
-NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
+NOT_SERVED = (events.LinkState.OFFLINE, events.LinkState.WAITING)
 
 
 def writes_alone(facts: ConversationFacts, alone: str) -> bool:
@@ -175,13 +162,13 @@ def thought_words(tokens: int) -> str:
     return f"(thought for {tokens} {'token' if tokens == 1 else 'tokens'}: /thinking shows it)"
 
 
-def link_words(event: LinkChanged) -> str:
+def link_words(event: events.LinkChanged) -> str:
     """A change of the link in words; empty if it need not be reported."""
-    if event.state is LinkState.OFFLINE:
+    if event.state is events.LinkState.OFFLINE:
         return f"(offline: {event.reason.rstrip('.') or 'the server is not available'})"
-    if event.state is LinkState.BACK:
+    if event.state is events.LinkState.BACK:
         return BACK_WORDS
-    if event.state is LinkState.WAITING:
+    if event.state is events.LinkState.WAITING:
         return f"({event.reason.rstrip('.')}; the answer resumes in {_whole(event.wait_seconds)} s)"
     return ""
 
@@ -195,31 +182,31 @@ def _whole(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-def notice_words(event: Notice) -> str:
+def notice_words(event: events.Notice) -> str:
     """What has changed about the server or the drafter, in one sentence."""
-    if isinstance(event, DrafterChanged):
-        return f"({event.reason if event.name == LOOK_UP else f'{event.name} drafts from now on'})"
-    if isinstance(event, ExecutionChanged):
+    if isinstance(event, events.DrafterChanged):
+        return f"({event.reason if event.name == events.LOOK_UP else f'{event.name} drafts from now on'})"
+    if isinstance(event, events.ExecutionChanged):
         level = plain_line(event.level)
         return f"(the server computes in {level} now: the text may continue differently from how it began)"
     return f"({event.message})"
 
 
-def call_words(event: CallEvent) -> str:
+def call_words(event: events.CallEvent) -> str:
     match event:
-        case CallWanted():
+        case events.CallWanted():
             where = f"a tool of {plain_line(event.server)}" if event.server else "no tool that is here"
             return f"* {plain_line(event.tool)} {_shortened(event.arguments, MOST_ARGUMENTS)} ({where})"
-        case CallDecided():
+        case events.CallDecided():
             return DECIDED_WORDS[event.permission]
-        case CallAnswered():
+        case events.CallAnswered():
             return f"{'!' if event.is_error else '='} {_shortened(event.content, MOST_RESULT)}"
         case _:
             reason = plain_line(event.reason) or "The call is left without an answer."
             return f"({reason} /continue takes it up.)"
 
 
-def waiting_words(wanted: CallWanted) -> str:
+def waiting_words(wanted: events.CallWanted) -> str:
     """That a call waits which was wanted before this chat came, or which another surface is asked about."""
     return f"{call_words(wanted)}\n(The call waits: /continue asks about it, a question leaves it.)"
 
@@ -227,11 +214,11 @@ def waiting_words(wanted: CallWanted) -> str:
 def answered_words(answered: AnsweredCall) -> str:
     """A call of before, with its answer."""
     call = answered.call
-    said = CallAnswered(call.id, answered.content, answered.is_error)
+    said = events.CallAnswered(call.id, answered.content, answered.is_error)
     return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{call_words(said)}"
 
 
-def not_run_words(wanted: CallWanted) -> str:
+def not_run_words(wanted: events.CallWanted) -> str:
     """That a tool was not run where nobody can be asked."""
     tool, option = plain_line(wanted.tool), shlex.quote(plain_line(f"{wanted.server}/{wanted.tool}"))
     return f"({tool} was not run, as nobody can be asked: --mcp-allow {option} lets it.)"
@@ -243,7 +230,7 @@ def _shortened(text: str, most: int) -> str:
     return shown if len(text) <= most else f"{shown} ... ({len(text) - most:,} characters more)"
 
 
-def not_kept_words(event: NotKept) -> str:
+def not_kept_words(event: events.NotKept) -> str:
     """That the conversation is not kept from here on, and why, in one sentence."""
     return f"(From here on this conversation is not kept: {event.error})"
 
@@ -270,34 +257,36 @@ def error_words(error: MoaError) -> str:
     return f"Error: {error}"
 
 
-def settled_words(event: Settled | Refused, earlier: AnswerText) -> str:
+def settled_words(event: events.Settled | events.Refused, earlier: AnswerText) -> str:
     """The outcome of an answer that ended without the server, in one sentence."""
     question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
-    if isinstance(event, Refused):
+    if isinstance(event, events.Refused):
         return (
             f"(The server refuses to check the answer to {about}: {event.error} The conversation continues without it.)"
         )
     tokens = "token" if event.written == 1 else "tokens"
     share = f"{event.kept} of {event.written} {tokens} written here {'was' if event.kept == 1 else 'were'} right"
-    if event.outcome is AnswerOutcome.CONFIRMED:
+    if event.outcome is events.AnswerOutcome.CONFIRMED:
         return f"(The server confirms the answer to {about}.)"
     if not earlier.ended.strip():
         return f"(The server has answered {about}.)"
-    verb = "completed" if event.outcome is AnswerOutcome.COMPLETED else "corrected"
+    verb = "completed" if event.outcome is events.AnswerOutcome.COMPLETED else "corrected"
     return f"(The server has {verb} the answer to {about}{f'; {share}' if event.written else ''}.)"
 
 
-def settled_remark(event: SurfaceEvent, earlier: AnswerText) -> str:
+def settled_remark(event: events.SurfaceEvent, earlier: AnswerText) -> str:
     """The same where nothing can be changed in its place, with what differs from the text shown; may be empty."""
-    if not isinstance(event, Settled | Refused):
+    if not isinstance(event, events.Settled | events.Refused):
         return ""
     words = settled_words(event, earlier)
-    lead, changed = ("", "") if isinstance(event, Refused) else changed_words(event, earlier.ended, earlier.committed)
+    lead, changed = (
+        ("", "") if isinstance(event, events.Refused) else changed_words(event, earlier.ended, earlier.committed)
+    )
     return f"{words} {lead}".rstrip() + f"\n{changed}" if changed else words
 
 
-def changed_words(event: Settled, shown: str, text: str) -> tuple[str, str]:
+def changed_words(event: events.Settled, shown: str, text: str) -> tuple[str, str]:
     """What of an answer must be said because it is not what is shown: a lead, and the text; empty if nothing.
 
     Args:
@@ -305,7 +294,7 @@ def changed_words(event: Settled, shown: str, text: str) -> tuple[str, str]:
     """
     if text.strip() == shown.strip():
         return "", ""
-    lead = "It goes on:" if event.outcome is AnswerOutcome.COMPLETED else "From the sentence that changes:"
+    lead = "It goes on:" if event.outcome is events.AnswerOutcome.COMPLETED else "From the sentence that changes:"
     return lead if shown.strip() else "", without_controls(changed_part(shown, text))
 
 

@@ -16,36 +16,12 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moa_shared.text.plain_text import without_controls
 
+from moa_client.chat import messages
 from moa_client.chat.folding import UNFOLDED, Folding
 from moa_client.chat.json_events import earlier_line, event_line
 from moa_client.chat.keys import has_keys, typed_ahead
-from moa_client.chat.messages import (
-    HELD_BACK_WORDS,
-    NOT_SERVED,
-    UNREAD_WORDS,
-    call_words,
-    countdown_words,
-    error_words,
-    link_words,
-    not_kept_words,
-    notice_words,
-    settled_remark,
-    status_line,
-    thinking_words,
-    unchecked,
-    unverified_words,
-)
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import Update, last_word
-from moa_client.conversation.events import (
-    CallEvent,
-    Failed,
-    HeldBack,
-    LinkChanged,
-    LinkState,
-    Notice,
-    NotKept,
-    ServerChanged,
-)
 
 if TYPE_CHECKING:
     from moa_client.chat.display.page import TerminalPage
@@ -94,20 +70,20 @@ class TerminalView:
 
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
-        if isinstance(event, CallEvent):
-            self._page.say(call_words(event))
+        if isinstance(event, events.CallEvent):
+            self._page.say(messages.call_words(event))
             return
-        if isinstance(event, LinkChanged):
-            self._reason = event.reason if event.state in NOT_SERVED else ""
-            self._waits_until = self._clock() + event.wait_seconds if event.state is LinkState.WAITING else 0.0
-        elif isinstance(event, Notice):
-            self._remarks += notice_words(event) + "\n"
-            if isinstance(event, ServerChanged) and event.what == "model":
+        if isinstance(event, events.LinkChanged):
+            self._reason = event.reason if event.state in messages.NOT_SERVED else ""
+            self._waits_until = self._clock() + event.wait_seconds if event.state is events.LinkState.WAITING else 0.0
+        elif isinstance(event, events.Notice):
+            self._remarks += messages.notice_words(event) + "\n"
+            if isinstance(event, events.ServerChanged) and event.what == "model":
                 self._reason = "another model is served there"
-        elif isinstance(event, NotKept):
-            self._remarks += not_kept_words(event) + "\n"
-        elif isinstance(event, Failed):
-            self._remarks += error_words(event.error) + "\n"
+        elif isinstance(event, events.NotKept):
+            self._remarks += messages.not_kept_words(event) + "\n"
+        elif isinstance(event, events.Failed):
+            self._remarks += messages.error_words(event.error) + "\n"
         self._draw(text)
 
     def _draw(self, text: AnswerText) -> None:
@@ -118,7 +94,7 @@ class TerminalView:
         reason = self._reason
         if self._waits_until:
             left = self._waits_until - self._clock()
-            reason = countdown_words(reason, left)
+            reason = messages.countdown_words(reason, left)
             if left > 0.0:
                 self._timer = asyncio.get_running_loop().call_later(COUNT_SECONDS, self._draw, text)
         self._page.show(text, self._status(reason, text.provisional))
@@ -165,33 +141,33 @@ class PipeView:
 
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
-        if isinstance(event, CallEvent):
-            self._remark(call_words(event))
+        if isinstance(event, events.CallEvent):
+            self._remark(messages.call_words(event))
             return
         if piece := self._piece(text):
             word = last_word(piece)
             self._held = word if len(word) <= MOST_HELD else ""
             if whole := piece.removesuffix(self._held):
                 self._write(whole)
-        if isinstance(event, LinkChanged):
+        if isinstance(event, events.LinkChanged):
             self._show_link(event)
-        elif isinstance(event, Notice):
-            self._remark(notice_words(event))
-        elif isinstance(event, NotKept):
-            self._remark(not_kept_words(event))
-        elif isinstance(event, Failed):
-            self._remark(error_words(event.error))
-        elif isinstance(event, HeldBack):
-            self._say_of_outage(UNREAD_WORDS if event.unread else HELD_BACK_WORDS)
+        elif isinstance(event, events.Notice):
+            self._remark(messages.notice_words(event))
+        elif isinstance(event, events.NotKept):
+            self._remark(messages.not_kept_words(event))
+        elif isinstance(event, events.Failed):
+            self._remark(messages.error_words(event.error))
+        elif isinstance(event, events.HeldBack):
+            self._say_of_outage(messages.UNREAD_WORDS if event.unread else messages.HELD_BACK_WORDS)
 
-    def _show_link(self, event: LinkChanged) -> None:
-        was_short, words = self._timer is not None, link_words(event)
-        if event.state is not LinkState.OFFLINE:
+    def _show_link(self, event: events.LinkChanged) -> None:
+        was_short, words = self._timer is not None, messages.link_words(event)
+        if event.state is not events.LinkState.OFFLINE:
             self._end_outage()
-        if event.state is LinkState.OFFLINE:
+        if event.state is events.LinkState.OFFLINE:
             self._timer = self._timer or self._later(OUTAGE_SECONDS, self._tell_outage)
             self._say_of_outage(words)
-        elif event.state is LinkState.WAITING:
+        elif event.state is events.LinkState.WAITING:
             if not self._has_waited:  # it may come every few seconds
                 self._remark(words)
             self._has_waited = True
@@ -216,7 +192,7 @@ class PipeView:
         self._timer, self._outage = None, []
 
     def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        if words := settled_remark(update.event, earlier):
+        if words := messages.settled_remark(update.event, earlier):
             self._remark(words)
 
     def end(self, text: AnswerText) -> None:
@@ -227,7 +203,7 @@ class PipeView:
         piece = self._piece(text)
         self._write((piece + text.provisional if self._unverified else piece) + ("\n" if shown else ""))
         if text.waiting:
-            self._remark(unverified_words(len(text.waiting), is_printed=self._unverified))
+            self._remark(messages.unverified_words(len(text.waiting), is_printed=self._unverified))
 
     def _piece(self, text: AnswerText) -> str:
         piece = self._held + text.committed[max(self._written, text.seen) :]
@@ -302,9 +278,9 @@ def make_view(
 
     def status(reason: str, provisional: str) -> str:
         earlier = [folding.shown(text) for text in unsettled()]
-        return thinking_words(folding.thinking_tokens) + status_line(
+        return messages.thinking_words(folding.thinking_tokens) + messages.status_line(
             link_status(),
-            unchecked([*(text.provisional for text in earlier), provisional], len(earlier)),
+            messages.unchecked([*(text.provisional for text in earlier), provisional], len(earlier)),
             reason,
             typed_ahead(),
             has_keys=has_keys(),

@@ -13,17 +13,8 @@ from dataclasses import replace
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.text_stream import TextStream
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import (
-    AnswerEvent,
-    Committed,
-    Corrected,
-    Earlier,
-    Ended,
-    Failed,
-    Provisional,
-    Settled,
-)
 from moa_client.conversation.text_runs import runs_of
 
 ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow
@@ -54,38 +45,38 @@ class AnswerDecoder:
             ahead = self._stream.fork()
             self.text.provisional = _push(ahead, waiting) + ahead.finish(is_cut=True)
 
-    def take(self, event: AnswerEvent | Earlier) -> AnswerEvent:
+    def take(self, event: events.AnswerEvent | events.Earlier) -> events.AnswerEvent:
         """Applies an event of this answer to its text; the event with what it adds to that."""
-        taken = self._decoded(event.event if isinstance(event, Earlier) else event)
+        taken = self._decoded(event.event if isinstance(event, events.Earlier) else event)
         self.text.apply(taken)
         return taken
 
-    def break_off(self, event: Ended | Failed) -> Ended | Failed:
+    def break_off(self, event: events.Ended | events.Failed) -> events.Ended | events.Failed:
         """The answer ends with what is committed of it, and so does its text; the event with the rest of that."""
         broken = replace(event, text=self._stream.finish(is_cut=True))
         self.text.apply(broken)
         return broken
 
-    def _decoded(self, event: AnswerEvent) -> AnswerEvent:
+    def _decoded(self, event: events.AnswerEvent) -> events.AnswerEvent:
         match event:
-            case Committed(tokens, confirmed):
+            case events.Committed(tokens, confirmed):
                 if confirmed < len(tokens):
                     self._ahead = None
                 pieces = _pieces(self._stream, tokens)
                 lengths = tuple(map(len, pieces))
                 runs = runs_of(lengths, event.writers, event.chances)
                 return replace(event, text="".join(pieces), lengths=lengths if event.chances else (), runs=runs)
-            case Provisional(tokens):
+            case events.Provisional(tokens):
                 self._ahead = self._ahead or self._stream.fork()
                 return replace(event, added=_push(self._ahead, tokens))
-            case Corrected():
+            case events.Corrected():
                 self._ahead = None
-            case Ended(finish, provisional=True):
+            case events.Ended(finish, provisional=True):
                 ahead, self._ahead = self._ahead or self._stream.fork(), None
                 return replace(event, added=ahead.finish(is_cut=finish not in ENDED_BY_TEXT))
-            case Ended(finish):
+            case events.Ended(finish):
                 return replace(event, text=self._stream.finish(is_cut=finish not in ENDED_BY_TEXT))
-            case Settled(tokens, finish=finish):
+            case events.Settled(tokens, finish=finish):
                 rest = _push(self._stream, tokens[self.text.decided :])
                 return replace(event, text=rest + self._stream.finish(is_cut=finish not in ENDED_BY_TEXT))
         return event

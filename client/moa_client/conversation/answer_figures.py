@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING
 from moa_shared.protocol.finish_rule import Finish
 from rich.filesize import decimal
 
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Earlier,
-    Ended,
-    Event,
-    LinkState,
-    Provisional,
-    Refused,
-    Settled,
-)
+from moa_client.conversation import events
 
 if TYPE_CHECKING:
     from moa_shared.protocol.messages import Verdict
@@ -40,7 +30,7 @@ class LinkStatus:
         memory_bytes: of `down_bytes`, what is for this device's drafter.
     """
 
-    state: LinkState
+    state: events.LinkState
     rtt_ms: float | None
     tokens_per_s: float
     by_device: float
@@ -105,7 +95,9 @@ class Figures:
         """Share of the tokens that the server alone drafted."""
         return self.server_accepted / self.tokens if self.tokens else 0.0
 
-    def status(self, state: LinkState, rtt_ms: float | None, server: str, *, holds_back: bool = False) -> LinkStatus:
+    def status(
+        self, state: events.LinkState, rtt_ms: float | None, server: str, *, holds_back: bool = False
+    ) -> LinkStatus:
         """What a status line shows, of a link to this server in this state."""
         return LinkStatus(
             state,
@@ -123,24 +115,24 @@ class Figures:
             self.memory_bytes,
         )
 
-    def on_event(self, event: Event, seconds: float) -> None:
+    def on_event(self, event: events.Event, seconds: float) -> None:
         """Counts an event, `seconds` after the question."""
-        if isinstance(event, Committed):
+        if isinstance(event, events.Committed):
             self.tokens += len(event.tokens)
             self.undecided -= event.confirmed
             self.kept += event.confirmed
-        elif isinstance(event, Provisional):
+        elif isinstance(event, events.Provisional):
             self.provisional += len(event.tokens)
             self.undecided += len(event.tokens)
-        elif isinstance(event, Corrected):
+        elif isinstance(event, events.Corrected):
             self.undecided -= event.dropped
-        elif isinstance(event, Ended):
+        elif isinstance(event, events.Ended):
             self.finish = event.finish
-        if isinstance(event, Committed | Provisional):
+        if isinstance(event, events.Committed | events.Provisional):
             self.seconds = seconds
             self.first_token_seconds = self.first_token_seconds or seconds
 
-    def on_later(self, event: Event) -> None:
+    def on_later(self, event: events.Event) -> None:
         """Counts an event after the answer's end; text that changes then has another time than `seconds`."""
         shown = self.tokens + self.undecided
         self.on_event(event, self.seconds)
@@ -198,18 +190,18 @@ class SessionFigures:
         self.newest = Figures()
         return self.newest
 
-    def on_event(self, event: Event, seconds: float) -> None:
+    def on_event(self, event: events.Event, seconds: float) -> None:
         """Counts an event, `seconds` after the newest question."""
-        self._all.on_event(event.event if isinstance(event, Earlier) else event, seconds)
-        if isinstance(event, Earlier):
+        self._all.on_event(event.event if isinstance(event, events.Earlier) else event, seconds)
+        if isinstance(event, events.Earlier):
             if self._unsettled:
                 self._unsettled[0].on_later(event.event)
-        elif isinstance(event, Settled | Refused):
+        elif isinstance(event, events.Settled | events.Refused):
             if self._unsettled:
                 self._unsettled.popleft()
         else:
             self.newest.on_event(event, seconds)
-            if isinstance(event, Ended) and event.provisional:
+            if isinstance(event, events.Ended) and event.provisional:
                 self._unsettled.append(self.newest)
 
     def restore(self, unverified: Iterable[Job]) -> None:

@@ -16,22 +16,9 @@ from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
-from moa_client.conversation.events import (
-    AnswerOutcome,
-    Committed,
-    Corrected,
-    Earlier,
-    Ended,
-    Event,
-    HeldBack,
-    LinkChanged,
-    Notice,
-    Provisional,
-    Refused,
-    Settled,
-)
 from moa_client.conversation.jobs import Job, Jobs, Turn
 from moa_client.conversation.text_runs import Provenance
 
@@ -71,7 +58,7 @@ class AnswerQueue:
     def __init__(self, conversation: Conversation, end_rule: EndRule) -> None:
         self.conversation = conversation
         self.current: Job | None = None
-        self.events: deque[Event] = deque()
+        self.events: deque[events.Event] = deque()
         self._jobs = Jobs()
         self._withdrawn: WithdrawnAnswer | None = None  # the newest one, until the next question
         self.end_rule = end_rule
@@ -143,13 +130,13 @@ class AnswerQueue:
                     self.current = None
                     raise
                 known = error if isinstance(error, MoaError) else InternalError(f"A question has failed: {error!r}.")
-                self.events.append(Refused(known))
+                self.events.append(events.Refused(known))
         return None
 
     def forget_current(self) -> None:
         """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""
         self._take_back()
-        lasting = LinkChanged | Notice | Earlier | Settled | Refused
+        lasting = events.LinkChanged | events.Notice | events.Earlier | events.Settled | events.Refused
         self.events = deque(event for event in self.events if isinstance(event, lasting))
 
     def restore(self, state: ConversationState) -> None:
@@ -187,7 +174,9 @@ class AnswerQueue:
     def reset(self) -> None:
         self._jobs.clear()
         self.current = None
-        self.events = deque(event for event in self.events if not isinstance(event, Earlier | Settled | Refused))
+        self.events = deque(
+            event for event in self.events if not isinstance(event, events.Earlier | events.Settled | events.Refused)
+        )
         self.conversation.reset()
 
     # ------------------------------------------------------------ what the server decides
@@ -216,7 +205,7 @@ class AnswerQueue:
         if confirmed:
             self._tell(
                 job,
-                Committed(
+                events.Committed(
                     tuple(tokens[:confirmed]),
                     confirmed,
                     chances=tuple(chances[:confirmed]),
@@ -226,7 +215,9 @@ class AnswerQueue:
         if confirmed < len(tokens):
             self._correct(job, len(tokens) - confirmed)
             rest = tuple(tokens[confirmed:])
-            self._tell(job, Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:])))
+            self._tell(
+                job, events.Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:]))
+            )
 
     def on_finished(self, finish: Finish) -> Ask | None:
         """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""
@@ -237,7 +228,7 @@ class AnswerQueue:
         self._jobs.pop_front()
         if job is self.current:
             self.current = None
-            self.events.append(Ended(finish))
+            self.events.append(events.Ended(finish))
         else:
             self._settle(job, finish, _outcome(job))
         return self.ask_front()
@@ -246,13 +237,13 @@ class AnswerQueue:
         """Drops the front job's ended answer, which the server refuses; the next question to ask, if there is one."""
         self.conversation.give_up()
         self._jobs.pop_front()
-        self.events.append(Refused(error))
+        self.events.append(events.Refused(error))
         return self.ask_front()
 
     def keep(self, answer: WithdrawnAnswer) -> None:
         """Ends the current answer, just begun, as that one was."""
         self.conversation.keep(answer.tokens, answer.finish, answer.writers)
-        self.events.append(Committed(answer.tokens, writers=answer.writers))
+        self.events.append(events.Committed(answer.tokens, writers=answer.writers))
         self.on_finished(answer.finish)
 
     # ------------------------------------------------------------ standalone text
@@ -286,7 +277,7 @@ class AnswerQueue:
         job.written += taken
         job.shown += len(taken)
         if taken:
-            self._tell(job, Provisional(tuple(taken), tuple(chances[: len(taken)]), likely=likely))
+            self._tell(job, events.Provisional(tuple(taken), tuple(chances[: len(taken)]), likely=likely))
         if finish is not Finish.UNFINISHED:
             job.finish = finish
 
@@ -300,14 +291,14 @@ class AnswerQueue:
         Args:
             unread: because no server has read the question.
         """
-        self._tell(job, HeldBack(unread))
+        self._tell(job, events.HeldBack(unread))
 
     def end_alone(self) -> None:
         """Called when there is no server to wait for: the current answer, if ended, stays provisional."""
         job = self.current
         if job is not None and job.has_ended:
             self.current = None
-            self.events.append(Ended(job.finish, provisional=True))
+            self.events.append(events.Ended(job.finish, provisional=True))
 
     def leave_to_server(self) -> None:
         """Gives the prompt back: the current answer goes on when there is a server again."""
@@ -325,7 +316,7 @@ class AnswerQueue:
             return
         if not job.written:
             self._take_back()
-            self.events.append(Ended(Finish.CANCELLED))
+            self.events.append(events.Ended(Finish.CANCELLED))
             return
         length = len(job.written) + (self.conversation.answer_length if self.current_is_front else 0)
         job.settings = replace(job.settings, max_tokens=length)  # where the server's answer will end
@@ -338,10 +329,10 @@ class AnswerQueue:
 
     def _forget_decided(self, answers: int) -> None:
         """Forgets what is not told yet of the front job and of so many answers before it."""
-        told = deque[Event]()
+        told = deque[events.Event]()
         for event in reversed(self.events):
-            answers -= isinstance(event, Settled | Refused)
-            if answers < 0 or not isinstance(event, Earlier | Settled | Refused):
+            answers -= isinstance(event, events.Settled | events.Refused)
+            if answers < 0 or not isinstance(event, events.Earlier | events.Settled | events.Refused):
                 told.appendleft(event)
         self.events = told
 
@@ -380,7 +371,7 @@ class AnswerQueue:
                 job.finish = Finish.UNFINISHED  # the standalone text that ended it is gone
             else:
                 job.corrected = True
-            self._tell(job, Corrected(dropped))
+            self._tell(job, events.Corrected(dropped))
 
     def _with_written(self, job: Job, decided: int) -> WithdrawnAnswer:
         conversation = self.conversation
@@ -390,19 +381,19 @@ class AnswerQueue:
         finish = Finish.CANCELLED if job.finish is Finish.UNFINISHED else job.finish
         return WithdrawnAnswer(len(conversation.turns), (*before, *job.written), tuple(writers), finish)
 
-    def _settle(self, job: Job, finish: Finish, outcome: AnswerOutcome) -> None:
-        self.events.append(Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))
+    def _settle(self, job: Job, finish: Finish, outcome: events.AnswerOutcome) -> None:
+        self.events.append(events.Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))
 
-    def _tell(self, job: Job, event: Event) -> None:
+    def _tell(self, job: Job, event: events.Event) -> None:
         """Reports an event of the current answer, or of the oldest that ended without the server."""
         if job is self.current:
             self.events.append(event)
-        elif isinstance(event, Committed | Corrected):
-            self.events.append(Earlier(event))
+        elif isinstance(event, events.Committed | events.Corrected):
+            self.events.append(events.Earlier(event))
 
 
-def _outcome(job: Job) -> AnswerOutcome:
+def _outcome(job: Job) -> events.AnswerOutcome:
     """What has become of an answer that ended without the server."""
     if job.corrected:
-        return AnswerOutcome.CORRECTED
-    return AnswerOutcome.COMPLETED if job.left else AnswerOutcome.CONFIRMED
+        return events.AnswerOutcome.CORRECTED
+    return events.AnswerOutcome.COMPLETED if job.left else events.AnswerOutcome.CONFIRMED

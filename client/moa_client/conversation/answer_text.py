@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import ConflictError
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
-from moa_client.conversation.events import (
-    Asked,
-    Committed,
-    Continued,
-    Corrected,
-    Ended,
-    Failed,
-    Provisional,
-    Refused,
-    Rewound,
-    Settled,
-    SurfaceEvent,
-)
 from moa_client.conversation.text_runs import TextRun, fitted, joined
 
 if TYPE_CHECKING:
@@ -38,7 +26,7 @@ class Update:
         figures: of an answer that has ended.
     """
 
-    event: SurfaceEvent
+    event: events.SurfaceEvent
     answer: int = 0
     status: LinkStatus | None = None
     figures: Figures | None = None
@@ -109,37 +97,37 @@ class AnswerText:
         own = (Finish.END_OF_TEXT, Finish.STOP, Finish.CONTEXT, Finish.LOOP)
         return bool(self.committed) and not (self.is_running or self.is_unsettled or self.finish in own)
 
-    def apply(self, event: SurfaceEvent) -> None:
+    def apply(self, event: events.SurfaceEvent) -> None:
         match event:
-            case Continued(options):
+            case events.Continued(options):
                 self.options, self.finish, self.is_running = options, Finish.UNFINISHED, True
-            case Committed(tokens, confirmed, text, runs=runs):
+            case events.Committed(tokens, confirmed, text, runs=runs):
                 self._commit(len(tokens), text, runs)
                 self.waiting = self.waiting[confirmed:]
                 self.provisional = self.provisional[len(text) :] if self.waiting else ""
                 self.likely = max(0, self.likely - len(text)) if self.waiting else 0
-            case Provisional(tokens, _, added, likely):
+            case events.Provisional(tokens, _, added, likely):
                 self.waiting += tokens
                 self._write(added, likely=likely)
-            case Corrected(dropped):
+            case events.Corrected(dropped):
                 if dropped >= WORTH_KEEPING:
                     self.withdrawn = dropped
                 self._withdraw()
-            case Ended(finish, provisional=True, added=added):
+            case events.Ended(finish, provisional=True, added=added):
                 self._write(added, likely=True)
                 self.ended, self.decided = self.committed + self.provisional, 0
                 self.finish, self.is_running, self.is_unsettled = finish, False, True
-            case Ended(finish, text=text):
+            case events.Ended(finish, text=text):
                 self._commit(0, text)
                 self._end(finish)
-            case Settled(tokens, finish=finish, text=text):
+            case events.Settled(tokens, finish=finish, text=text):
                 self._commit(max(0, len(tokens) - self.decided), text)
                 self._end(finish)
-            case Failed(text=text):
+            case events.Failed(text=text):
                 self._commit(0, text)
                 self._withdraw()
                 self.is_running = False
-            case Refused():
+            case events.Refused():
                 self.is_unsettled = False
 
     def _commit(self, tokens: int, text: str, runs: tuple[TextRun, ...] = ()) -> None:
@@ -168,13 +156,13 @@ class AnswerText:
 def apply_update(answers: list[AnswerText], update: Update) -> AnswerText | None:
     """Applies an update to the answers of its conversation, oldest first; the answer that it is about."""
     event = update.event
-    if isinstance(event, Asked):
+    if isinstance(event, events.Asked):
         replaced = next((text for text in answers if text.number == update.answer), None)
         versions = () if replaced is None else replaced.as_versions
-    if isinstance(event, Asked | Rewound):
-        kept = update.answer - 1 if isinstance(event, Asked) else event.answers
+    if isinstance(event, events.Asked | events.Rewound):
+        kept = update.answer - 1 if isinstance(event, events.Asked) else event.answers
         answers[:] = [text for text in answers if text.number <= kept]
-    if isinstance(event, Asked):
+    if isinstance(event, events.Asked):
         answers.append(AnswerText(event.question, update.answer, event.options, versions=versions))
     text = next((text for text in reversed(answers) if text.number == update.answer), None)
     if text is not None:

@@ -24,18 +24,8 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
+from moa_client.engine import inbox
 from moa_client.engine.answer_spans import AnswerSpans
-from moa_client.engine.inbox import (
-    DrafterReady,
-    DrafterUnusable,
-    Inbox,
-    InboxItem,
-    NoAnswer,
-    OtherModel,
-    SameModel,
-    TargetKnown,
-    Wake,
-)
 from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
@@ -73,7 +63,7 @@ class ClientEngine:
         self.availability = Availability(
             1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
         )
-        self._inbox = Inbox()
+        self._inbox = inbox.Inbox()
         self._exchange = SessionExchange(
             link, self.answers, self.availability, device, settings, codec, self._inbox, executor
         )
@@ -210,7 +200,7 @@ class ClientEngine:
             await self._handle(item)
             item = None if self.answers.events else self._inbox.take_now()
 
-    async def _handle(self, item: InboxItem) -> None:
+    async def _handle(self, item: inbox.InboxItem) -> None:
         """Takes in one thing that has happened, and does what it calls for."""
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
             return
@@ -236,9 +226,16 @@ class ClientEngine:
                     exchange.on_written(item)
                 case DrafterFailed():
                     exchange.on_drafter_failed(item)
-                case SameModel() | TargetKnown() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
+                case (
+                    inbox.SameModel()
+                    | inbox.TargetKnown()
+                    | inbox.OtherModel()
+                    | inbox.NoAnswer()
+                    | inbox.DrafterReady()
+                    | inbox.DrafterUnusable()
+                ):
                     reaction = self._replaced.on_finding(item)
-                case Wake():
+                case inbox.Wake():
                     pass
                 case _:
                     assert_never(item)
@@ -273,7 +270,7 @@ class ClientEngine:
 
     def wake(self) -> None:
         """Has the loop look at what is due now."""
-        self._inbox.post(Wake())
+        self._inbox.post(inbox.Wake())
 
     def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""

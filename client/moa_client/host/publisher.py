@@ -14,31 +14,11 @@ from dataclasses import replace
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.text_stream import TextStream
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
-from moa_client.conversation.events import (
-    AnswerEvent,
-    Asked,
-    Continued,
-    DrafterChanged,
-    Earlier,
-    Ended,
-    Event,
-    ExecutionChanged,
-    Failed,
-    LinkChanged,
-    LinkState,
-    NotKept,
-    Refused,
-    Rewound,
-    ServerChanged,
-    Settled,
-    SurfaceEvent,
-    Titled,
-    ToolsChanged,
-)
 from moa_client.conversation.text_runs import BY_LETTER, TextRun, fitted, runs_of
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
@@ -100,14 +80,14 @@ def _runs(stored: StoredAnswer, decode: Callable[[Sequence[int]], str]) -> tuple
 
 
 log = logging.getLogger(__name__)
-OUTAGE = (LinkState.OFFLINE, LinkState.BACK)  # the other states are degrees of a link that works
+OUTAGE = (events.LinkState.OFFLINE, events.LinkState.BACK)  # the other states are degrees of a link that works
 
 
-def log_link_change(event: Event) -> None:
+def log_link_change(event: events.Event) -> None:
     """One line if the event is a change of the link's state, or of what answers at its other end."""
-    if isinstance(event, ServerChanged):
+    if isinstance(event, events.ServerChanged):
         log.warning("%s: %s", "server changed" if event.what == "address" else "server replaced", event.message)
-    if isinstance(event, LinkChanged):
+    if isinstance(event, events.LinkChanged):
         level = logging.WARNING if event.state in OUTAGE else logging.INFO
         log.log(level, "link %s%s", event.state.value, f": {event.reason}" if event.reason else "")
 
@@ -152,7 +132,7 @@ class Publisher:
         if instead_of:
             self._drop(instead_of - 1)
         self._keep(lambda journal: journal.begin(question, options, instead_of))
-        self.publish(Asked(question, options), instead_of or len(self.answers) + 1)
+        self.publish(events.Asked(question, options), instead_of or len(self.answers) + 1)
         return AnswerDecoder(self.answers[-1], self._decode)
 
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
@@ -161,7 +141,7 @@ class Publisher:
         decoder = AnswerDecoder(text, self._decode)
         decoder.restore(self._engine.conversation.answer)
         self._keep(lambda journal: journal.continue_answer(options))
-        self.publish(Continued(options), text.number)
+        self.publish(events.Continued(options), text.number)
         return decoder
 
     def is_part(self, text: AnswerText) -> bool:
@@ -175,11 +155,11 @@ class Publisher:
         """Keeps the first `answers` answers."""
         self._drop(answers)
         self._keep(lambda journal: journal.rewind(answers))
-        self.publish(Rewound(min(answers, len(self.answers))))
+        self.publish(events.Rewound(min(answers, len(self.answers))))
 
     # ------------------------------------------------------------ what happens
 
-    def on_event(self, event: Event, current: AnswerDecoder | None = None) -> None:
+    def on_event(self, event: events.Event, current: AnswerDecoder | None = None) -> None:
         """Publishes an event of the engine.
 
         Args:
@@ -187,25 +167,25 @@ class Publisher:
         """
         log_link_change(event)
         match event:
-            case Earlier() | Settled() | Refused():
+            case events.Earlier() | events.Settled() | events.Refused():
                 self._decide(event)
-            case Ended() if current is not None and not event.provisional and not current.text.tokens:
+            case events.Ended() if current is not None and not event.provisional and not current.text.tokens:
                 self.break_off(event, current)  # it was stopped before it began
-            case LinkChanged():
-                self.link_reason = event.reason if event.state is LinkState.OFFLINE else ""
+            case events.LinkChanged():
+                self.link_reason = event.reason if event.state is events.LinkState.OFFLINE else ""
                 self.publish(event)
-            case ExecutionChanged() | ServerChanged() | DrafterChanged() | ToolsChanged():
+            case events.ExecutionChanged() | events.ServerChanged() | events.DrafterChanged() | events.ToolsChanged():
                 self.publish(event)
             case _ if current is not None:
-                if isinstance(event, Ended) and event.provisional:
+                if isinstance(event, events.Ended) and event.provisional:
                     self._unsettled.append(current)
                 self._take(event, current)
 
-    def break_off(self, event: Failed | Ended, answer: AnswerDecoder) -> None:
+    def break_off(self, event: events.Failed | events.Ended, answer: AnswerDecoder) -> None:
         """An answer is over with what is committed of it; without anything, its question is taken back."""
         text = answer.text
         if not text.is_running:
-            if isinstance(event, Failed):
+            if isinstance(event, events.Failed):
                 self.publish(replace(event, taken_back=False))  # what fails after an answer's end is not about it
             return
         try:
@@ -218,14 +198,14 @@ class Publisher:
         self._tell(Update(event, text.number, figures=self._figures(event)))
         if not text.tokens:
             self.answers.remove(text)
-            if isinstance(event, Ended):
-                self.publish(Rewound(len(self.answers)))
+            if isinstance(event, events.Ended):
+                self.publish(events.Rewound(len(self.answers)))
 
     def set_title(self, title: str) -> None:
         self._keep(lambda journal: journal.set_title(title))
-        self.publish(Titled(title))
+        self.publish(events.Titled(title))
 
-    def publish(self, event: SurfaceEvent, answer: int = 0) -> None:
+    def publish(self, event: events.SurfaceEvent, answer: int = 0) -> None:
         """Tells an event that is not kept.
 
         Args:
@@ -247,24 +227,24 @@ class Publisher:
         device = self._engine.device
         return answer_decode(device) if self._spells_marks else device.decode
 
-    def _decide(self, event: Earlier | Settled | Refused) -> None:
+    def _decide(self, event: events.Earlier | events.Settled | events.Refused) -> None:
         """A server has decided something about the oldest answer that ended without it."""
         if not self._unsettled:
             return
-        answer = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
-        if isinstance(event, Refused) and not answer.text.tokens:
+        answer = self._unsettled[0] if isinstance(event, events.Earlier) else self._unsettled.popleft()
+        if isinstance(event, events.Refused) and not answer.text.tokens:
             self._gone.add(answer.text.number)
         self._take(event, answer)
 
-    def _take(self, event: AnswerEvent | Earlier, answer: AnswerDecoder) -> None:
+    def _take(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
         """Publishes an event of an answer, after it was kept."""
         taken, text = answer.take(event), answer.text
         figures = self._figures(taken)
         self._keep(lambda journal: journal.on_event(taken, text, object_of(figures) if figures is not None else None))
         self._tell(Update(taken, text.number, figures=figures))
 
-    def _figures(self, event: SurfaceEvent) -> Figures | None:
-        return self._engine.figures if isinstance(event, Ended) else None
+    def _figures(self, event: events.SurfaceEvent) -> Figures | None:
+        return self._engine.figures if isinstance(event, events.Ended) else None
 
     def _tell(self, update: Update) -> None:
         update = replace(update, status=self._engine.status)
@@ -279,4 +259,4 @@ class Publisher:
             write(self._journal)
         except BaseException as error:  # noqa: BLE001
             self._journal = None
-            self.publish(NotKept(told(error, "Keeping the conversation")))
+            self.publish(events.NotKept(told(error, "Keeping the conversation")))

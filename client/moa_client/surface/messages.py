@@ -18,37 +18,10 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.json_text import parse_json, parse_request
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import (
-    AnswerOutcome,
-    Asked,
-    CallAnswered,
-    CallDecided,
-    CallsLeft,
-    CallWanted,
-    Committed,
-    Continued,
-    Corrected,
-    DrafterChanged,
-    Ended,
-    ExecutionChanged,
-    Failed,
-    HeldBack,
-    LinkChanged,
-    LinkState,
-    NotKept,
-    Permission,
-    Provisional,
-    Refused,
-    Rewound,
-    ServerChanged,
-    Settled,
-    SurfaceEvent,
-    Titled,
-    ToolsChanged,
-)
 from moa_client.conversation.text_runs import BY_LETTER, TextRun
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.tools.answer_split import marks_from
@@ -56,48 +29,48 @@ from moa_client.tools.effort import EFFORTS
 
 Fields = dict[str, Any]
 T = TypeVar("T")
-_EVENTS: Mapping[str, type[SurfaceEvent]] = {
-    "committed": Committed,
-    "provisional": Provisional,
-    "held_back": HeldBack,
-    "corrected": Corrected,
-    "ended": Ended,
-    "settled": Settled,
-    "refused": Refused,
-    "link": LinkChanged,
-    "execution": ExecutionChanged,
-    "server": ServerChanged,
-    "drafter": DrafterChanged,
-    "asked": Asked,
-    "continued": Continued,
-    "failed": Failed,
-    "not_kept": NotKept,
-    "call_wanted": CallWanted,
-    "call_decided": CallDecided,
-    "call_answered": CallAnswered,
-    "calls_left": CallsLeft,
-    "tools": ToolsChanged,
-    "rewound": Rewound,
-    "titled": Titled,
+_EVENTS: Mapping[str, type[events.SurfaceEvent]] = {
+    "committed": events.Committed,
+    "provisional": events.Provisional,
+    "held_back": events.HeldBack,
+    "corrected": events.Corrected,
+    "ended": events.Ended,
+    "settled": events.Settled,
+    "refused": events.Refused,
+    "link": events.LinkChanged,
+    "execution": events.ExecutionChanged,
+    "server": events.ServerChanged,
+    "drafter": events.DrafterChanged,
+    "asked": events.Asked,
+    "continued": events.Continued,
+    "failed": events.Failed,
+    "not_kept": events.NotKept,
+    "call_wanted": events.CallWanted,
+    "call_decided": events.CallDecided,
+    "call_answered": events.CallAnswered,
+    "calls_left": events.CallsLeft,
+    "tools": events.ToolsChanged,
+    "rewound": events.Rewound,
+    "titled": events.Titled,
 }
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 _RENAMED: Mapping[type, Mapping[str, str]] = {
-    Settled: {"written": "written_alone"},
-    LinkChanged: {"wait_seconds": "retry_seconds"},
+    events.Settled: {"written": "written_alone"},
+    events.LinkChanged: {"wait_seconds": "retry_seconds"},
     Figures: {"provisional": "written_alone", "verdicts": "steps"},
     AnswerText: {"is_running": "running", "is_unsettled": "unsettled"},
     ConversationFacts: {"identifier": "conversation"},
 }
 _LEFT_OUT: Mapping[type, Sequence[str]] = {
-    Committed: ("writers", "runs"),
-    Ended: ("provisional",),
+    events.Committed: ("writers", "runs"),
+    events.Ended: ("provisional",),
     Figures: ("stale", "finish"),
     AnswerText: ("seen", "runs"),
 }
 _LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
-    Committed: ("chances", "lengths"),
-    Ended: ("calls",),
-    LinkChanged: ("wait_seconds",),
+    events.Committed: ("chances", "lengths"),
+    events.Ended: ("calls",),
+    events.LinkChanged: ("wait_seconds",),
 }
 _DIGITS = {
     **dict.fromkeys(("by_device", "by_server", "seconds", "first_token_seconds", "cpu_seconds"), 4),
@@ -116,14 +89,14 @@ def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
     event = update.event
     message: Fields = {"event": _NAMES[type(event)], **object_of(event)}
     match event:
-        case Committed() if with_runs:
+        case events.Committed() if with_runs:
             message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
             message["runs"] = runs_fields(event.runs)
-        case Ended():
+        case events.Ended():
             message["verified"] = not event.provisional
-        case Settled():
+        case events.Settled():
             message["changed"] = event.changed
-        case DrafterChanged():
+        case events.DrafterChanged():
             message["alone"] = event.alone or event.name
     if update.figures is not None:
         message["figures"] = object_of(update.figures)
@@ -141,7 +114,7 @@ def update_of(fields: Mapping[str, Any]) -> Update:
         KeyError, ValueError, TypeError: it has not.
     """
     status, figures, kind = fields.get("status"), fields.get("figures"), _EVENTS[fields["event"]]
-    values = {**fields, "provisional": not fields["verified"]} if kind is Ended else fields
+    values = {**fields, "provisional": not fields["verified"]} if kind is events.Ended else fields
     return Update(
         made_of(kind, values),
         int(fields.get("answer", 0)),
@@ -170,7 +143,7 @@ def made_of(kind: type[T], fields: Mapping[str, Any]) -> T:
     """What `object_of` has made an object of; what is missing has its default."""
     renamed, values = _RENAMED.get(kind, {}), {}
     for each in dataclasses.fields(kind):  # type: ignore[arg-type]
-        name, read = renamed.get(each.name, each.name), _READ.get(str(each.type))
+        name, read = renamed.get(each.name, each.name), _READ.get(str(each.type).removeprefix("events."))
         if each.type == "MoaError":
             values[each.name] = error_of(fields)
         elif name in fields:
@@ -227,9 +200,9 @@ def _run_of(fields: Sequence[Any]) -> TextRun:
 
 _READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its class writes it
     "Finish": lambda name: Finish[name.upper()],
-    "AnswerOutcome": AnswerOutcome,
-    "LinkState": LinkState,
-    "Permission": Permission,
+    "AnswerOutcome": events.AnswerOutcome,
+    "LinkState": events.LinkState,
+    "Permission": events.Permission,
     "AnswerOptions": options_from,
     "ReasoningMarks | None": marks_from,
     "tuple[int, ...]": tuple,

@@ -8,20 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moa_shared.errors import (
-    ConfigError,
-    ContextLengthError,
-    DataError,
-    DeniedError,
-    MismatchError,
-    MoaError,
-    ModelSourceError,
-    NotFoundError,
-    OverloadedError,
-    RateLimitError,
-    TokenRangeError,
-    UnavailableError,
-)
+from moa_shared import errors
 from starlette.responses import JSONResponse
 
 TYPES = {
@@ -33,20 +20,20 @@ TYPES = {
 ANTHROPIC_TYPES = TYPES | {413: "request_too_large", 503: "overloaded_error"}  # the latter: try again
 ANTHROPIC_TOO_LONG = "prompt is too long"  # agents look for these words, and shorten the conversation
 CODES = {  # which programs look for
-    ContextLengthError.code: "context_length_exceeded",
-    RateLimitError.code: "rate_limit_exceeded",
+    errors.ContextLengthError.code: "context_length_exceeded",
+    errors.RateLimitError.code: "rate_limit_exceeded",
 }
-STATUS: tuple[tuple[type[MoaError], int], ...] = (
-    (NotFoundError, 404),
-    (OverloadedError, 429),
-    (MismatchError, 503),
-    (UnavailableError, 503),
-    (DeniedError, 502),  # the server does, not this device
-    (ConfigError, 400),
-    (ContextLengthError, 400),
-    (DataError, 400),
-    (ModelSourceError, 400),
-    (TokenRangeError, 400),
+STATUS: tuple[tuple[type[errors.MoaError], int], ...] = (
+    (errors.NotFoundError, 404),
+    (errors.OverloadedError, 429),
+    (errors.MismatchError, 503),
+    (errors.UnavailableError, 503),
+    (errors.DeniedError, 502),  # the server does, not this device
+    (errors.ConfigError, 400),
+    (errors.ContextLengthError, 400),
+    (errors.DataError, 400),
+    (errors.ModelSourceError, 400),
+    (errors.TokenRangeError, 400),
 )
 
 
@@ -85,7 +72,7 @@ class RequestError(Exception):
     def anthropic_fields(self) -> dict[str, Any]:
         """The JSON object, as Anthropic has it."""
         kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
-        is_long = self.code == CODES[ContextLengthError.code]
+        is_long = self.code == CODES[errors.ContextLengthError.code]
         message = f"{ANTHROPIC_TOO_LONG}: {self}" if is_long else str(self)
         return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -116,7 +103,7 @@ FORMS: tuple[tuple[str, Callable[[RequestError], dict[str, Any]]], ...] = (
 )
 
 
-def request_error(error: MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:
+def request_error(error: errors.MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:
     """An error of the catalogue as the failure of a request.
 
     Args:
@@ -125,5 +112,5 @@ def request_error(error: MoaError, *, status: int | None = None, param: str | No
     """
     if status is None:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-    retry = -(-error.retry_after_ms // 1000) if isinstance(error, OverloadedError) else None
+    retry = -(-error.retry_after_ms // 1000) if isinstance(error, errors.OverloadedError) else None
     return RequestError(status, str(error), param=param, code=CODES.get(error.code, error.code), retry_seconds=retry)
