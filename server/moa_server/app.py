@@ -42,11 +42,7 @@ SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy infe
 
 
 async def start(host: Host, port: int | None = None) -> RunningServer:
-    """Starts engine and gRPC server.
-
-    Args:
-        port: None: the one of the settings.
-    """
+    """Starts engine and gRPC server. `port`: None: the one of the settings."""
     services = host.services
     settings, port = services.settings, services.settings.port if port is None else port
     tls = make_tls(settings)
@@ -61,14 +57,11 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
         raise cannot_listen(settings.host, port) from None
     services.engine.start()
     await server.start()
-    if host.drafter_files is not None:
-        host.drafter_files.begin()
     await status.tell(hangs=False)
     return RunningServer(host, server, status, bound, tls)
 
 
 def make_tls(settings: ServerSettings) -> TlsListener | None:
-    """The server's certificate; None: it does not encrypt."""
     files = files_of(settings)
     if files is None:
         return None
@@ -86,8 +79,6 @@ async def serve(
     """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third stops at once. SIGHUP reloads.
 
     Args:
-        announce: called with the address and the command that connects to it.
-        observing: shows the server to operators.
         ranks: watches the processes that share the target; None: there are no others.
     """
     sys.setswitchinterval(SWITCH_SECONDS)

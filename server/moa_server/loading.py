@@ -68,12 +68,7 @@ def load_host(
     load: LoadExecution | None = None,
     observer: Observer | None = None,
 ) -> Host:
-    """Loads what `settings` names.
-
-    Args:
-        load: makes the target; None: `load_execution`.
-        observer: learns what the server does; None: a no-op.
-    """
+    """Loads what `settings` names. `load`: makes the target; None: `load_execution`."""
     gate = Gate.of(settings.keys_file)
     files = resolve(settings.model, settings.cache_dir, progress)
     # Cheap checks come before loading the target, which takes many seconds.
@@ -156,7 +151,6 @@ def load_host(
 
 
 def _require_room(services: Services, tokens: int) -> None:
-    """Raises ConfigError where --kv-bytes holds no conversation of so many tokens."""
     needed = services.conversation_nbytes(tokens)
     if services.settings.kv_bytes and needed > services.pool.budget:
         raise ConfigError(
@@ -193,7 +187,6 @@ def drafter_paths(
 
 
 def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
-    """Raises ConfigError for a context that is longer than what the target was trained for."""
     trained = int(files.config["max_position_embeddings"])
     if settings.context_length > trained:
         raise ConfigError(
@@ -203,7 +196,6 @@ def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
 
 
 def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
-    """A checkpoint, if it is one for this target."""
     checkpoint = load_checkpoint(path)
     config, target = checkpoint.config, files.config
     shapes: dict[str, tuple[object, object]] = {
@@ -274,7 +266,6 @@ def with_drafters(
 
     Args:
         ngrams: of the target; None: there is no table for it.
-        trials: by the drafters' fingerprints; those of drafters that are not in it are known to nobody else.
         context: the most tokens of a conversation; 0: as many as the target was made for.
         load_first: the first one's weights are loaded now; others' when a session needs them.
     """

@@ -31,8 +31,6 @@ def configure_logs(
     """Sets up structlog for the process; returns whether it writes JSON.
 
     Args:
-        log_format: "auto" is plain on a terminal and JSON elsewhere.
-        level: events below it are dropped.
         stream: default: standard error, so that standard output stays free.
         on_event: called with the level of each line, on any thread.
     """
@@ -82,18 +80,15 @@ def _clean(text: str) -> str:
 
 
 def log_settings(config_file: Path | None, keys_file: Path | None) -> None:
-    """Logs which files say how this server runs, so that operators change those and no others."""
     files = {"config": config_file, "keys_file": keys_file}
     structlog.get_logger().info("settings", **{name: str(file) if file else "none" for name, file in files.items()})
 
 
 def log_refusal(error: MoaError) -> None:
-    """Logs why the server does not start."""
     structlog.get_logger().error("not serving", code=error.code, reason=error.message, hint=error.hint)
 
 
 def log_traces(sentence: str) -> None:
-    """Logs what is wrong with the traces."""
     structlog.get_logger().warning("traces", reason=sentence)
 
 

@@ -225,19 +225,15 @@ class ServerSettings(SettingsBase):
 
     @property
     def drafts_here(self) -> bool:
-        """Whether the server may draft."""
         return self.drafting in ("server", "auto")
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether the drafts of devices count."""
         return self.drafting in ("device", "auto")
 
     @property
     def thins_memory(self) -> bool:
-        """Whether clients that want fewer memory rows get fewer."""
         return self.memory_share < 1
 
     def most_frame_bytes(self, context_tokens: int) -> int:
-        """The longest message accepted by a server with this context length."""
         return self.frame_bytes or max(LEAST_FRAME_BYTES, CONTEXT_TOKEN_BYTES * context_tokens)

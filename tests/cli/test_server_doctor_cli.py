@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
+from moa_server.capacity import plan
 from moa_server.cli import cli
-from moa_server.doctor import examination
 
 from tests.support.messages import steady
 from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
@@ -66,7 +66,7 @@ def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
     def load(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(examination, "load_execution", load)
+    monkeypatch.setattr(plan, "load_execution", load)
     result = doctor("default", "--drafter", "none", "--port", 0)
     assert result.exit_code == 0
     assert re.search(

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from moa_server.verifier import Request
-from moa_server.verifier.paged.attention import Attention, SessionAttention
-from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.attention import Attention, FlashInferAttention, SessionAttention
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.models.cuda_graphs import CudaGraphs
 from transformers import LlamaConfig, LlamaForCausalLM

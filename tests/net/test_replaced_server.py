@@ -29,8 +29,7 @@ from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
-from moa_server.service.host import Host
-from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.host import Host, Lifecycle
 from moa_server.verifier import Target
 from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.protocol.finish_rule import Finish

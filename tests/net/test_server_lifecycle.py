@@ -20,7 +20,7 @@ from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
 from moa_server.running.running_server import RunningServer
-from moa_server.service import lifecycle as lifecycle_module
+from moa_server.service import host as host_module
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -202,7 +202,7 @@ async def test_detached_sessions_are_dropped_after_their_time(target: Target) ->
 
 
 async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle_module, "MOST_UNOPENED", 3)
+    monkeypatch.setattr(host_module, "MOST_UNOPENED", 3)
     async with serving(make_host(target, open_seconds=100.0)) as running, channel_to(running) as channel:
         silent = [Peer(channel) for _ in range(10)]
         waiting = {asyncio.create_task(peer.done()): peer for peer in silent}  # they come in any order

@@ -233,7 +233,7 @@ async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> N
         assert refused > 400  # a minute's worth, and what flows in meanwhile, are not
         assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
         (left_out,) = host.admission.refusals.take_left_out(host.services.clock() + 60.0)
-        assert (left_out.code, left_out.owner, left_out.count) == ("rate_limit", CALLER.owner, refused - MOST_LINES)
+        assert left_out == {"code": "rate_limit", "owner": CALLER.owner, "count": refused - MOST_LINES}
 
 
 async def _flood(running: RunningServer, connections: int, calls: int) -> list[grpc.StatusCode]:

@@ -9,8 +9,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import torch
-from moa_server.verifier.paged.attention import Attention, SessionAttention
-from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.attention import Attention, FlashInferAttention, SessionAttention
 from moa_server.verifier.paged.forward import Record, Run, States
 from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel

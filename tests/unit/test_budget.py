@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4557, 34,
     ),
-    "server": (("server",), 17578, 116),
+    "server": (("server",), 16611, 113),
     "shared": (("shared",), 21951, 214),
     "training": (("training",), 7190, 68),
     "bench": (("bench",), 9249, 111),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 98204, 771),
+    "tests": (("tests",), 98202, 771),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -30,13 +30,7 @@ _WORDS = {
 
 
 class Gate:
-    """Lets callers in.
-
-    Args:
-        path: of the file of keys; None: there is none.
-        fixed: keys that are not in the file.
-        now: with its time zone.
-    """
+    """Lets callers in. `path`: of the file of keys; None: there is none; `fixed`: keys that are not in the file."""
 
     def __init__(
         self,
@@ -63,13 +57,7 @@ class Gate:
         return len(self._book.entries)
 
     def admit(self, metadata: Iterable[tuple[str, str | bytes]], peer: str, certificate: str = "") -> Caller:
-        """Who calls.
-
-        Args:
-            metadata: of the call.
-            peer: gRPC's name of the connection.
-            certificate: whose it is that the connection has shown; empty: none.
-        """
+        """Who calls. `certificate`: whose it is that the connection has shown; empty: none."""
         if not self.wants_keys:
             return caller_without_key(peer, certificate)
         values = [value for name, value in metadata if name.lower() == AUTHORIZATION]
@@ -114,13 +102,11 @@ class Gate:
 
 
 def check_right(caller: Caller, right: Right) -> None:
-    """Raises ForbiddenError if a caller lacks a right."""
     if right not in caller.rights:
         raise ForbiddenError(f"The key {caller.key} does not permit {_WORDS[right]}.")
 
 
 def _stamp(path: Path | None) -> tuple[int, ...] | None:
-    """What changes when a file does; None: there is none."""
     if path is None:
         return None
     try:

@@ -25,7 +25,6 @@ class CallerLimits:
         sessions: held at once, detached ones included.
         kv_bytes: keys and values of all its running answers.
         tokens_per_minute: read and written together.
-        requests_per_minute: calls and questions.
     """
 
     sessions: int = 0
@@ -40,7 +39,6 @@ class Caller:
 
     Args:
         owner: whose sessions and shared text are meant: a key's, or without keys the address without its port.
-        peer: gRPC's name of the connection.
         key: name of the API key; empty: none.
         is_proven: the owner has shown who it is; an address does not.
     """
@@ -66,11 +64,7 @@ NAME_FIELDS = ("x509_common_name", "x509_subject_alternative_name")  # of gRPC's
 
 
 def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
-    """The subject's common name, else its first alternative name; empty: there was no certificate.
-
-    Args:
-        auth_context: of a call, as gRPC has it; the certificate in it was checked in the handshake.
-    """
+    """The subject's common name, else its first alternative name; empty: there was no certificate."""
     for name_field in NAME_FIELDS:
         for value in auth_context.get(name_field, ()):
             if name := plain_line(value.decode(errors="replace")):

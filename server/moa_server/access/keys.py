@@ -42,7 +42,6 @@ def new_key() -> str:
 
 
 def hash_of(key: str) -> str:
-    """What a server keeps of a key: its SHA-256 in hexadecimal."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -105,7 +104,6 @@ class KeyBook:
         return entry
 
     def with_entry(self, entry: KeyEntry) -> KeyBook:
-        """With one key more."""
         if entry.name in self.entries:
             raise ConfigError(
                 f"There is a key named {entry.name} already.",
@@ -114,7 +112,6 @@ class KeyBook:
         return KeyBook({**self.entries, entry.name: entry})
 
     def without(self, name: str) -> KeyBook:
-        """Without a key."""
         if name not in self.entries:
             known = f"There are: {', '.join(self.entries)}." if self.entries else "There are none."
             raise NotFoundError(f"There is no key named {name}.", hint=known)
@@ -136,11 +133,7 @@ def check_name(name: str) -> str:
 
 
 def check_key(key: str, source: str) -> str:
-    """Raises ConfigError for what is too weak to be a key, or could not be sent.
-
-    Args:
-        source: where it comes from, for the message.
-    """
+    """Raises ConfigError for what is too weak to be a key, or could not be sent."""
     if not LEAST_CHARACTERS <= len(key) <= MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(
             f"{source} is no API key.",
@@ -178,7 +171,6 @@ def parse_expiry(text: str, now: datetime) -> datetime:
 
 
 def read_expiry(text: str | None, now: datetime) -> datetime | None:
-    """What --expires says; None: never."""
     if text is None:
         return None
     try:
@@ -204,11 +196,11 @@ def entry_fields(entry: KeyEntry) -> dict[str, Any]:
 HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"
 LOCK_SECONDS = 10.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+DATES = ("created", "expires")  # of TOML: its strings, numbers and lists are JSON's
 _LIMITS = ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute")
 
 
 def read_key_file(path: Path) -> KeyBook:
-    """All keys of a file."""
     try:
         found = path.stat()
         text = path.read_text(encoding="utf-8-sig")
@@ -254,17 +246,12 @@ def changing(path: Path) -> Iterator[list[KeyBook]]:
 
 
 def text_of(book: KeyBook) -> str:
-    """The file."""
     parts = [HEAD]
     for entry in book.entries.values():
-        lines = [f"{name} = {_toml(name, value)}\n" for name, value in entry_fields(entry).items()]
-        parts.append(f"\n[keys.{json.dumps(entry.name)}]\n" + "".join(lines))
+        parts.append(f"\n[keys.{json.dumps(entry.name)}]\n")
+        for name, value in entry_fields(entry).items():
+            parts.append(f"{name} = {value if name in DATES else json.dumps(value)}\n")
     return "".join(parts)
-
-
-def _toml(name: str, value: Any) -> str:
-    """A value as TOML, whose strings, numbers and lists are JSON's, but not its dates."""
-    return str(value) if name in ("created", "expires") else json.dumps(value)
 
 
 def _read_entry(name: str, table: object, path: Path) -> KeyEntry:

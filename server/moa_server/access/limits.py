@@ -31,7 +31,6 @@ class Rates:
 
     Args:
         peer_calls, requests, tokens: a minute, where a key names no limits of its own; 0: no limit.
-        clock: seconds, monotonic.
     """
 
     def __init__(self, peer_calls: int, requests: int, tokens: int, clock: Callable[[], float]) -> None:
@@ -64,7 +63,6 @@ class Rates:
             raise refusal
 
     def meter(self, caller: Caller) -> TokenMeter | None:
-        """Counts the tokens of one session; None: the caller has no limit."""
         return TokenMeter(self, caller) if self._token_limit(caller) else None
 
     def token_refusal(self, caller: Caller) -> RateLimitError | None:
@@ -106,10 +104,6 @@ class TokenMeter:
     """Counts the tokens of one session's answers against its caller's limit.
 
     State: tokens that were taken from the bucket in advance. Invariant: once let in, an answer writes at least a piece.
-
-    Args:
-        rates: of all callers.
-        caller: who pays.
     """
 
     def __init__(self, rates: Rates, caller: Caller) -> None:
@@ -118,16 +112,13 @@ class TokenMeter:
         self._advance = 0.0
 
     def begin(self) -> None:
-        """Lets an answer begin or continue."""
         self.end()
         self._advance = self._rates.take_piece(self._caller)
 
     def read(self, tokens: int) -> None:
-        """Pays for tokens of a prompt."""
         self._rates.take_tokens(self._caller, tokens)
 
     def write(self, tokens: int) -> None:
-        """Pays for tokens of an answer."""
         beyond = max(0.0, tokens - self._advance)
         self._advance -= tokens - beyond
         self._rates.take_tokens(self._caller, beyond)
@@ -183,7 +174,6 @@ class Bucket:
 
     Args:
         per_minute: how much flows in, and the most that it holds.
-        now: it begins full.
 
     Attributes:
         taken: all that was ever taken, less what was given back.
@@ -223,8 +213,6 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each name."""
-
     def __init__(self) -> None:
         self._kept: dict[str, Bucket] = {}
 
@@ -256,7 +244,6 @@ class KeyUsage:
     """What one caller holds of something at one server.
 
     Args:
-        limit: its key's.
         running: for its answers; `idle`: what it would give up for a new one.
     """
 
@@ -270,11 +257,7 @@ class KeyUsage:
 
 
 def sum_holdings(each: Iterable[tuple[str, int, int, bool]]) -> dict[str, KeyUsage]:
-    """What each owner holds.
-
-    Args:
-        each: owner, limit, amount, and whether it is idle; a limit of 0 is none.
-    """
+    """What each owner holds. `each`: owner, limit, amount, and whether it is idle; a limit of 0 is none."""
     result: dict[str, KeyUsage] = {}
     for owner, limit, amount, is_idle in each:
         if limit:
@@ -285,11 +268,7 @@ def sum_holdings(each: Iterable[tuple[str, int, int, bool]]) -> dict[str, KeyUsa
 
 
 class OtherReplicasUsage:
-    """What callers' answers hold at other replicas, of one kind.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """What callers' answers hold at other replicas, of one kind."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,10 +1,11 @@
-"""How many conversations of which length fit into a budget. Pure."""
+"""What a server with some settings would be here: how many conversations of which length fit, and how fast it is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import ConfigError
@@ -37,13 +38,7 @@ LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document
 
 @dataclass(frozen=True, slots=True)
 class ConversationRoom:
-    """The conversations of one length.
-
-    Args:
-        tokens: of each, question and answer together.
-        nbytes: that each takes.
-        sessions: that fit.
-    """
+    """The conversations of one length. `tokens`: of each, question and answer together."""
 
     tokens: int
     nbytes: int
@@ -95,11 +90,7 @@ def kv_budget(memory: int, needed: Needed) -> int:
 
 
 def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[ConversationRoom]:
-    """What fits into a budget of keys and values.
-
-    Args:
-        session_nbytes: of a conversation of so many tokens.
-    """
+    """What fits into a budget of keys and values. `session_nbytes`: of a conversation of so many tokens."""
     rooms = []
     for tokens in session_lengths(context_tokens):
         nbytes = session_nbytes(tokens)
@@ -123,8 +114,6 @@ class Capacity:
 
     Args:
         target: the model's name, on this `level`.
-        budget: bytes of keys and values.
-        most_sessions: that the server holds, whatever fits.
         speed: measured here; None: it was not asked for.
         estimate: of the speed, from sizes; None: it was measured, or the level has none.
     """
@@ -140,7 +129,6 @@ class Capacity:
 
 
 def capacity_text(capacity: Capacity) -> str:
-    """The plan for people."""
     needed = capacity.needed
     lines = [
         f"{capacity.target} at {capacity.level}",
@@ -181,7 +169,6 @@ def speed_text(speed: Speed) -> str:
 
 
 def capacity_json(capacity: Capacity) -> str:
-    """The plan for programs; all sizes in bytes."""
     needed, speed = capacity.needed, capacity.speed
     told: dict[str, object] = {
         "target": capacity.target,
@@ -214,45 +201,71 @@ def capacity_json(capacity: Capacity) -> str:
     return json.dumps(told, indent=2) + "\n"
 
 
+class ServerPlan:
+    """What a server with these settings would be here, each part found when it is first asked for; loads no weights."""
+
+    def __init__(self, settings: ServerSettings, progress: Progress) -> None:
+        self.settings = settings
+        self._progress = progress
+
+    @cached_property
+    def files(self) -> ModelFiles:
+        files = resolve(self.settings.model, self.settings.cache_dir, self._progress)
+        check_context_length(self.settings, files)
+        return files
+
+    @cached_property
+    def level(self) -> str:
+        return choose_level(self.settings, self.files.config, self.files.target_id)[0]
+
+    @cached_property
+    def drafters(self) -> dict[str, Checkpoint]:
+        """By name, of those that would be served."""
+        paths = drafter_paths(self.settings.drafter, self.files, self.settings.cache_dir, self._progress)
+        return {name: check_drafter(path, self.files) for name, path in paths}
+
+    @cached_property
+    def needed(self) -> Needed:
+        tensors = sum(tensor.nbytes for each in self.drafters.values() for tensor in each.tensors.values())
+        found = weights_nbytes(self.files, self.level, self.settings.weights)
+        return Needed(found.total, tensors, PROCESS_BYTES, found.idle, self.level == INT8)
+
+    @cached_property
+    def target(self) -> SizedTarget:
+        settings = self.settings
+        check_kv(settings.kv, self.level)
+        return SizedTarget(self.files.config, self.level, settings.context_length or None, kv=settings.kv)
+
+    @cached_property
+    def session_nbytes(self) -> Callable[[int], int]:
+        """What a conversation of so many tokens takes."""
+        drafters = list(self.drafters.values())
+        sources = [source for each in drafters if (source := memory_source(each, self.target)) is not None]
+        if self.settings.drafts_here:
+            sources = with_drafters(sources, drafters, self.files, load_first=False)
+        return SessionSize(Stepper(self.target, sources), self.settings.draft_nodes).largest
+
+    def estimate(self) -> StepEstimate | None:
+        read = self.needed.weights - self.needed.idle
+        return estimate_step(self.target, self.level, read, self.settings.threads)
+
+    def measure(self) -> tuple[str, Speed]:
+        """The level on which the model was loaded, and how fast it is."""
+        execution = load_execution(self.files, self.settings, self._progress)
+        return execution.level, measure_speed(execution)
+
+
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:
     """What fits.
 
     Args:
         memory: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
-        measures: loads the model too, and measures its speed.
     """
-    files = resolve(settings.model, settings.cache_dir, progress)
-    check_context_length(settings, files)
-    level, _ = choose_level(settings, files.config, files.target_id)
-    paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
-    drafters = [check_drafter(path, files) for _, path in paths]
-    needed = needed_memory(files, level, drafters, settings)
-    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
-    target = sized_target(settings, files, level)
-    rooms = plan_rooms(budget, target.context_length, session_size(target, settings, files, drafters).largest)
-    speed = measure_speed(load_execution(files, settings, progress)) if measures else None
-    estimate = None if measures else estimate_step(target, level, needed.weights - needed.idle, settings.threads)
-    return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed, estimate)
-
-
-def sized_target(settings: ServerSettings, files: ModelFiles, level: str) -> SizedTarget:
-    """The target that a server with these settings would have, without its weights."""
-    check_kv(settings.kv, level)
-    return SizedTarget(files.config, level, settings.context_length or None, kv=settings.kv)
-
-
-def session_size(
-    target: SizedTarget, settings: ServerSettings, files: ModelFiles, drafters: Sequence[Checkpoint]
-) -> SessionSize:
-    """What conversations with these drafters take."""
-    sources = [source for each in drafters if (source := memory_source(each, target)) is not None]
-    if settings.drafts_here:
-        sources = with_drafters(sources, drafters, files, load_first=False)
-    return SessionSize(Stepper(target, sources), settings.draft_nodes)
-
-
-def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], settings: ServerSettings) -> Needed:
-    """The memory that a server takes before anybody talks to it."""
-    tensors = sum(tensor.nbytes for each in drafters for tensor in each.tensors.values())
-    found = weights_nbytes(files, level, settings.weights)
-    return Needed(found.total, tensors, PROCESS_BYTES, found.idle, level == INT8)
+    plan = ServerPlan(settings, progress)
+    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), plan.needed)
+    rooms = plan_rooms(budget, plan.target.context_length, plan.session_nbytes)
+    speed = plan.measure()[1] if measures else None
+    estimate = None if measures else plan.estimate()
+    return Capacity(
+        plan.files.target_id, plan.level, plan.needed, budget, rooms, settings.max_sessions, speed, estimate
+    )

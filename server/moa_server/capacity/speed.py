@@ -1,7 +1,4 @@
-"""How fast a model would be here, from the bytes that a step reads and the speed of this machine's memory.
-
-An estimate, and a limit: nothing is loaded. Kernels reach most of it where one row is computed (docs/engine.md).
-"""
+"""How fast this machine computes a model, and how many users that feeds."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ def estimate_step(target: SizedTarget, level: str, weights_nbytes: int, thread_c
 
     Args:
         weights_nbytes: of what each step reads.
-        thread_count: of the settings.
     """
     if level != INT8:
         return None
@@ -78,13 +74,7 @@ READINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Times of a model on this machine.
-
-    Args:
-        step_ms: of a plain step.
-        row_ms: of each further row in it.
-        read_ms: of each token of a prompt.
-    """
+    """Times of a model on this machine."""
 
     step_ms: float
     row_ms: float

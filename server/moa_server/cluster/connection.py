@@ -34,8 +34,8 @@ def connected(address: str | None) -> Iterator[None]:
     import ray
     import ray.serve
 
-    for name in ("ray", "ray.serve"):
-        logging.getLogger(name).addFilter(_is_error)  # Ray sets levels again, and leaves filters
+    for name in ("ray", "ray.serve"):  # Ray sets levels again, and leaves filters
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
     with redirect_stdout(sys.stderr):  # on which Ray reports lost nodes, between our lines
         try:
             ray.init(where, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
@@ -64,7 +64,3 @@ def _reach(where: str) -> None:
 
 def _silent(where: str, words: str) -> UnavailableError:
     return UnavailableError(f"Ray at {where} does not answer: {words}", hint="Check --address.")
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR

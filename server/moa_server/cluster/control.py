@@ -39,15 +39,7 @@ LOOK_BACK_SECONDS = 10.0  # over which it takes their mean
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet is deployed.
-
-    Args:
-        name: of the Serve application.
-        least, most: replicas.
-        cpus, gpus: that Ray sets aside for each.
-        upscale_seconds, downscale_seconds: how long a load must want more, or fewer.
-        surge: whether an update starts a new replica before it ends an old one.
-    """
+    """How a fleet is deployed. `surge`: whether an update starts a new replica before it ends an old one."""
 
     name: str
     least: int
@@ -94,7 +86,6 @@ def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
 
 
 def reports(name: str) -> list[Report]:
-    """The replicas of a fleet."""
     try:
         coordinator: Any = ray.get_actor(name, NAMESPACE)
     except ValueError:
@@ -150,13 +141,9 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
         max_surge_percent=SURGE_PERCENT if fleet.surge else 0,
         **options,
     )(Replica)
-    return deployment.options(version=_version(fleet, settings), _internal=True)
-
-
-def _version(fleet: FleetSettings, settings: ServerSettings) -> str:
-    """What changes where replicas must be replaced; with other keys, or another number of them, they stay."""
+    # Where this changes replicas must be replaced; with other keys, or another number of them, they stay.
     values = json.dumps([settings.json_values(), fleet.cpus, fleet.gpus], sort_keys=True)
-    return hashlib.sha256(values.encode()).hexdigest()[:16]
+    return deployment.options(version=hashlib.sha256(values.encode()).hexdigest()[:16], _internal=True)
 
 
 def _keys_text(settings: ServerSettings) -> str:

@@ -22,8 +22,6 @@ SILENT_SECONDS = 5.0  # five beats
 
 
 class State(StrEnum):
-    """How a replica is."""
-
     SERVES = "serves"
     DRAINS = "drains"
     HANGS = "hangs"
@@ -31,12 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a replica serves, as far as a conversation must find the same elsewhere.
-
-    Args:
-        model: the target's name; `fingerprint`: of weights and tokenizer, in hexadecimal.
-        level: of execution.
-    """
+    """What a replica serves, as far as a conversation must find the same elsewhere."""
 
     model: str
     fingerprint: str
@@ -48,7 +41,6 @@ class Report:
     """What a replica says of itself.
 
     Args:
-        replica: Ray's name of it.
         address: HOST:PORT at which clients reach it.
         load: 0 to 1, as clients are told; `kv_used`: share of the memory for keys and values.
         queue_seconds: how long some session has waited for its turn.
@@ -69,20 +61,16 @@ class Report:
     node: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
         fields = asdict(self)
         serving = fields.pop("serving")
         return {**fields, "state": str(self.state), "model": serving["model"], "execution": serving["level"]}
 
 
 class Roster:
-    """Who is there."""
-
     def __init__(self) -> None:
         self._reports: dict[str, tuple[Report, float]] = {}
 
     def reports(self, now: float) -> list[Report]:
-        """The newest report of each, by address."""
         self._forget(now)
         return sorted((report for report, _ in self._reports.values()), key=lambda report: report.address)
 
@@ -97,7 +85,6 @@ class Roster:
         self._reports[report.replica] = report, now
 
     def leave(self, replica: str) -> None:
-        """A replica has ended."""
         self._reports.pop(replica, None)
 
     def others(self, replica: str, now: float) -> list[str]:
@@ -126,13 +113,7 @@ def check_same(fleet: Serving, replica: Serving) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What a replica learns from a beat.
-
-    Args:
-        others: addresses of the other replicas that serve, best first.
-        leases: of each caller that was reported.
-        rests: of each caller with a limit that holds something anywhere.
-    """
+    """What a replica learns from a beat."""
 
     others: tuple[str, ...]
     leases: Mapping[Name, Lease] = field(default_factory=dict)
@@ -140,11 +121,7 @@ class FleetView:
 
 
 class Coordinator:
-    """The actor: one for each fleet.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """The actor: one for each fleet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -162,10 +139,8 @@ class Coordinator:
         )
 
     def leave(self, replica: str) -> None:
-        """A replica has ended."""
         self._roster.leave(replica)
         self._quotas.leave(replica)
 
     def reports(self) -> list[Report]:
-        """All replicas."""
         return self._roster.reports(self._clock())

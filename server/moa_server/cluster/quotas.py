@@ -86,7 +86,6 @@ class QuotaBook:
         return rests
 
     def leave(self, replica: str) -> None:
-        """A replica has ended, and holds nothing."""
         self._held.pop(replica, None)
 
 
@@ -95,11 +94,7 @@ def _grown_at(usage: KeyUsage, known: tuple[KeyUsage, float] | None, now: float)
 
 
 class SharedBuckets(Buckets):
-    """A replica's buckets of one kind: each flows at the share that is leased, else at an even one.
-
-    Args:
-        replicas: how many there are.
-    """
+    """A replica's buckets of one kind: each flows at the share that is leased, else at an even one."""
 
     def __init__(self, replicas: Callable[[], int]) -> None:
         super().__init__()

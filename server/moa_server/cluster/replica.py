@@ -40,9 +40,6 @@ class Replica:
     """One replica.
 
     Args:
-        settings: of its server.
-        fleet: the name of the coordinator.
-        threads: of the target, where the settings do not say.
         kv_share: of the memory that the server would take for keys and values, where the settings do not say how much.
     """
 

@@ -37,11 +37,7 @@ def wanted_replicas(loads: Sequence[float], queue_seconds: float, running: int) 
 
 
 def policy(context: Any) -> tuple[int, dict[str, Any]]:
-    """Serve's custom autoscaling policy.
-
-    Args:
-        context: ray.serve's AutoscalingContext.
-    """
+    """Serve's custom autoscaling policy."""
     recorded: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
     loads = list(recorded.get(LOAD, {}).values())
     queue_seconds = max(recorded.get(QUEUE, {}).values(), default=0.0)

@@ -40,8 +40,6 @@ class ServerThread:
     """Serves a host.
 
     Args:
-        load: makes the host, on this thread.
-        replica: Ray's name of this replica.
         node: the address of this machine, by which clients reach a server that listens on all.
         ports: to try, one after the other; 0: any free one.
         tell: the fleet how this replica is. Raises UnavailableError: no answer; MismatchError: it is not wanted.
@@ -61,13 +59,11 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="moa-server", daemon=True)
 
     def start(self) -> None:
-        """Loads and listens."""
         self._thread.start()
         self._started.result()
 
     @property
     def hangs(self) -> bool:
-        """Whether a forward hangs, or the event loop does."""
         if not self._is_running:
             return True
         host = self._started.result().host
@@ -110,7 +106,6 @@ class ServerThread:
             await running.close()
 
     async def _listen(self, host: Host) -> RunningServer:
-        """Listens on the first port that is free."""
         for number, port in enumerate(self._ports, 1):
             try:
                 check_address(host.services.settings.host, port)

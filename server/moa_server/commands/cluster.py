@@ -120,7 +120,6 @@ def down(address: str | None, name: str) -> None:
 
 
 def _table(state: str, replicas: list[Report]) -> str:
-    """The replicas, for people."""
     heads = ("address", "state", "load", "memory", "queue s", "sessions", "answering", "model", "process")
     rows = [
         (

@@ -224,7 +224,6 @@ def _fields(item: CacheItem, root: Path) -> dict[str, Any]:
 
 
 def _print(table: Any) -> None:
-    """Prints a table as wide as it needs to be."""
     import io
 
     from rich.console import Console

@@ -37,12 +37,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 
 
 def run(settings: ServerSettings, load: LoadExecution | None = None, config_file: Path | None = None) -> None:
-    """Loads what the settings name and serves it until a signal.
-
-    Args:
-        load: makes the target; None: as `load_host` does.
-        config_file: that the settings come from, for the log.
-    """
+    """Loads what the settings name and serves it until a signal."""
     if os.getpid() == 1:  # of a container: the kernel lets nothing end it that it does not handle, while it loads
         signal.signal(signal.SIGTERM, _end)
     if (reload := getattr(signal, "SIGHUP", None)) is not None:

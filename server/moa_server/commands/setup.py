@@ -211,7 +211,6 @@ _LIMITS = {
 
 
 def _path(keys_file: Path | None, config_file: Path | None) -> Path:
-    """The file of keys that is meant, which the user is told."""
     from moa_server.setup.setting_up import find_key_file
 
     found = find_key_file(config_file, keys_file)
@@ -231,7 +230,6 @@ def _rights(text: str) -> frozenset[Any]:
 
 
 def _print(table: Any) -> None:
-    """Prints a table as wide as it needs to be."""
     import io
 
     from rich.console import Console

@@ -1,4 +1,7 @@
-"""What protects a server: encryption, and keys. The judgements are pure."""
+"""Examines what a server with these settings would meet here, step by step.
+
+State: which steps have failed so far. A step is skipped if one that it needs has failed.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from moa_kernels import KernelError, explain, variant_name
-from moa_shared.drafter import Checkpoint
 from moa_shared.errors import MoaError
-from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
-from moa_shared.programs.checks import Check, State
+from moa_shared.programs.checks import Check
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
 from moa_server.access.authentication import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, keys_in, read_key_file
-from moa_server.capacity.plan import Needed, needed_memory, session_size, sized_target
-from moa_server.capacity.speed import estimate_step, measure_speed
+from moa_server.capacity.plan import ServerPlan
 from moa_server.doctor.machine import (
     PROBLEM,
     judge_clock,
@@ -35,17 +35,14 @@ from moa_server.doctor.machine import (
     judge_user,
     read_machine,
 )
-from moa_server.loading import check_context_length, check_drafter, drafter_paths
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.service.offer import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
 from moa_server.tls.listener import SOON_DAYS, ServerCertificate, read_certificate
-from moa_server.verifier.execution_level import choose_level, load_execution
 
 
 def check_tls(settings: ServerSettings, now: datetime) -> Check:
-    """The certificate, or the want of one."""
     files = files_of(settings)
     return judge_tls(read_certificate(files, now) if files is not None else None, settings.host, now)
 
@@ -94,12 +91,7 @@ def judge_keys(book: KeyBook | None, host: str, now: datetime) -> Check:
 
 
 class MachineExamination:
-    """All steps for one server.
-
-    Args:
-        waiting: shows what is waited for.
-        measures: the model is loaded, and its speed measured; else it is estimated.
-    """
+    """All steps for one server."""
 
     def __init__(
         self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None], *, measures: bool = False
@@ -109,14 +101,10 @@ class MachineExamination:
         self._progress = progress
         self._waiting = waiting
         self._machine = read_machine()
-        self._files: ModelFiles | None = None
-        self._level = ""
-        self._drafters: list[Checkpoint] | None = None
-        self._needed: Needed | None = None
-        self._memory: State = "skip"
+        self._plan = ServerPlan(settings, progress)
+        self._failed: set[str] = set()
 
     def run(self) -> Iterator[Check]:
-        """Yields each step as it ends."""
         settings, machine = self._settings, self._machine
         now = datetime.fromtimestamp(machine.now, UTC)
         steps: list[tuple[str, Callable[[], Check]]] = [
@@ -138,69 +126,55 @@ class MachineExamination:
         for name, step in steps:
             self._waiting(f"{name} ...")
             try:
-                yield step()
+                check = step()
             except MoaError as error:
-                yield Check(name, "fail", error.message.rstrip("."), error.hint, PROBLEM)
+                check = Check(name, "fail", error.message.rstrip("."), error.hint, PROBLEM)
+            if check.state in ("fail", "skip"):
+                self._failed.add(name)
+            yield check
 
     # ------------------------------------------------------------ the model
 
     def _find_model(self) -> Check:
-        files = resolve(self._settings.model, self._settings.cache_dir, self._progress)
-        check_context_length(self._settings, files)
-        self._level, _ = choose_level(self._settings, files.config, files.target_id)
-        self._files = files
+        files, _ = self._plan.files, self._plan.level
         size = decimal(sum(path.stat().st_size for path in files.weights))
         return Check("model", "ok", f"{files.target_id}, {size}, checked, in {files.folder}")
 
     def _find_drafters(self) -> Check:
-        files, settings = self._files, self._settings
-        if files is None:
+        if "model" in self._failed:
             return Check("drafter", "skip", "not looked for: there is no model")
-        paths = drafter_paths(settings.drafter, files, settings.cache_dir, self._progress)
-        self._drafters = [check_drafter(path, files) for _, path in paths]
-        if paths:
-            return Check("drafter", "ok", ", ".join(name for name, _ in paths))
-        if settings.drafter == "none":
+        if found := self._plan.drafters:
+            return Check("drafter", "ok", ", ".join(found))
+        if self._settings.drafter == "none":
             return Check("drafter", "ok", "none, as wished")
         hint = "`moa-server drafters` lists some; without one devices neither draft nor write offline."
         return Check("drafter", "warn", "none for this model is on this machine", hint)
 
     def _find_companion(self) -> Check:
-        if self._files is None:
+        if "model" in self._failed:
             return Check("companion", "skip", "not looked for: there is no model")
         settings = self._settings
-        found = offered_companion(settings.companion, self._files, settings.cache_dir, self._progress)
+        found = offered_companion(settings.companion, self._plan.files, settings.cache_dir, self._progress)
         size = decimal(sum(path.stat().st_size for path in found.files.weights))
         trust = "its text was measured" if found.confidence is not None else "its text was not measured"
         return Check("companion", "ok", f"{found.files.target_id}, {size}; the same vocabulary; {trust}")
 
     def _plan_memory(self) -> Check:
-        if self._files is None or self._drafters is None:
+        if self._failed & {"model", "drafter"}:
             return Check("memory", "skip", "not planned: model or drafter failed")
-        settings, files, level = self._settings, self._files, self._level
-        self._needed = needed_memory(files, level, self._drafters, settings)
-        target = sized_target(settings, files, level)
-        longest = (
-            target.context_length,
-            session_size(target, settings, files, self._drafters).largest(target.context_length),
-        )
-        check = judge_memory(free_memory_bytes(), self._needed, settings.kv_bytes, self._machine, longest)
-        self._memory = check.state
-        return check
+        needed, tokens = self._plan.needed, self._plan.target.context_length
+        longest = tokens, self._plan.session_nbytes(tokens)
+        return judge_memory(free_memory_bytes(), needed, self._settings.kv_bytes, self._machine, longest)
 
     def _estimate(self) -> Check:
-        if self._files is None or self._needed is None:
+        if self._failed & {"model", "drafter"}:
             return Check("speed", "skip", "not estimated: the model is not there")
-        settings, level = self._settings, self._level
-        target = sized_target(settings, self._files, level)
-        read = self._needed.weights - self._needed.idle
-        return judge_estimate(level, estimate_step(target, level, read, settings.threads))
+        return judge_estimate(self._plan.level, self._plan.estimate())
 
     def _measure(self) -> Check:
-        if self._files is None or self._memory == "fail":
+        if self._failed & {"model", "memory"}:
             return Check("speed", "skip", "not measured: the model does not fit or is not there")
-        execution = load_execution(self._files, self._settings, self._progress)
-        return judge_speed(execution.level, measure_speed(execution))
+        return judge_speed(*self._plan.measure())
 
     # ------------------------------------------------------------ its surroundings
 

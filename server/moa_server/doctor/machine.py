@@ -27,13 +27,10 @@ class Machine:
     """A machine, or a container on it.
 
     Args:
-        cpu: its name; empty: not known.
         threads: hardware threads that this process may use, `cores`: how many whole cores they are.
         quota: cores that the container may keep busy; None: no limit.
         memory_limit: of the container, in bytes; None: no limit.
         open_files: that this process may have; None: no limit.
-        is_root: whether this process is the superuser's.
-        now: seconds since 1970.
         clock_is_set: whether something keeps the clock right; None: not known.
     """
 
@@ -49,7 +46,6 @@ class Machine:
 
 
 def read_machine(proc: Path = PROC, system: Path = SYS) -> Machine:
-    """The machine that this process is on."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cgroup = system / "fs/cgroup"  # version 2; within a container this is its own
     return Machine(
@@ -90,7 +86,6 @@ def _number(text: str) -> int | None:
 
 
 def _line(file: Path) -> str:
-    """The first line; empty if there is no such file."""
     try:
         return file.read_text("utf-8", "replace").partition("\n")[0].strip()
     except OSError:
@@ -156,7 +151,6 @@ def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine, lon
 
 
 def judge_disk(folder: str, free: int) -> Check:
-    """Room for the cache."""
     message = f"{decimal(free)} are free in {folder}"
     if free < LITTLE_DISK:
         return Check("disk", "warn", message, "Another model may not fit: free space, or name another --cache-dir.")
@@ -164,11 +158,7 @@ def judge_disk(folder: str, free: int) -> Check:
 
 
 def judge_cpu(name: str, variant: str, explained: str) -> Check:
-    """What the CPU's instructions mean for speed.
-
-    Args:
-        variant: of the kernels; `explained`: why it was chosen.
-    """
+    """What the CPU's instructions mean for speed. `variant`: of the kernels; `explained`: why it was chosen."""
     message = f"{name + ': ' if name else ''}{explained.removeprefix('Kernels: ').rstrip('.')}"
     slow = SLOW_VARIANTS.get(variant)
     if slow is not None:
@@ -200,7 +190,6 @@ def judge_threads(threads: int, machine: Machine) -> Check:
 
 
 def judge_speed(level: str, speed: Speed) -> Check:
-    """A measured step."""
     users = users_fed(speed)
     message = (
         f"{level}: a plain step takes {speed.step_ms:.1f} ms ({1e3 / speed.step_ms:.0f} tokens/s for one user), each "
@@ -215,7 +204,6 @@ def judge_speed(level: str, speed: Speed) -> Check:
 
 
 def judge_estimate(level: str, estimate: StepEstimate | None) -> Check:
-    """A speed that was not measured."""
     if estimate is None:
         return Check("speed", "skip", f"not estimated on the level {level}", "--measure loads the model and measures.")
     message = f"{level}: {estimate_text(estimate)}"
@@ -226,7 +214,6 @@ def judge_estimate(level: str, estimate: StepEstimate | None) -> Check:
 
 
 def judge_clock(machine: Machine) -> Check:
-    """Certificates and the log need the right time."""
     if machine.now < EARLIEST:
         return Check("clock", "fail", "it is years behind", "Set it: certificates are not yet valid for it.", PROBLEM)
     if machine.clock_is_set is False:
@@ -235,7 +222,6 @@ def judge_clock(machine: Machine) -> Check:
 
 
 def judge_open_files(machine: Machine, max_connections: int) -> Check:
-    """Each connection is an open file."""
     if machine.open_files is None:
         return Check("open files", "ok", "no limit")
     needed = max_connections + OWN_FILES
@@ -247,7 +233,6 @@ def judge_open_files(machine: Machine, max_connections: int) -> Check:
 
 
 def judge_user(machine: Machine) -> Check:
-    """Nothing that a server does needs the superuser."""
     if machine.is_root:
         return Check("user", "warn", "this is root, which a server does not need", "Run it as a user of its own.")
     return Check("user", "ok", "not root")

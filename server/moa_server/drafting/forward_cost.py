@@ -11,7 +11,7 @@ show that they are not. Invariant: never less for more nodes, and never less tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moa_shared.drafting.estimates import Smoothed
@@ -20,7 +20,6 @@ FADE = 0.97  # of older forwards with each new one: about 30 count, so that a lo
 # Until forwards with drafts have been measured, a line through two points, of one node and of the most that the start
 # has measured: a draft as such costs 3.5 % of a plain step (its frame is read, its choices are compared), its rows what
 # they took there.
-PRIOR_WEIGHT = 1.0  # of each point, in forwards
 SCALE_WEIGHT = 8.0  # so many forwards say as much as the start of how busy the machine is, or how long the contexts are
 DRAFT_SHARE = 0.035
 NODE_SHARE = 0.0145  # of torch in bf16, where the start measures nothing
@@ -45,7 +44,6 @@ class RowShares:
     points: tuple[tuple[int, float], ...]
 
     def of(self, rows: float) -> float:
-        """What so many rows beyond the first add."""
         before, after = (0, 0.0), self.points[0]
         for point in self.points[1:]:
             if rows <= after[0]:
@@ -55,12 +53,10 @@ class RowShares:
 
     @property
     def most_rows(self) -> int:
-        """The most that were measured."""
         return self.points[-1][0]
 
     @classmethod
     def straight(cls, share: float) -> RowShares:
-        """Where each row adds the same."""
         return cls(((MOST_NODES, share * MOST_NODES),))
 
     @classmethod
@@ -89,16 +85,10 @@ class CostLine:
     shares: RowShares
 
     def ms(self, nodes: float) -> float:
-        """The expected time of a forward over `nodes` draft nodes."""
         return max(self.plain_ms, self.start_ms + self.slope_ms * self.shares.of(nodes)) if nodes else self.plain_ms
 
     def least_chance(self, rate: float, nodes: int) -> float:
-        """The chance that a further node must have to be worth its row among a few others.
-
-        Args:
-            rate: tokens a millisecond that the time is worth.
-            nodes: that the forward has anyway.
-        """
+        """The chance that a further node must have to be worth its row among a few others."""
         return min(1.0, rate * (self.ms(nodes + FEW_NODES) - self.ms(nodes)) / FEW_NODES)
 
 
@@ -106,18 +96,13 @@ TORCH = RowShares.straight(NODE_SHARE)
 
 
 class ForwardCost:
-    """Estimates a forward's ms from its number of nodes.
-
-    Args:
-        shares: what rows added at the start.
-    """
+    """Estimates a forward's ms from its number of nodes. `shares`: what rows added at the start."""
 
     def __init__(self, shares: RowShares = TORCH) -> None:
         self._shares = shares
         self._plain = Smoothed()
-        self._sums = [
-            0.0
-        ] * 6  # of w, w s, w s s, w t, w s t, where s is what the rows add, and of w t over the prior's
+        # Of w, w s, w s s, w t, w s t, where s is what the rows add, and of w t over the prior's.
+        self._sums = [0.0] * 6
 
     @property
     def known(self) -> bool:
@@ -129,7 +114,6 @@ class ForwardCost:
         return self._plain.mean
 
     def add(self, nodes: int, ms: float) -> None:
-        """Records that a forward over `nodes` draft nodes took `ms`."""
         if self.known:
             ms = min(ms, OUTLIER * self.ms(nodes))
         self._sums = [FADE * old for old in self._sums]
@@ -146,20 +130,29 @@ class ForwardCost:
         return (1 + DRAFT_SHARE + share) * self.plain_ms
 
     def ms(self, nodes: int) -> float:
-        """The expected time of a forward over `nodes` draft nodes."""
         return self.line().ms(nodes) if nodes else self.plain_ms
 
     def line(self) -> CostLine:
-        """The estimate as it is now."""
-        weight, first, second, time, mixed, times_prior = self._sums
+        weight, times_prior = self._sums[0], self._sums[5]
         scale = (SCALE_WEIGHT + times_prior) / (SCALE_WEIGHT + weight)
-        for nodes in (1, self._shares.most_rows):
-            share = self._shares.of(nodes)
-            ms = scale * self._prior_ms(share)
-            weight += PRIOR_WEIGHT
-            first += PRIOR_WEIGHT * share
-            second += PRIOR_WEIGHT * share * share
-            time += PRIOR_WEIGHT * ms
-            mixed += PRIOR_WEIGHT * ms * share
-        slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
-        return CostLine(self.plain_ms, (time - slope * first) / weight, slope, self._shares)
+        shares = [self._shares.of(nodes) for nodes in (1, self._shares.most_rows)]
+        start, slope = fit_line(self._sums[:5], [(share, scale * self._prior_ms(share)) for share in shares], 1.0)
+        return CostLine(self.plain_ms, start, slope, self._shares)
+
+
+def fit_line(sums: Sequence[float], prior: Sequence[tuple[float, float]], weight: float) -> tuple[float, float]:
+    """Where a straight line begins, and how it rises, which is not down.
+
+    Args:
+        sums: over samples of t at x: of w, w x, w x x, w t, w x t.
+        prior: points x, t that count as samples of this `weight`.
+    """
+    total, first, second, time, mixed = sums
+    for x, t in prior:
+        total += weight
+        first += weight * x
+        second += weight * x * x
+        time += weight * t
+        mixed += weight * x * t
+    slope = max(0.0, (total * mixed - first * time) / (total * second - first * first))
+    return (time - slope * first) / total, slope

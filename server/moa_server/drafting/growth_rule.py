@@ -28,10 +28,8 @@ class GrowthRule:
 
     Args:
         rate: tokens that a millisecond must bring.
-        cost: of the forward by its rows.
         rows: of the forward, without the nodes that the rule is asked about.
         step_ms: of a step of the drafter; `follow_ms`: of what it reads before the first one.
-        most_nodes: that may still be added.
     """
 
     rate: float
@@ -57,7 +55,6 @@ class GrowthRule:
             reach: the chance that it looks at the right place; `found`: tokens that it finds there, on average, and
                 `later`: those of each that follows.
             nodes: that a step adds to the forward where it looks at the right place, on average.
-            drafted: nodes that are added already.
             first: it must read what was committed before.
         """
         step_price = self.rate * self.step_ms
@@ -102,8 +99,6 @@ class Calibration:
     """Tokens that were right over tokens that were promised.
 
     Args:
-        prior: the factor while nothing is known.
-        weight: tokens that the prior is worth.
         decay: of older samples with each new one; 0.98 remembers about 50 verifications, a paragraph of text.
         most: that the factor can be; 1 for chances, more where one promise stands for several tokens.
     """
@@ -127,13 +122,11 @@ class Calibration:
         self._right += right
 
     def fade(self) -> None:
-        """A verification had no nodes."""
         self._promised *= self._decay
         self._right *= self._decay
 
     @property
     def factor(self) -> float:
-        """By which the drafter's chances are to be multiplied."""
         return min(self._most, (self._prior * self._weight + self._right) / (self._weight + self._promised))
 
 
@@ -150,7 +143,6 @@ class DraftRecord:
         Args:
             arrived: the whole draft below the newest token (so that nodes not verified are judged too;
                 `Session.arrived_draft()` before `on_verified`).
-            taken: tokens that it committed.
             blind: the client lacks rows of the prompt, so its guesses say nothing about its drafter.
         """
         if not blind:

@@ -8,8 +8,10 @@ negative, and nothing is told where nothing was measured at the start.
 
 from __future__ import annotations
 
+from moa_server.drafting.forward_cost import fit_line
+
 TOLD_FADE = 0.99  # of older forwards with each new one: about 100 count, an answer or two
-PRIOR_ROWS = (1, 32)  # where the line goes through the start's times, scaled: forwards may all have the same rows
+PRIOR_ROWS = (1.0, 32.0)  # where the line goes through the start's times, scaled: forwards may all have the same rows
 PRIOR_WEIGHT = 0.5
 TOLD_OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
@@ -29,16 +31,13 @@ class RunningCost:
 
     @property
     def step_ms(self) -> float:
-        """Of a plain step; 0: not known."""
         return self._line[0]
 
     @property
     def row_ms(self) -> float:
-        """Of each further row."""
         return self._line[1]
 
     def add(self, rows: int, ms: float) -> None:
-        """Records that a forward with `rows` rows besides the first took `ms`."""
         step_ms, row_ms = self._start
         if not step_ms:
             return
@@ -47,19 +46,7 @@ class RunningCost:
         self._taken = TOLD_FADE * self._taken + ms
         for index, new in enumerate((1.0, rows, rows * rows, ms, rows * ms)):
             self._sums[index] = TOLD_FADE * self._sums[index] + new
-        self._line = self._fit()
-
-    def _fit(self) -> tuple[float, float]:
-        step_ms, row_ms = self._start
         scale = self._taken / self._expected
-        weight, first, second, time, mixed = self._sums
-        for rows in PRIOR_ROWS:
-            ms = scale * (step_ms + row_ms * rows)
-            weight += PRIOR_WEIGHT
-            first += PRIOR_WEIGHT * rows
-            second += PRIOR_WEIGHT * rows * rows
-            time += PRIOR_WEIGHT * ms
-            mixed += PRIOR_WEIGHT * rows * ms
-        slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
-        start = (time - slope * first) / weight
-        return (start, slope) if start > 0 else (scale * step_ms, scale * row_ms)
+        prior = [(x, scale * (step_ms + row_ms * x)) for x in PRIOR_ROWS]
+        start, slope = fit_line(self._sums, prior, PRIOR_WEIGHT)
+        self._line = (start, slope) if start > 0 else (scale * step_ms, scale * row_ms)

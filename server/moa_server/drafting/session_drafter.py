@@ -65,7 +65,6 @@ class OwnDrafter:
     """A kind of drafter that the server can run.
 
     Args:
-        new: makes one for a conversation.
         token_bytes: that it holds of each token.
         ngrams: what the target usually says; None: there is no table for it.
         trial: of it against look-up, in all sessions; once it is dropped, only what the text suggests is drafted.
@@ -81,7 +80,6 @@ class OwnDrafter:
     block_levels: int = 0
 
     def most_nbytes(self, rows: int) -> int:
-        """The most bytes for so many tokens and draft nodes."""
         return rows * (self.token_bytes + COPY_BYTES)
 
 
@@ -93,8 +91,6 @@ class FoundTokens:
 
     Args:
         first: of the first step before a forward; `later`: the share of each later one. Both until they are counted.
-        most: that a step can find.
-        decay: of older verifications with each new one.
     """
 
     def __init__(self, first: float, later: float, most: float, decay: float = 0.98) -> None:
@@ -103,16 +99,11 @@ class FoundTokens:
         self._most = most
 
     def of_step(self, step: int) -> float:
-        """Of the step of this number before a forward."""
         first = self._first.factor
         return min(self._most, first * self._later.factor) if step else first
 
     def learn(self, guess: Guess, right: Sequence[int]) -> None:
-        """The target has chosen.
-
-        Args:
-            right: of each right node, the number of the step that found it.
-        """
+        """The target has chosen. `right`: of each right node, the number of the step that found it."""
         self._later.add(self._first.factor * sum(guess.reaches[1:]), sum(step > 0 for step in right))
         self._first.add(sum(guess.reaches[:1]), sum(step == 0 for step in right))
 
@@ -145,7 +136,6 @@ class Guess:
 
     Args:
         tree: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances.
-        reaches: of the steps that it took.
         steps: for each of its own nodes, the number of the step that found it; -1: it was known before.
     """
 
@@ -170,12 +160,7 @@ class ReadingRoom:
 
 
 class SessionDrafter:
-    """Guesses for one session.
-
-    Args:
-        drafter: its kind; `record`: of that kind.
-        planes: rows that it reads.
-    """
+    """Guesses for one session."""
 
     def __init__(self, drafter: OwnDrafter, record: DrafterRecord, planes: Sequence[Plane]) -> None:
         self._drafter = drafter
@@ -191,7 +176,6 @@ class SessionDrafter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, about."""
         return self._drafter.most_nbytes(self._draft.state.next_position)
 
     def _new_draft(self) -> ConversationDraft:
@@ -224,8 +208,6 @@ class SessionDrafter:
         Args:
             covered: the chance that the next token is among the arrived nodes.
             read_rows: of the target; `cached`: those before this position exist.
-            room: of the forward.
-            form: of the answer; None: it has none.
         """
         self._follow_form(form, sampling)
         pool = arrived
@@ -279,7 +261,6 @@ class SessionDrafter:
         return Guess(tree, len(own), promised, tuple(reaches), tuple(steps[node] for node in chosen))
 
     def learn(self, guess: Guess, taken: Sequence[int]) -> None:
-        """The target has chosen tokens after a guess."""
         right = _own_path(guess, taken)
         for calibration in (self._calibration, self._record.calibration):
             if guess.own:
@@ -292,7 +273,6 @@ class SessionDrafter:
             self._record.nodes.add(sum(guess.reaches), sum(step >= 0 for step in guess.steps))
 
     def _follow_form(self, form: ConstrainedText | None, sampling: Sampling) -> None:
-        """Guesses only what is of the form."""
         if form is not self._form:
             self._form, self._draft_form = form, DraftForm(form) if form is not None else None
         answer = self._draft.state.tokens[sampling.answer_start :]

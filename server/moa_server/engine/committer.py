@@ -1,6 +1,6 @@
-"""Codes memory rows to bytes: with a forward before its verdicts go out, after them, or when a stream asks.
+"""Commits what a forward gave one session: to its text, its account, what is shared of it, and the stream that listens.
 
-State: the sessions whose older rows wait for idle time. Invariant: rows of a prompt wait until its first token is out.
+State: none of its own. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from moa_server.session.verification import Verification
 
 
 class RowCoder:
-    """Codes rows of sessions."""
-
     def __init__(self, stepper: Stepper, jobs: SessionJobs) -> None:
         self._stepper = stepper
         self._jobs = jobs
@@ -67,7 +65,6 @@ class RowCoder:
         return False
 
     def on_spare_time(self) -> None:
-        """No forward is to be run now."""
         waiting, self._short_of_time = self._short_of_time, set()
         for live in waiting:
             if live.stream.feed is not None:
@@ -124,7 +121,6 @@ class RowCoder:
 
 
 def _chosen(parts: Sequence[ForwardPart]) -> list[ForwardPart]:
-    """Those that chose tokens."""
     return [part for part in parts if isinstance(part.outcome, Verification)]
 
 
@@ -133,7 +129,6 @@ class ForwardFacts:
     """What the parts of one forward have in common.
 
     Args:
-        step_ms: how long it took.
         least_chance: that a draft node must have to be worth verifying in the next one.
         row_ms: what a row of its answers took, and `plain_ms` a token of plain steps takes; 0: not known.
     """
@@ -154,15 +149,12 @@ class ForwardFacts:
 
 
 class Committer:
-    """Commits the outcomes of forwards."""
-
     def __init__(self, pages: PageMoves, coder: RowCoder, observer: Observer) -> None:
         self._pages = pages
         self._coder = coder
         self._observer = observer
 
     def commit(self, part: ForwardPart, forward: ForwardFacts) -> None:
-        """Takes in what a forward gave one session."""
         live, plan, outcome = part.live, part.plan, part.outcome
         if isinstance(outcome, Exception):
             raise outcome
@@ -235,6 +227,6 @@ def _pay(live: LiveSession, read: int, written: int) -> None:
         return
     refusal = live.account.pay(read, written, answering=live.session.phase is SessionPhase.ANSWERING)
     if refusal is not None:
-        live.turn.hold()
+        live.turn.held = True
         if live.stream.listener is not None:
             live.stream.listener.on_held(refusal)

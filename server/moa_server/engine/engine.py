@@ -38,12 +38,9 @@ class Engine:
     """Steps sessions together.
 
     Args:
-        stepper: runs on the inference thread.
-        on_lost: called with each session that an error ended.
         before: called once on the inference thread.
         schedule: decides what each forward does; None: one that has measured nothing yet.
         sharing: which text sessions need not read, because another has; None: they share nothing.
-        observer: learns what happens; None: a no-op.
 
     Attributes:
         pages: moves the pages of text that sessions share.
@@ -72,7 +69,6 @@ class Engine:
         self._busy = False
 
     def start(self) -> None:
-        """Starts the inference thread; call it on the event loop."""
         self._jobs.start()
 
     async def stop(self) -> None:
@@ -84,12 +80,10 @@ class Engine:
 
     @property
     def running(self) -> RunningJob | None:
-        """The inference thread's current job; None: it waits for one."""
         return self._thread.running
 
     @property
     def told_cost(self) -> RunningCost:
-        """How long a plain step and each further row take, as clients are told."""
         return self._schedule.told_cost
 
     @property
@@ -121,12 +115,11 @@ class Engine:
         now = time.monotonic()
         self._observer.on_planned([now - part.live.turn.queued_at for part in parts])
         for part in parts:
-            part.live.turn.occupy()
+            part.live.turn.stepping = True
         price = TimePrice(self._schedule.draft_price(len(parts)), self._schedule.cost.line())
         self._thread.submit(partial(self._run, parts, price))
 
     def _run(self, parts: Sequence[ForwardPart], price: TimePrice) -> None:
-        """Runs a forward, on the inference thread."""
         try:
             drafting_ms = self._server_drafts.extend(parts, price)
             began = time.perf_counter()
@@ -152,7 +145,8 @@ class Engine:
         rows, tokens = _rows_of(parts)
         forward = ForwardFacts.of(rows, step_ms, self._schedule)
         for part in parts:
-            part.live.turn.end_step()
+            part.live.turn.stepping = False
+            part.live.turn.steps += 1
             try:
                 self._committer.commit(part, forward)
             except Exception as error:  # noqa: BLE001 (as above)
@@ -164,21 +158,18 @@ class Engine:
         self._plan()
 
     def _give_up(self, parts: Sequence[ForwardPart], error: Exception) -> None:
-        """Loses the sessions of a forward that failed as a whole."""
         self._busy = False
         for part in parts:
-            part.live.turn.vacate()
+            part.live.turn.stepping = False
             self._losses.lose(part.live, error)
         self._plan()
 
     def between_forwards(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """What a job of the target gives that takes its turn among the forwards."""
         return self._jobs.result_of(job, urgent=False)
 
     # ------------------------------------------------------------ rows and caches
 
     def code(self, live: LiveSession, chunk: Chunk) -> asyncio.Future[CodedRows]:
-        """Codes a chunk's rows to bytes, between forwards."""
         return self._coder.code(live, chunk, busy=self._busy)
 
     def may_code(self, live: LiveSession) -> bool:

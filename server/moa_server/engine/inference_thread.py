@@ -1,4 +1,10 @@
-"""Ends the sessions that an error has hit, and no other."""
+"""The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
+
+State: two queues under one lock, and when the running job started. Invariants: at most one job runs; what is submitted
+after `stop` is dropped; a job that raises ends nothing but itself. The queues are bounded by their callers: the engine
+keeps one forward in the queue, each stream one piece of coding, which it withdraws when it is no longer needed, and
+each session what its last forward or its end has to be done about pages.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +28,7 @@ log = structlog.get_logger()
 
 
 class SessionLosses:
-    """Ends sessions that have failed.
-
-    Args:
-        on_lost: called with each.
-        observer: learns of each.
-    """
+    """Ends sessions that have failed."""
 
     def __init__(self, on_lost: Callable[[LiveSession], None], observer: Observer) -> None:
         self._on_lost = on_lost
@@ -76,7 +77,6 @@ class InferenceThread:
 
     Args:
         before: called once on the thread before the first job (thread settings of torch).
-        clock: seconds, monotonic.
     """
 
     def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,7 +92,6 @@ class InferenceThread:
 
     @property
     def running(self) -> RunningJob | None:
-        """The running job; None: none runs."""
         began, thread = self._began, self._thread.ident
         if began is None or thread is None:
             return None
@@ -111,7 +110,6 @@ class InferenceThread:
             return ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Removes a job that has not started."""
         with self._changed:
             self._urgent.pop(ticket, None)
             self._forwards.pop(ticket, None)
@@ -148,11 +146,7 @@ T = TypeVar("T")
 
 
 class SessionJobs:
-    """Runs jobs between forwards.
-
-    Args:
-        losses: ends a session whose job fails.
-    """
+    """Runs jobs between forwards."""
 
     def __init__(self, thread: InferenceThread, losses: SessionLosses) -> None:
         self._thread = thread
@@ -160,7 +154,6 @@ class SessionJobs:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Starts the inference thread; call it on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -171,15 +164,10 @@ class SessionJobs:
         return self._thread.submit(job, urgent=True)
 
     def run_for(self, live: LiveSession, job: Callable[[], None]) -> None:
-        """As `run`; if the job fails, its session is lost."""
         self.run(partial(self._run_or_lose, live, job))
 
     def result_of(self, job: Callable[[], T], *, urgent: bool) -> asyncio.Future[T]:
-        """What a job gives, or the error with which it fails; cancelled before it has begun, it does not run.
-
-        Args:
-            urgent: it runs before the next forward; otherwise it takes its turn among them.
-        """
+        """What a job gives, or the error with which it fails; cancelled before it has begun, it does not run."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
@@ -197,13 +185,11 @@ class SessionJobs:
     # ------------------------------------------------------------ on the inference thread
 
     def post(self, reply: Callable[[], None]) -> None:
-        """Calls back on the event loop."""
         if self._loop is None:
             raise InternalError("The engine ran a job before it was started.")
         self._loop.call_soon_threadsafe(reply)
 
     def post_loss(self, live: LiveSession, error: Exception) -> None:
-        """Ends a session that has failed, on the event loop."""
         self.post(partial(self._losses.lose, live, error))
 
     def _run_or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:

@@ -1,27 +1,177 @@
-"""The stream that a session is attached to, and the memory that it owes its client."""
+"""A live session: a session with its tensors, its drafters, its turn, its account, and the stream that listens to it.
+
+Owned by the event loop, except `tensors`, which the inference thread owns. Invariants: a closed one is never
+stepped; an idle one has neither an answer under way for a client nor a forward.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from urllib.parse import unquote
 
 from moa_shared.errors import MoaError, RateLimitError
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
+from moa_shared.tracing.spans import begin_span
 
 from moa_server.access.caller import Caller
-from moa_server.drafting.growth_rule import DraftRecord
-from moa_server.drafting.session_drafter import OwnDrafter
-from moa_server.engine.account import Account
-from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
+from moa_server.access.limits import TokenMeter
+from moa_server.engine.server_drafts import SessionDrafting
+from moa_server.engine.stepper import CodedRows, SessionTensors
 from moa_server.memory.feed import MemoryBudget, MemoryFeed
-from moa_server.memory.row_store import KeptPlane
 from moa_server.session.session import Session, SessionPhase
 
 
-class Listener(Protocol):
-    """A stream, as its session sees it. Called on the event loop; must not wait."""
+@dataclass(slots=True)
+class Usage:
+    """Counts of a session.
+
+    Args:
+        tokens_in: that the client sent; a text that it brings from another server counts as a whole.
+        finish: of the newest answer; UNFINISHED: it has not ended, or there is none.
+    """
+
+    began: float
+    questions: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    finish: Finish = Finish.UNFINISHED
+    _known: int = 0  # tokens of the conversation that are counted
+    _newest: int = 0  # question
+
+    def on_ask(self, number: int, length: int) -> None:
+        """A question, with which the conversation has so many tokens; or an answer that is continued."""
+        self.questions += number != self._newest
+        self._newest = number
+        self.tokens_in += max(0, length - self._known)
+        self._known = length
+        self.finish = Finish.UNFINISHED
+
+    def on_written(self, tokens: int, finish: Finish) -> None:
+        self.tokens_out += tokens
+        self._known += tokens
+        self.finish = finish
+
+    def facts(self, caller: Caller, now: float) -> dict[str, object]:
+        return {
+            "key": caller.key or (caller.owner if caller.is_proven else ""),
+            "peer": unquote(caller.peer),
+            "questions": self.questions,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "finish": self.finish.name.lower(),
+            "seconds": round(now - self.began, 1),
+        }
+
+
+class AnswerTrace:
+    """Records one answer. `tokens`: of the conversation with the question; `cached`: those that need not be read."""
+
+    def __init__(
+        self, parent: str, session: int, tokens: int, cached: int, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._now_ns = now_ns
+        self._span = begin_span("serve answer", parent, at_ns=now_ns(), session=session, tokens=tokens, cached=cached)
+        self._phase = "queue"
+        self._part = begin_span("queue", self._span.traceparent, at_ns=now_ns())
+        self._steps = self._written = self._drafted = self._accepted = 0
+
+    @property
+    def trace_id(self) -> str:
+        return self._span.traceparent[3:35]
+
+    def on_step(self, step_ms: float, *, chose: bool) -> None:
+        """A forward with rows of this answer has ended. `chose`: it chose tokens; else it read a part of a prompt."""
+        self._steps += 1
+        if self._phase == "queue":
+            self._begin_phase("read prompt", self._now_ns() - round(1e6 * step_ms))
+        if chose and self._phase == "read prompt":
+            self._begin_phase("write", self._now_ns())
+
+    def on_written(self, tokens: int, drafted: int, accepted: int) -> None:
+        self._written += tokens
+        self._drafted += drafted
+        self._accepted += accepted
+
+    def end(self, finish: str, problem: str = "") -> None:
+        """The answer is over, or continues in another stream. `problem`: what went wrong, by its name."""
+        self._part.end()
+        self._span.note(
+            steps=self._steps,
+            written=self._written,
+            drafted=self._drafted,
+            accepted=self._accepted,
+            finish=finish,
+        )
+        self._span.end(problem=problem)
+
+    def _begin_phase(self, phase: str, at_ns: int) -> None:
+        self._part.end(at_ns=at_ns)
+        self._phase = phase
+        self._part = begin_span(phase, self._span.traceparent, at_ns=at_ns)
+
+
+@dataclass(slots=True)
+class Account:
+    """The counts of one session.
+
+    Args:
+        meter: counts tokens against the caller's limit; None: there is no limit.
+        trace: of the running answer; None: nothing is traced.
+    """
+
+    usage: Usage = field(default_factory=lambda: Usage(0.0))
+    meter: TokenMeter | None = None
+    trace: AnswerTrace | None = None
+
+    def let_in(self, meter: TokenMeter | None) -> None:
+        self.end_answer()
+        self.meter = meter
+        if meter is not None:
+            meter.begin()
+
+    def begin_trace(self, trace: AnswerTrace) -> None:
+        self.end_trace("asked again")
+        self.trace = trace
+
+    def on_step(self, step_ms: float, *, chose: bool) -> None:
+        if self.trace is not None:
+            self.trace.on_step(step_ms, chose=chose)
+
+    def on_written(self, tokens: int, drafted: int, accepted: int, finish: Finish) -> None:
+        self.usage.on_written(tokens, finish)
+        if self.trace is not None:
+            self.trace.on_written(tokens, drafted, accepted)
+            if finish is not Finish.UNFINISHED:
+                self.end_trace(finish.name.lower())
+
+    def pay(self, read: int, written: int, *, answering: bool) -> RateLimitError | None:
+        """Pays for what a forward has computed, void or not; why the answer must pause here, if it must."""
+        if self.meter is None:
+            return None
+        self.meter.read(read)
+        self.meter.write(written)
+        if not answering:
+            self.meter.end()
+            return None
+        return self.meter.refusal() if written else None
+
+    def end_answer(self) -> None:
+        """Gives back what the answer did not use of the caller's limit."""
+        if self.meter is not None:
+            self.meter.end()
+
+    def end_trace(self, finish: str, problem: str = "") -> None:
+        if self.trace is not None:
+            self.trace.end(finish, problem)
+            self.trace = None
+
+
+class Listener:
+    """A stream, as its session sees it; overrides what it wants to hear. Called on the event loop; must not wait."""
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Tokens were committed, or the answer ended."""
@@ -52,7 +202,6 @@ class Attachment:
     Args:
         listener: None: the session is detached.
         feed: the memory that the stream owes its client; None: the client wants none.
-        budget: how much time encoding that memory may take.
     """
 
     listener: Listener | None = None
@@ -68,7 +217,6 @@ class Turn:
         queued: waits for its turn, since `queued_at` (time.monotonic).
         stepping: a forward for it, or a job that moves its pages, is queued or runs.
         held: its caller's limit of tokens is reached, and the answer waits until it is let in again.
-        steps: forwards that it was in.
     """
 
     queued: bool = False
@@ -78,99 +226,7 @@ class Turn:
     steps: int = 0
 
     def queue(self, now: float) -> None:
-        """Begins to wait."""
         self.queued, self.queued_at = True, now
-
-    def take(self) -> None:
-        """Is considered for the next forward."""
-        self.queued = False
-
-    def occupy(self) -> None:
-        """A forward, or a job that moves its pages, is submitted."""
-        self.stepping = True
-
-    def vacate(self) -> None:
-        """That job has ended."""
-        self.stepping = False
-
-    def end_step(self) -> None:
-        """A forward has ended."""
-        self.stepping = False
-        self.steps += 1
-
-    def hold(self) -> None:
-        """Does not step until `let_in`."""
-        self.held = True
-
-    def let_in(self) -> None:
-        """May step."""
-        self.held = False
-
-
-@dataclass(slots=True)
-class SessionDrafting:
-    """The drafters of one session.
-
-    Args:
-        source: makes the memory rows that are kept; None: none are.
-        widths: of the planes that are kept.
-        record: how good the drafts of the attached stream are; None: none come.
-        takes_drafts: whether they count.
-        verifies_all: whether all of their nodes are verified, even where that does not pay.
-        by_server: whether the server drafts too.
-        drafts_forced: whether it drafts what an answer's form forces, for which it needs no drafter.
-    """
-
-    source: MemorySource | None = None
-    widths: Mapping[KeptPlane, int] = field(default_factory=dict)
-    record: DraftRecord | None = None
-    takes_drafts: bool = True
-    verifies_all: bool = False
-    by_server: bool = False
-    drafts_forced: bool = False
-    _told: int = 0  # tokens that the server's drafter knows, and their hash
-    _told_hash: int = 0
-
-    @property
-    def own_drafter(self) -> OwnDrafter | None:
-        """The server's drafter of this session; None: the server does not draft."""
-        return self.source.drafter if self.by_server and self.source is not None else None
-
-    @property
-    def fruitless_steps(self) -> int:
-        """Steps since a guess of the attached stream was right."""
-        return self.record.fruitless_steps if self.record is not None else 0
-
-    def agree(
-        self,
-        *,
-        by_server: bool,
-        drafts_forced: bool = False,
-        record: DraftRecord | None = None,
-        takes_drafts: bool = True,
-        verifies_all: bool = False,
-    ) -> None:
-        """Settles who drafts for a new stream."""
-        self.by_server, self.drafts_forced, self.record = by_server, drafts_forced, record
-        self.takes_drafts, self.verifies_all = takes_drafts, verifies_all
-
-    def keep(self, source: MemorySource, widths: Mapping[KeptPlane, int]) -> list[KeptPlane]:
-        """Keeps rows of these planes from now on; returns the planes that were not kept before."""
-        before: Mapping[KeptPlane, int] = self.widths if self.source is source else {}
-        self.source, self.widths = source, {**before, **widths}
-        self.forget()
-        return [plane for plane in widths if plane not in before]
-
-    def tell(self, session: Session) -> int:
-        """Counts the committed tokens as known to the server's drafter; returns how many it knew before."""
-        held, told = len(session.tokens), self._told
-        known = told if told <= held and session.hashes.at(told) == self._told_hash else 0
-        self._told, self._told_hash = held, session.hashes.at(held)
-        return known
-
-    def forget(self) -> None:
-        """The server's drafter knows nothing: it must be told the whole text."""
-        self._told = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -179,8 +235,6 @@ class LiveSession:
 
     Args:
         token: by which a client finds it again; it opens the conversation to its holder, so it is never logged.
-        caller: whose stream it was attached to last.
-        number: its name in the log.
     """
 
     token: bytes = field(repr=False)
@@ -207,12 +261,10 @@ class LiveSession:
         self.caller, self.stream = caller, stream
 
     def detach(self) -> None:
-        """Has no stream from now on."""
         self.account.end_trace("detached", "detached")
         self.stream = Attachment()
 
     def close(self) -> None:
-        """Is never stepped again."""
         self.account.end_trace("closed")
         self.closed = True
         self.stream = Attachment()

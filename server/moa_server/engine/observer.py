@@ -42,7 +42,6 @@ class AnswerStep:
     """A step of one answer.
 
     Args:
-        tokens: that it committed.
         drafted, accepted: nodes of the device; `own_drafted`, `own_accepted`: those that only the server guessed.
         stale: nodes of the device that came too late since the step before.
         runs_ahead: it verified nothing of a device that drafts.

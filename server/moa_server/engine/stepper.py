@@ -43,7 +43,6 @@ class MemorySource:
         reads_layers: `encode` takes the inputs of these decoder layers side by side, [tokens, layers * hidden size], in
             place of keys and values, and no plane holds them; as many as there are layers: what leaves the last one,
             which is all that EAGLE-2 reads.
-        fingerprint: sha256 of the drafter that reads these rows.
         drafter: for drafts of the server's own, over the same memory rows; None: the server does not draft.
         drafter_layer: decoder layer whose input `drafter` reads, where that is not `state_layer`.
     """
@@ -58,7 +57,6 @@ class MemorySource:
 
     @property
     def has_states(self) -> bool:
-        """Whether its drafter reuses layers, whose states a plane of their own holds."""
         return self.state_layer is not None
 
     def layers_of(self, plane: KeptPlane) -> tuple[int, ...]:
@@ -92,7 +90,6 @@ class SessionTensors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         drafter = self.drafter  # the event loop asks too, and the drafter may go meanwhile
         rows = sum(store.nbytes for store in tuple(self.planes.values()))
         return self.cache.nbytes + rows + (drafter.nbytes if drafter is not None else 0)
@@ -109,7 +106,6 @@ class SessionTensors:
         self.layers = tuple(sorted(set().union(*self.states.values())))
 
     def crop(self, length: int) -> None:
-        """Forgets the rows from position `length` on."""
         self.cache.crop(length)
         for store in self.planes.values():
             store.crop(length)
@@ -128,7 +124,6 @@ class SessionTensors:
         return self.read(OwnPlane.STATE if own else plane, start, stop)
 
     def release(self) -> None:
-        """Gives all memory back: every token must be read again."""
         self.drafter = None
         self.cache.release()
         for store in self.planes.values():
@@ -137,8 +132,6 @@ class SessionTensors:
 
 @dataclass(frozen=True, slots=True)
 class CodedRows:
-    """Rows ready for the wire."""
-
     chunk: Chunk
     payload: bytes
 
@@ -170,7 +163,6 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Rows of the target."""
         return len(self.plan.feed) + len(self.plan.tree)
 
 
@@ -178,7 +170,6 @@ class Stepper:
     """Runs the target for sessions.
 
     Args:
-        target: the verifier.
         sources: of memory rows, one for each drafter that is served; the first is for clients that name none.
     """
 
@@ -188,7 +179,6 @@ class Stepper:
         self._masks = ThreadPoolExecutor(1, "masks")  # computed while the forward runs
 
     def find_source(self, fingerprint: bytes) -> MemorySource | None:
-        """The source of rows for the drafter with that fingerprint; None if it is not served."""
         return next((each for each in self.sources if not fingerprint or each.fingerprint == fingerprint), None)
 
     def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
@@ -243,7 +233,6 @@ class Stepper:
         return outcomes
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        """The forward; on an error the caches may be used again after a crop."""
         requests = []
         for each in work:
             tensors, plan = each.tensors, each.plan
@@ -284,7 +273,6 @@ class Stepper:
         return read
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
-        """Codes a chunk's rows to bytes; memory rows are encoded now if they were not before."""
         rows = tensors.read(chunk.plane, chunk.start, chunk.start + chunk.count)
         return CodedRows(chunk, encode(rows, chunk.codec))
 
@@ -304,7 +292,6 @@ class Stepper:
         return coded
 
     def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
-        """Encodes the memory rows that these chunks lack."""
         missing: dict[int, list[tuple[SessionTensors, int, int]]] = {}
         for tensors, chunk in chunks:
             source, stop = tensors.source, chunk.start + chunk.count
@@ -330,7 +317,6 @@ class _ReadStates:
     """States that a session's memory rows are to be made from.
 
     Args:
-        number: of the session in its forward.
         rows: [tokens, layers * hidden size], of the positions from `start`.
     """
 

@@ -12,12 +12,7 @@ DNS = "dns:"
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The replicas of a fleet, the one that is told among them or not.
-
-    Args:
-        addresses: HOST:PORT of each.
-        name: HOST:PORT of a name that has the addresses of all, instead; empty: none.
-    """
+    """The replicas of a fleet, the one that is told among them or not."""
 
     addresses: tuple[str, ...] = ()
     name: str = ""
@@ -29,7 +24,6 @@ class Peers:
 
     @property
     def host(self) -> str:
-        """Of the name."""
         return host_of(self.name)
 
 

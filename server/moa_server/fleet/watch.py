@@ -1,7 +1,6 @@
-"""The other replicas of a fleet, as clients are told of them. Pure.
+"""Keeps the other replicas of a fleet true: looks its name up again and again, and leaves this server out.
 
-State: their direct addresses, and who was named first last time. The fleet keeps it true: by an option, a name
-in DNS, or a cluster. Invariant: each client is told of at most as many as clients look at, each of them HOST:PORT.
+State: what the newest look-up has found. Invariant: while the name cannot be looked up, what was known stays.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Membership:
     """The servers that can continue a conversation of this one.
 
     Args:
-        others: HOST:PORT of each.
         ranked: best first; otherwise each client is told of another one first, so that they spread.
     """
 
@@ -33,12 +31,10 @@ class Membership:
         self.update(others, ranked=ranked)
 
     def update(self, others: Iterable[str], *, ranked: bool = False) -> None:
-        """Names these to clients from now on."""
         self.others = tuple(dict.fromkeys(each for each in others if is_host_port(each)))
         self._is_ranked = ranked
 
     def names(self) -> tuple[str, ...]:
-        """What to tell the next client."""
         if not self.others or self._is_ranked:
             return self.others[:MOST_SUCCESSORS]
         first, self._first = self._first % len(self.others), self._first + 1
@@ -53,14 +49,7 @@ LookUp = Callable[[str, float], Awaitable[Sequence[str]]]
 
 
 class FleetWatch:
-    """Tells a server of the others of its fleet.
-
-    Args:
-        fleet: is told.
-        peers: who belongs to it.
-        own: HOST:PORT of this server, where clients reach it or where it listens.
-        look_up: of a name.
-    """
+    """Tells a server of the others of its fleet."""
 
     def __init__(self, fleet: Membership, peers: Peers, own: str, look_up: LookUp = look_up) -> None:
         self._fleet = fleet
@@ -80,7 +69,6 @@ class FleetWatch:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def look(self) -> None:
-        """Looks the name up once."""
         found = await self._look_up(self._peers.host, LOOK_UP_SECONDS)
         if found:
             self._tell(self._peers.at(found))
@@ -116,7 +104,6 @@ def _is_any(host: str) -> bool:
 
 
 def _is_of_this_machine(host: str) -> bool:
-    """Whether it is an address at which this machine can listen."""
     try:
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as tried:

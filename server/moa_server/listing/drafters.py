@@ -29,8 +29,6 @@ from moa_server.listing.models import shipped_for
 
 
 class DrafterLocation(Enum):
-    """Where a drafter is."""
-
     PACKAGE = "package"
     MACHINE = "this machine"
     HUB = "hub"
@@ -41,10 +39,7 @@ class ListedDrafter:
     """A drafter of the list.
 
     Args:
-        name: what `--drafter` takes.
         target: the model that it was trained for; "": it does not say.
-        fit: what speaks for it.
-        is_run: whether this version of moa runs its kind.
         licence, seen: as of `KnownDrafter`.
     """
 
@@ -61,11 +56,7 @@ class ListedDrafter:
 
 @dataclass(frozen=True, slots=True)
 class DrafterList:
-    """The drafters for a model.
-
-    Args:
-        is_here: whether the model is on this machine, so that sizes could be compared.
-    """
+    """The drafters for a model. `is_here`: whether the model is on this machine, so that sizes could be compared."""
 
     model: str
     is_here: bool
@@ -187,7 +178,6 @@ _NONE = "No drafter for {model} is known. `moa-train fit` makes one, and --draft
 
 
 def drafters_text(listed: DrafterList) -> str:
-    """The list for people."""
     note = "" if listed.is_here else _NOT_HERE.format(model=listed.model)
     if not listed.drafters:
         return _NONE.format(model=listed.model) + note
@@ -207,7 +197,6 @@ def drafters_text(listed: DrafterList) -> str:
 
 
 def drafters_json(listed: DrafterList) -> str:
-    """The list for programs."""
     drafters = [
         {
             "name": each.name,

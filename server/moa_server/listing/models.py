@@ -21,11 +21,7 @@ from rich.filesize import decimal
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A model of the list.
-
-    Args:
-        drafters: that come with moa for it.
-    """
+    """A model of the list. `drafters`: that come with moa for it."""
 
     examined: Examined
     drafters: tuple[str, ...]
@@ -64,7 +60,6 @@ _MOST_REASON = 100  # characters; --json has all
 
 
 def models_text(listed: Sequence[Listed]) -> str:
-    """The list for people."""
     if not listed:
         return NOTHING
     rows = [("name", "where", "size", "format", "family", "drafter", "served")]
@@ -85,7 +80,6 @@ def models_text(listed: Sequence[Listed]) -> str:
 
 
 def models_json(listed: Sequence[Listed]) -> str:
-    """The list for programs; sizes in bytes."""
     told = [
         {
             "name": each.examined.model.name,

@@ -1,7 +1,13 @@
-"""Which memory rows to send next: newest first, in chunks, within the client's credit.
+"""Which part of a session's memory to send next, and how much may be in flight: two planes, one credit.
 
-Pure: knows positions and bytes, not the rows. Invariant: the intervals are disjoint, ascending, and hold exactly the
-positions that are ready and not sent.
+Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in, how many may be in
+flight now: few at first, and as many more as the client has taken in, up to the credit. Invariants: no chunk is given
+while the bytes in flight reach that, and none is claimed that does not fit into the credit; rows that a forward yields
+go before those that must be encoded; what a thin memory leaves out stays owed, for when the client wants all.
+
+The most useful rows go first. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them
+and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a
+memory row 0.7 ms.
 """
 
 from __future__ import annotations
@@ -18,11 +24,7 @@ from moa_server.settings import MEMORY_SHARE
 
 
 class MemoryOutbox:
-    """Positions of one plane that the client still lacks.
-
-    Args:
-        start: first position that the client lacks.
-    """
+    """Positions of one plane that the client still lacks. `start`: first position that the client lacks."""
 
     def __init__(self, start: int = 0) -> None:
         self._intervals: list[tuple[int, int]] = []
@@ -151,10 +153,7 @@ class MemoryFeed:
     """The memory that one stream still owes its client.
 
     Args:
-        widths: numbers of a row of each plane that the client wants.
-        codec: that rows are sent in.
         credit_bytes: payload that may come to be in flight.
-        start: first position whose rows the client lacks.
         thin: the rows that are enough for the client; None: it wants all.
         encoded: planes whose rows take the inference thread's time; rows of the others are there after a forward.
     """
@@ -182,16 +181,13 @@ class MemoryFeed:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be in flight now."""
         return self.in_flight_bytes < self._window_bytes
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The most useful first."""
         return tuple(self._widths)
 
     def is_encoded(self, plane: Plane) -> bool:
-        """Whether rows of a plane take time to make."""
         return plane in self._encoded
 
     def owes(self, stop: int) -> bool:
@@ -238,7 +234,6 @@ class MemoryFeed:
         self.in_flight_bytes = max(0, self.in_flight_bytes - count)
 
     def most_rows(self, plane: Plane) -> int:
-        """The most rows in one frame."""
         fitting = min(CHUNK_BYTES, self._window_bytes) // row_bytes(self.codec, self._widths[plane])
         return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
 

@@ -39,11 +39,7 @@ def most_nbytes(width: int, rows: int) -> int:
 
 
 class RowStore:
-    """Rows of `width` numbers, in bf16: the most exact codec of the wire.
-
-    Args:
-        width: numbers of a row.
-    """
+    """Rows of `width` numbers, in bf16: the most exact codec of the wire. `width`: numbers of a row."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -58,11 +54,9 @@ class RowStore:
         return sum(page.nbytes for page in tuple(self._pages) if page is not None)
 
     def release(self) -> None:
-        """Forgets all rows and gives their memory back."""
         self.crop(0)
 
     def crop(self, length: int) -> None:
-        """Forgets the rows from position `length` on."""
         if length < self._new_stop:
             if length <= self._new_start:
                 self._new.clear()
@@ -107,7 +101,6 @@ class RowStore:
             self._settle()
 
     def _settle(self) -> None:
-        """Puts the newest rows into pages."""
         if not self._new:
             return
         start, stop = self._new_start, self._new_stop

@@ -77,7 +77,6 @@ class HttpPort(ThreadingWSGIServer):
         self.setup_environ()
 
     def stop(self) -> None:
-        """Closes the port and its connections."""
         self.shutdown()
         self.server_close()
         with self._lock:
@@ -148,7 +147,6 @@ class _Handler(WSGIRequestHandler):
 
 
 def _host_in(header: str) -> str:
-    """The header Host without its port."""
     try:
         return urlsplit(f"//{header.strip()}").hostname or ""
     except ValueError:

@@ -44,8 +44,6 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter began
 
 
 class Metrics(Observer):
-    """Counts since the start, in a registry of its own."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         forwards = "How long forwards took, by how many rows they had."
@@ -139,6 +137,5 @@ class Metrics(Observer):
         self._frames.labels("received", kind).inc(count)
 
     def on_log(self, level: str) -> None:
-        """A line was logged."""
         if level in LEVELS:
             self._log_events.labels(level).inc()

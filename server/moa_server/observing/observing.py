@@ -1,4 +1,8 @@
-"""What a server is doing just now, read from its host on the event loop, and how Prometheus is told of it."""
+"""What operators see of this process: the port for metrics and health, from before the model is loaded to the end.
+
+State: the server that is observed, once there is one, the newest look at it, and the event loop's newest beat.
+Invariant: a busy event loop makes what is shown older, never the port silent.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,6 @@ class Readings:
     dropped: Mapping[str, bool] = field(default_factory=dict)
 
     def families(self) -> Iterator[Metric]:
-        """As Prometheus is told."""
         yield _labelled(
             "moa_sessions", "Sessions: with a running answer, with a stream, or waiting.", "state", self.sessions
         )
@@ -136,7 +139,6 @@ class Signs:
         return (True, "started") if self.started else (False, "the model is being loaded")
 
     def liveness(self) -> Condition:
-        """Whether a restart would help."""
         if self.silent_seconds > self.hang_seconds:
             return False, f"the event loop has not turned for {self.silent_seconds:.0f} s"
         if self.stuck_seconds > self.hang_seconds:
@@ -144,7 +146,6 @@ class Signs:
         return True, "alive"
 
     def readiness(self) -> Condition:
-        """Whether new conversations are taken."""
         if not self.started:
             return self.startup()
         if self.draining:
@@ -153,14 +154,7 @@ class Signs:
 
 
 class Observing(Collector):
-    """The port of a process, and what it shows.
-
-    Args:
-        metrics: that the server counts.
-        host, port: where to listen; port 0: any free one.
-        hang_seconds: after which the event loop or a forward hangs.
-        names: of this machine, by which it may be asked too.
-    """
+    """The port of a process, and what it shows."""
 
     def __init__(self, metrics: Metrics, host: str, port: int, hang_seconds: float, names: Sequence[str] = ()) -> None:
         self.registry = metrics.registry
@@ -189,7 +183,6 @@ class Observing(Collector):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return self._port.server_port
 
     def follow(self, host: Host, tls: TlsListener | None) -> None:
@@ -209,14 +202,12 @@ class Observing(Collector):
         self._schedule(self._loop)
 
     def stop(self) -> None:
-        """Closes the port."""
         if self._next is not None:
             self._next.cancel()
         self._port.stop()
 
     @property
     def signs(self) -> Signs:
-        """What health follows from."""
         host = self._host
         return Signs(
             started=host is not None,

@@ -15,11 +15,7 @@ METRICS_OPTIONS = "--metrics-host or --metrics-port"
 
 
 def check_address(host: str, port: int, options: str = OPTIONS) -> None:
-    """Checks that the address can be listened on, before anything is loaded.
-
-    Args:
-        options: that say which one it is.
-    """
+    """Checks that the address can be listened on, before anything is loaded. `options`: that say which one it is."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -40,11 +36,7 @@ def cannot_listen(host: str, port: int, options: str = OPTIONS) -> ConfigError:
 
 
 def connect_command(host: str, port: int, *, tls: bool = False, keys: bool = False) -> str:
-    """What a user types to talk to this server.
-
-    Args:
-        tls: it encrypts; `keys`: it wants API keys.
-    """
+    """What a user types to talk to this server. `tls`: it encrypts; `keys`: it wants API keys."""
     any_address = host in ("0.0.0.0", "::", "")
     protection = " --tls" if tls else "" if is_loopback(host) else " --insecure"
     address = host_port(socket.gethostname() if any_address else host, port)
@@ -55,7 +47,6 @@ def connect_command(host: str, port: int, *, tls: bool = False, keys: bool = Fal
 
 
 def host_port(host: str, port: int) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,4 +1,7 @@
-"""Options of the gRPC server: what connections and messages may cost. Pure."""
+"""A server that listens: its health, what is done again and again, and its clean end.
+
+State: whether it drains. Invariant: whatever ends it, every open answer is notified first.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ import structlog
 from moa_server.fleet.peers import parse_peers
 from moa_server.fleet.watch import FleetWatch
 from moa_server.running.addresses import host_port
-from moa_server.service.host import Host
-from moa_server.service.lifecycle import LAST_WORD_SECONDS
+from moa_server.service.host import LAST_WORD_SECONDS, Host
 from moa_server.service.service import Health
 from moa_server.settings import ServerSettings
 
@@ -59,18 +61,12 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 class ServiceManager:
-    """Tells the service manager how the server is. No-op without NOTIFY_SOCKET."""
-
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         name = environment.get(VARIABLE, "")
         self._address = "\0" + name[1:] if name.startswith("@") else name
 
     def ready(self, status: str) -> None:
-        """The server serves.
-
-        Args:
-            status: one line for `systemctl status`.
-        """
+        """The server serves. `status`: one line for `systemctl status`."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self) -> None:
@@ -78,7 +74,6 @@ class ServiceManager:
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The server drains, and then ends."""
         self._send("STOPPING=1\nSTATUS=draining")
 
     def _send(self, text: str) -> None:
@@ -153,12 +148,9 @@ class RunningServer:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        if self.host.drafter_files is not None:
-            await self.host.drafter_files.stop()
         await self.host.services.engine.stop()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Drains, then closes."""
         await self.drain(grace_seconds)
         await self.close(min(grace_seconds, LAST_WORD_SECONDS))
 
@@ -186,4 +178,4 @@ async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsLi
         if dropped:
             log.info("detached sessions dropped", count=dropped)
         for each in left_out:
-            log.warning("calls refused without a line each", code=each.code, owner=each.owner, count=each.count)
+            log.warning("calls refused without a line each", **each)

@@ -1,7 +1,7 @@
-"""Which refused calls are worth a line in the log: a few a minute of each kind, and how many were left out.
+"""Admission of calls: keys, rights, and how many calls of an address, a connection or an owner there may be.
 
-Pure: clock readings are arguments, in seconds. State: the counts of this minute, for each error's code and owner.
-Invariant: at most MOST_LINES a minute for each, MOST_KINDS of them; all others share one.
+State: the keys in force, and what callers have taken. Invariant: strangers wait, but never at the cost of those with
+good keys.
 """
 
 from __future__ import annotations
@@ -31,15 +31,6 @@ class _Kind:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """How many refusals of a kind had no line in the minute that has ended."""
-
-    code: str
-    owner: str
-    count: int
-
-
 class RefusalLog:
     """Decides which refusals are logged."""
 
@@ -47,11 +38,7 @@ class RefusalLog:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def is_worth_a_line(self, code: str, owner: str, now: float) -> bool:
-        """Counts a refusal; whether to log it.
-
-        Args:
-            code: of the error; `owner`: who was refused.
-        """
+        """Counts a refusal; whether to log it. `code`: of the error; `owner`: who was refused."""
         name = (code, owner)
         if name not in self._kinds and len(self._kinds) >= MOST_KINDS:
             name = (code, OTHERS)
@@ -62,11 +49,13 @@ class RefusalLog:
         kind.left_out += 1
         return False
 
-    def take_left_out(self, now: float) -> list[LeftOut]:
-        """What was left out of minutes that have ended, of which nothing is remembered then."""
+    def take_left_out(self, now: float) -> list[dict[str, object]]:
+        """How many of each kind had no line in minutes that have ended, of which nothing is remembered then."""
         ended = [name for name, kind in self._kinds.items() if now >= kind.since + MINUTE]
         kinds = [(name, self._kinds.pop(name)) for name in ended]
-        return [LeftOut(*name, kind.left_out) for name, kind in kinds if kind.left_out]
+        return [
+            {"code": code, "owner": owner, "count": kind.left_out} for (code, owner), kind in kinds if kind.left_out
+        ]
 
 
 # Measured on one core of the reference machine, gRPC's threads included: they take as much as the event loop.
@@ -84,12 +73,7 @@ MOST_KEPT = 1024  # allowances, before those that are full again are forgotten
 
 
 class Allowance:
-    """What one connection, or address, has left.
-
-    Args:
-        clock: seconds, monotonic.
-        times: as much as one connection has.
-    """
+    """What one connection, or address, has left. `times`: as much as one connection has."""
 
     def __init__(self, clock: Callable[[], float], times: float = 1.0) -> None:
         self._clock = clock
@@ -103,7 +87,6 @@ class Allowance:
         self._left_us -= FRAME_US + BYTE_US * nbytes + NODE_US * nodes + replies * REPLY_US
 
     def charge_call(self) -> None:
-        """Pays for a call: its begin, its end, and what it takes to refuse it."""
         self._fill()
         self._left_us -= CALL_US
 
@@ -131,12 +114,7 @@ class Allowance:
 
 
 class Allowances:
-    """The allowance of each account (`Caller.account`) of connections, or of addresses.
-
-    Args:
-        clock: seconds, monotonic.
-        times: as much as one connection has.
-    """
+    """The allowance of each account (`Caller.account`) of connections, or of addresses."""
 
     def __init__(self, clock: Callable[[], float], times: float = 1.0) -> None:
         self._clock = clock
@@ -165,12 +143,7 @@ def address_times(calls_per_minute: int) -> float:
 
 
 class Admission:
-    """Lets calls begin.
-
-    Args:
-        gate: the keys.
-        clock: seconds, monotonic.
-    """
+    """Lets calls begin."""
 
     def __init__(self, settings: ServerSettings, gate: Gate, clock: Callable[[], float]) -> None:
         self.gate = gate
@@ -187,9 +160,7 @@ class Admission:
         """The caller of a call that may begin now.
 
         Args:
-            metadata: of the call; `peer`: gRPC's name of its connection.
             certificate: whose it is that the connection has shown; empty: none.
-            right: that the call needs; None: none.
         """
         refusal: AuthenticationError | None = None
         try:  # first, since others behind this address, and a proxy's on this connection, may have no good key

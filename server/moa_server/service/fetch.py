@@ -1,7 +1,7 @@
-"""The places for downloads of the drafter, shared between those who want them.
+"""What clients may fetch: the client's half and a companion, each a manifest and ranges of its files (FetchDrafter).
 
-State: the downloads under way. Invariants: there are never more than MOST_PLACES; an owner with several cannot keep out
-one with fewer; and a download that stands still keeps its place only while no other caller wants it.
+State: the files, made and hashed once, when the server starts, in the cache folder. Invariant: what is given out is
+what a manifest says, byte for byte; nothing but the manifests' files is ever read for a client.
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ STILL_SECONDS = 1.0  # without a chunk of 64 KiB taken in; a download at 1 Mbit/
 
 
 class FetchPlace:
-    """The place of one download.
-
-    Args:
-        owner: whose it is: a key's, or an address.
-        now: a clock reading.
-    """
+    """The place of one download. `owner`: whose it is: a key's, or an address."""
 
     def __init__(self, owner: str, now: float) -> None:
         self.owner = owner
@@ -46,21 +41,15 @@ class FetchPlace:
         self.is_lost = False
 
     def moved(self, now: float) -> None:
-        """The client has taken something in."""
         self.moved_at = now
 
     def give_up(self) -> None:
-        """Ends the download: another one needs its place."""
         self.is_lost = True
         self.limit.reschedule(0.0)
 
 
 class FetchPlaces:
-    """All places.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """All places."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -114,12 +103,7 @@ PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterFile:
-    """A checkpoint that clients may use.
-
-    Args:
-        reused_layers: of the target, which it needs.
-        reads_head: it needs the target's head.
-    """
+    """A checkpoint that clients may use."""
 
     path: Path
     reused_layers: int
@@ -130,12 +114,7 @@ class DrafterFiles:
     """The client's half of what is served.
 
     Args:
-        files: the target's.
-        identity: what the server describes.
         drafters: the first one is that whose memory is served; none: clients get only the text files.
-        cache_dir: where parts are kept.
-        chunk_bytes: the largest piece of a file in one message.
-        companion: that is offered besides; None: none.
     """
 
     def __init__(
@@ -157,25 +136,6 @@ class DrafterFiles:
         self._companion_offer: Offer | None = None
         self._lock = asyncio.Lock()
         self._places = FetchPlaces()
-        self._preparation: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """Makes the parts while the server starts, so that no client's first call makes them during answers."""
-        self._preparation = asyncio.create_task(self._prepare_early())
-
-    async def stop(self) -> None:
-        """Makes no further part; one that is being written is finished."""
-        if self._preparation is not None:
-            self._preparation.cancel()
-            await asyncio.gather(self._preparation, return_exceptions=True)
-
-    async def _prepare_early(self) -> None:
-        try:
-            await self._ready()
-            if self._companion is not None:
-                await self._ready(companion=True)
-        except MoaError as error:
-            log.warning("parts for clients cannot be made yet", reason=error.message)
 
     @property
     def manifest_sha256(self) -> bytes:
@@ -184,7 +144,6 @@ class DrafterFiles:
 
     @property
     def companion(self) -> pb.Companion | None:
-        """What clients are told of the companion; None: there is none."""
         return self._companion.described(self._companion_offer) if self._companion is not None else None
 
     def prepare(self) -> None:
@@ -197,11 +156,7 @@ class DrafterFiles:
             log.warning("parts for clients are not ready", reason=error.message)
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
-        """Answers one call.
-
-        Args:
-            owner: who calls (`Caller.owner`).
-        """
+        """Answers one call."""
         async with self._places.take(owner) as moved:
             offer = await self._ready(companion=request.companion)
             if request.name:
@@ -231,7 +186,6 @@ class DrafterFiles:
         return offer
 
     def _prepare(self) -> Offer:
-        """Makes the missing files and hashes all of them."""
         root = cache_root(self._cache_dir)
         with _said_to_clients():
             texts = [self._files.folder / name for name in TEXT_FILES]

@@ -1,7 +1,7 @@
-"""One Embed call: a text as one vector, of the states that leave the target's last layer and norm.
+"""One Generate call: the target without a device, through the same session and engine as split inference.
 
-State: a session of its own, which no client can find, freed when the call ends. Chunks of the text take their turn
-among the forwards of answers, so that a long text delays nobody for longer than a prompt would.
+State: its own session, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
+most the run-ahead limit, so a client that does not read costs nothing more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_fro
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.account import AnswerTrace
-from moa_server.engine.live_session import Attachment, LiveSession
-from moa_server.engine.stepper import CodedRows
-from moa_server.service.lifecycle import Lifecycle
+from moa_server.engine.live_session import AnswerTrace, Attachment, Listener, LiveSession
+from moa_server.engine.server_drafts import drafting_source
+from moa_server.service.host import Lifecycle, OpenCall
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import BoundedWriter
 
@@ -40,15 +39,12 @@ Vector = npt.NDArray[np.float64]
 
 
 class Embedding:
-    """Embeds texts of one caller."""
-
     def __init__(self, services: Services, lifecycle: Lifecycle, caller: Caller) -> None:
         self._services = services
         self._lifecycle = lifecycle
         self._caller = caller
 
     async def run(self, request: pb.EmbedRequest) -> pb.EmbedResponse:
-        """The vector of a text."""
         services, tokens = self._services, tuple(request.tokens)
         self._lifecycle.check_open()
         if len(tokens) > services.served.context_tokens:
@@ -59,19 +55,18 @@ class Embedding:
         live = services.registry.new()
         live.caller = self._caller
         services.let_in(live, self._caller)
-        live.turn.occupy()  # its keys and values must not be given to others meanwhile
+        live.turn.stepping = True  # its keys and values must not be given to others meanwhile
         try:
             live.account.usage.on_ask(1, len(tokens))
             services.pool.reserve(live, live.tensors.cache.most_nbytes(len(tokens)))
             vector = await self._read(live, tokens)
         finally:
-            live.turn.vacate()
+            live.turn.stepping = False
             services.registry.close(live)
         pooling = services.served.pooling
         return pb.EmbedResponse(values=vector, pooling=pooling.kind.name, trained=pooling.is_trained)
 
     async def _read(self, live: LiveSession, tokens: Sequence[int]) -> Vector:
-        """Reads a text in chunks, and pools the states of its tokens."""
         services, chunk = self._services, self._services.settings.prefill_chunk
         is_mean = services.served.pooling.kind is Pooling.MEAN
         total: Vector | None = None
@@ -95,14 +90,8 @@ class Embedding:
         return summed
 
 
-class Generation:
-    """The server's end of a Generate call.
-
-    Args:
-        write: hands one message to gRPC.
-        caller: who calls.
-        traceparent: of the client's span; empty: none.
-    """
+class Generation(Listener, OpenCall):
+    """The server's end of a Generate call. `traceparent`: of the client's span; empty: none."""
 
     def __init__(
         self,
@@ -125,7 +114,6 @@ class Generation:
         self._pause: asyncio.TimerHandle | None = None
 
     async def run(self, request: pb.GenerateRequest) -> None:
-        """Generates until the answer ends."""
         services = self._services
         self._lifecycle.check_open()
         settings = settings_from_proto(request.sampling)
@@ -145,10 +133,9 @@ class Generation:
         services.let_in(live, self.caller)
         session = live.session
         session.run_ahead = True
-        wants_drafts = request.server_drafts and not given
-        drafts_by = services.drafting_source(None, wanted=wants_drafts)
-        forced = wants_drafts and services.settings.drafts_here
-        live.drafting.agree(by_server=drafts_by is not None, drafts_forced=forced)
+        wants_drafts = request.server_drafts and not given and services.settings.drafts_here
+        drafts_by = drafting_source(services.engine.stepper, None, wanted=wants_drafts)
+        live.drafting.agree(by_server=drafts_by is not None, drafts_forced=wants_drafts)
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
@@ -198,21 +185,9 @@ class Generation:
         self._verdicts.append(verdict)
         self._poke.set()
 
-    def on_rows(self, newest: CodedRows) -> None:
-        """Memory is not wanted here."""
-
-    def on_spare_time(self) -> None:
-        """As above."""
-
     def on_failure(self, error: MoaError) -> None:
         self._failure = error
         self._poke.set()
-
-    def on_taken_over(self) -> None:
-        """Cannot happen: no client knows this session's token."""
-
-    def on_displaced(self) -> None:
-        """Cannot happen: only idle sessions are displaced."""
 
     def on_held(self, refusal: RateLimitError) -> None:
         """Pauses: this call cannot be resumed, so it is held back instead of ended."""
@@ -228,14 +203,8 @@ class Generation:
         else:
             self._services.engine.wake(self._live)
 
-    def drain(self) -> None:
-        """Does nothing: the call ends with its answer."""
-
     def end_refused(self, refusal: AuthenticationError) -> None:
         self.on_failure(refusal)
-
-    def end_idle(self, since: float) -> None:
-        """Does nothing: the call ends with its answer."""
 
     def end_answer(self) -> None:
         self._ended = True
@@ -243,7 +212,6 @@ class Generation:
 
 
 def _divided(request: pb.GenerateRequest, settings: AnswerSettings) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The prompt, and the answer where it is given."""
     tokens, given = tuple(request.tokens), request.given
     if not given:
         return tokens, ()

@@ -33,30 +33,19 @@ Send = Callable[[pb.FetchDrafterResponse], Awaitable[int | None]]
 
 @dataclass(frozen=True, slots=True)
 class OfferedFile:
-    """A file, with what tells that it has changed."""
-
     path: Path
     entry: pb.PartFile
     changed_at: int  # ns
 
     @classmethod
     def of(cls, path: Path, kind: pb.PartKind, root: Path, name: str | None = None) -> OfferedFile:
-        """Hashes a file.
-
-        Args:
-            root: the cache folder, where hashes are remembered.
-            name: that clients know it by; None: its own.
-        """
+        """Hashes a file."""
         sha256, stat = bytes.fromhex(remembered_hash(path, root)), path.stat()
         entry = pb.PartFile(name=name or path.name, kind=pb.PartKind.Name(kind), size=stat.st_size, sha256=sha256)
         return cls(path, entry, stat.st_mtime_ns)
 
     async def send(self, offset: int, chunk_bytes: int, send: Send, moved: Callable[[], None]) -> None:
-        """Sends a range from `offset` on.
-
-        Args:
-            moved: called whenever the client has taken something in.
-        """
+        """Sends a range from `offset` on. `moved`: called whenever the client has taken something in."""
         end = min(self.entry.size, offset + RANGE_BYTES)
         if offset >= end:
             return
@@ -85,11 +74,7 @@ class OfferedFile:
 
 
 class Offer:
-    """What is fetched as one: the files of the client's half, or of a companion.
-
-    Args:
-        identity: of the model whose files they are.
-    """
+    """What is fetched as one: the files of the client's half, or of a companion."""
 
     def __init__(self, identity: pb.Identity, files: Iterable[OfferedFile]) -> None:
         self._files = {file.entry.name: file for file in files}
@@ -98,11 +83,9 @@ class Offer:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
         return sum(entry.size for entry in self.manifest.files)
 
     def find(self, request: pb.FetchDrafterRequest) -> OfferedFile:
-        """The file that a client asks for."""
         file = self._files.get(request.name)
         if file is None:
             raise NotFoundError(
@@ -132,11 +115,7 @@ class CompanionFiles:
     confidence: Path | None = None
 
     def offer(self, root: Path) -> Offer:
-        """Hashes the files. GGUF files are named by number only: their names are the operator's own.
-
-        Args:
-            root: the cache folder, where hashes are remembered.
-        """
+        """Hashes the files. GGUF files are named by number only: their names are the operator's own."""
         files, weights = self.files, self.files.weights
         identity = pb.Identity(
             target_id=files.target_id,
@@ -160,11 +139,7 @@ class CompanionFiles:
         )
 
     def described(self, offer: Offer | None) -> pb.Companion:
-        """What clients are told of it.
-
-        Args:
-            offer: None: not ready yet.
-        """
+        """What clients are told of it. `offer`: None: not ready yet."""
         return pb.Companion(
             name=self.files.target_id,
             fingerprint=bytes.fromhex(self.files.fingerprint),

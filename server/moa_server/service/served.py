@@ -1,8 +1,4 @@
-"""Compiles the forms that answers must have, away from the event loop.
-
-State: one thread, and the callers' answers that wait for it. Invariants: callers take turns, so that one who asks for
-many delays only itself; a form that is kept waits for nobody.
-"""
+"""What a server serves: the target, its execution and its drafters, as clients are told."""
 
 from __future__ import annotations
 
@@ -31,11 +27,7 @@ MOST_WAITING = 256  # of all callers: a form may have 256 KiB
 
 
 class Forms:
-    """The forms of one server's answers.
-
-    Args:
-        compiler: None: this server cannot hold answers to a form.
-    """
+    """The forms of one server's answers. `compiler`: None: this server cannot hold answers to a form."""
 
     def __init__(self, compiler: ConstraintCompiler | None) -> None:
         self._compiler = compiler
@@ -49,11 +41,7 @@ class Forms:
         return self._compiler is not None
 
     async def begin(self, constraint: Constraint, owner: str) -> ConstrainedText:
-        """An answer under a constraint, before its first token.
-
-        Args:
-            owner: whose answer it is.
-        """
+        """An answer under a constraint, before its first token. `owner`: whose answer it is."""
         if self._compiler is None:
             raise NoFormsError("This server cannot hold answers to a form.")
         if (known := self._compiler.known(constraint)) is not None:
@@ -88,16 +76,9 @@ class Served:
     """The target as the service needs to know it.
 
     Args:
-        identity: what clients must hold in common with it.
-        context_tokens: the most tokens of a conversation.
-        end_of_text: token ids that end an answer.
-        decode: text of some tokens.
-        drafters: those whose memory is served.
         step_ms: time of a plain step at the start; 0: not measured.
         row_shares: what further rows added to it.
         constraints: compiles the forms of answers; None: it has none.
-        pooling: how the states of a text become its embedding.
-        raw_text_only: the target has no chat template.
     """
 
     identity: pb.Identity
@@ -122,7 +103,6 @@ class Served:
         )
 
     def check_vocabulary(self, settings: AnswerSettings) -> None:
-        """Raises ConfigError if a client's settings name a token that the target does not have."""
         for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
             if token >= self.vocab_size:
                 raise ConfigError(

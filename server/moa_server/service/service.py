@@ -36,8 +36,6 @@ Context = grpc.aio.ServicerContext[bytes, Message]
 
 
 class MoaService:
-    """The calls of moa.v1.Moa."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
         self._services = host.services
@@ -45,7 +43,6 @@ class MoaService:
         self._admission = host.admission
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """What a grpc.aio server registers."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -126,11 +123,7 @@ class MoaService:
     async def _answer(
         self, call: str, run: Callable[[Caller], Awaitable[Answer]], context: Context, right: Right | None
     ) -> Answer:
-        """Runs a call; an error ends it with that error's status.
-
-        Args:
-            right: that it needs; None: none.
-        """
+        """Runs a call; an error ends it with that error's status. `right`: that it needs; None: none."""
         peer = context.peer()
         owner = anonymous(peer).owner
         self._services.observer.on_call(call)
@@ -151,7 +144,6 @@ class MoaService:
 
 
 def _traceparent(context: Context) -> str:
-    """What the call's metadata say of the client's span."""
     metadata = dict(context.invocation_metadata() or ())
     value = metadata.get(TRACEPARENT, "")
     return value if isinstance(value, str) else ""
@@ -170,7 +162,6 @@ def _writing(context: Context) -> Callable[[Message], Awaitable[None]]:
 
 
 def own_version() -> str:
-    """The version of the installed package."""
     try:
         return version("moa-split")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -184,11 +175,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do not know it
-    """Answers questions about the server's health, without delay.
-
-    Args:
-        allowances: of all connections.
-    """
+    """Answers questions about the server's health, without delay."""
 
     def __init__(self, allowances: Allowances) -> None:
         super().__init__()
@@ -196,7 +183,6 @@ class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do n
         self._draining = False
 
     async def tell(self, *, hangs: bool) -> None:
-        """Says how a server is that has started."""
         await self.set(STARTUP, SERVING)
         for name in (*(() if self._draining else READINESS), LIVENESS):
             await self.set(name, NOT_SERVING if hangs else SERVING)

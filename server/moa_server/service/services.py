@@ -15,16 +15,15 @@ from moa_shared.protocol.protobuf_messages import ask_from_proto
 
 from moa_server.access.caller import Caller
 from moa_server.access.limits import OtherReplicasUsage, Rates
-from moa_server.engine.account import Account, Usage
 from moa_server.engine.engine import Engine
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live_session import Account, LiveSession, Usage
 from moa_server.engine.observer import Observer
 from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.sessions.kv_pool import KVPool
 from moa_server.engine.sessions.registry import SessionRegistry, SessionSize
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.stepper import Stepper
 from moa_server.service.served import Forms, Served
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
@@ -33,14 +32,7 @@ log = structlog.get_logger()
 
 
 class Services:
-    """What a call needs in order to converse.
-
-    Args:
-        rates: of all callers.
-        observer: learns what happens.
-        before: called once on the inference thread.
-        clock: seconds, monotonic.
-    """
+    """What a call needs in order to converse. `before`: called once on the inference thread."""
 
     def __init__(
         self,
@@ -108,7 +100,6 @@ class Services:
 
     @property
     def frame_bytes(self) -> int:
-        """The longest message accepted."""
         return self.settings.most_frame_bytes(self.served.context_tokens)
 
     @property
@@ -152,13 +143,11 @@ class Services:
     # ------------------------------------------------------------ what clients ask
 
     def read_ask(self, message: pb.Ask) -> Ask:
-        """A question from the wire."""
         ask = ask_from_proto(message)
         self.check_settings(ask.settings)
         return ask
 
     def check_settings(self, settings: AnswerSettings) -> None:
-        """Raises ConfigError if a client asks for what this server does not do."""
         if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
             raise ConfigError(
                 "This server ends answers at end-of-text.",
@@ -169,18 +158,7 @@ class Services:
     def let_in(self, live: LiveSession, caller: Caller) -> None:
         """Lets a session begin its answer, or continue it: before anything else of the question is done."""
         live.account.let_in(self.rates.meter(caller))
-        live.turn.let_in()
-
-    def drafting_source(self, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
-        """The source whose drafter drafts here for a client; None: the server does not draft for it.
-
-        Args:
-            source: of the memory that the client wants; None: it wants none.
-            wanted: whether it wants the server's drafts.
-        """
-        source = source or self._stepper.find_source(b"")
-        able = source is not None and source.drafter is not None
-        return source if wanted and self.settings.drafts_here and able else None
+        live.turn.held = False
 
     def reserve(self, live: LiveSession) -> None:
         """Promises a session the memory that the requested answer may take, less what of its text is kept already."""

@@ -1,6 +1,6 @@
-"""An authority of one's own, and the certificates that it gives a server. Pure but for the random keys.
+"""The folder that `moa-server setup` makes: authority, certificate, keys and server.toml.
 
-Invariant: the authority vouches for servers and for nothing else: it can make no further authorities.
+Invariants: it is there whole or not at all; only its owner may read what is in it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ MOST_COMMON_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate and its key."""
-
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
@@ -106,7 +104,6 @@ def make_server_certificate(
 
 
 def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    """Names and IP addresses as a certificate has them."""
     return [_general_name(host) for host in hosts]
 
 
@@ -167,19 +164,13 @@ _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
 
 @dataclass(frozen=True, slots=True)
 class SetupFolder:
-    """The paths in a server's folder.
-
-    Args:
-        path: absolute, as server.toml needs it.
-        settings_name: of the file that `moa-server serve --config` reads.
-    """
+    """The paths in a server's folder. `settings_name`: of the file that `moa-server serve --config` reads."""
 
     path: Path
     settings_name: str = SETTINGS_NAME
 
     @classmethod
     def of(cls, config_file: Path) -> SetupFolder:
-        """The folder of a configuration."""
         whole = config_file.expanduser().absolute()
         return cls(whole.parent, whole.name)
 
@@ -208,7 +199,6 @@ class SetupFolder:
         return self.path / self.settings_name
 
     def settings_text(self, host: str, port: int, metrics_port: int) -> str:
-        """The content of server.toml."""
         values: dict[str, str | int] = {
             "host": host,
             "port": port,
@@ -241,7 +231,6 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replaces a file that only its owner may read, whole."""
     try:
         write_private(path, content)
     except OSError as error:
@@ -249,7 +238,6 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a file in PEM."""
     try:
         return x509.load_pem_x509_certificate(_read(path))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which file of keys a server with some configuration reads, so that no command changes another one."""
+"""Makes a server's folder, renews its certificate, and invites devices."""
 
 from __future__ import annotations
 
@@ -35,23 +35,15 @@ from moa_server.setup.folder import (
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file of keys, and what names it."""
-
     path: Path
     origin: SettingOrigin
 
     def words(self) -> str:
-        """For people."""
         return f"The file of keys is {self.path} (from {self.origin.name})."
 
 
 def find_key_file(config_file: Path | None, named: Path | None = None) -> NamedFile:
-    """The file of keys of the configuration in force.
-
-    Args:
-        config_file: in force; None: there is none.
-        named: with --keys-file.
-    """
+    """The file of keys of the configuration in force. `config_file`: in force; None: there is none."""
     settings, origins = load_settings_and_origins(ServerSettings, SECTION, {"keys_file": named}, config_file)
     if settings.keys_file is not None:
         return NamedFile(settings.keys_file, origins["keys_file"])
@@ -83,11 +75,7 @@ def add_device(keys: Path, name: str, now: datetime, expires: datetime | None = 
 
 
 def invitation_words(name: str, settings: Path, expires: datetime | None) -> str:
-    """What the operator is told below an invitation.
-
-    Args:
-        name: of its key; `settings`: the configuration in force.
-    """
+    """What the operator is told below an invitation. `name`: of its key; `settings`: the configuration in force."""
     until = f"{expires:%Y-%m-%d}, or until its key is revoked" if expires is not None else "its key is revoked"
     return f"""\
 The line above is an invitation; it is shown this once. Send it as you would a password: whoever has it can use this
@@ -109,8 +97,6 @@ def set_up(
 
     Args:
         hosts: names and addresses under which devices reach the server, the first one that of invitations.
-        add_key: adds a key to a file, and returns it.
-        metrics_port: for metrics and health, on this machine only.
     """
     general_names(hosts)  # an error now, not after the authority is made
     authority = make_authority(hosts[0], now)
@@ -131,9 +117,6 @@ def set_up(
 def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> list[str]:
     """Replaces the server's certificate; authority and key stay, so that devices notice nothing.
 
-    Args:
-        hosts: its names from now on; none: as before.
-
     Returns:
         its names.
     """
@@ -146,11 +129,7 @@ def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> list[str]
 
 
 def invitation_with(folder: SetupFolder, key: str) -> Invitation:
-    """An invitation to this server.
-
-    Args:
-        key: the API key for the device.
-    """
+    """An invitation to this server. `key`: the API key for the device."""
     [host, *_] = hosts_of(read_certificate(folder.certificate))
     port = _settings(folder).port
     if not port:
@@ -162,7 +141,6 @@ def invitation_with(folder: SetupFolder, key: str) -> Invitation:
 
 
 def keys_of(folder: SetupFolder) -> Path:
-    """The file of keys that the server reads."""
     return find_key_file(folder.settings).path
 
 

@@ -29,7 +29,6 @@ class CertificateFiles:
     client_authorities: Path | None = None
 
     def stamps(self) -> tuple[FileStamp, ...]:
-        """What changes when one of the files does."""
         return tuple(_stamp(path) for path in (self.certificate, self.key, self.client_authorities) if path is not None)
 
 

@@ -1,6 +1,7 @@
-"""Reads the server's certificate, and refuses one that clients could not use.
+"""gRPC's side of the certificate: credentials that follow it, and connections that came to nothing.
 
-Invariant: what is returned is whole, belongs together and is valid now.
+State: the configuration that the next handshake takes, and how many handshakes have begun. gRPC asks for it on threads
+of its own before each handshake, so what they share with the event loop is one queue of one element and one counter.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ class ServerCertificate:
 
     Args:
         client_authorities: those who may vouch for clients; None: clients need no certificate.
-        names: for which clients accept it.
-        expires_at: with time zone.
     """
 
     chain: bytes
@@ -46,16 +45,15 @@ class ServerCertificate:
     expires_at: datetime
 
     def days_left(self, now: datetime) -> float:
-        """For how long it is valid."""
         return (self.expires_at - now) / DAY
 
 
 def read_certificate(files: CertificateFiles, now: datetime) -> ServerCertificate:
-    """Reads and checks all files."""
     chain = _read(files.certificate, "--tls-cert")
     leaf = _parse_certificates(chain, files.certificate)[0]
     key = _read(files.key, "--tls-key")
-    _check_mode(files.key)
+    if open_to_others(files.key.stat()):
+        raise ConfigError(f"Others can read the private key {files.key}.", hint=f"Protect it: chmod 600 {files.key}")
     _check_key(_parse_key(key, files.key), leaf, files)
     _check_dates(leaf, files.certificate, now)
     authorities = None
@@ -100,12 +98,6 @@ def _parse_key(pem: bytes, path: Path) -> PrivateKeyTypes:
         raise ConfigError(
             f"{path} does not hold a private key in PEM, or not a whole one ({type(error).__name__}).", hint=""
         ) from None
-
-
-def _check_mode(path: Path) -> None:
-    """Refuses a key that others can read."""
-    if open_to_others(path.stat()):
-        raise ConfigError(f"Others can read the private key {path}.", hint=f"Protect it: chmod 600 {path}")
 
 
 def _check_key(key: PrivateKeyTypes, leaf: x509.Certificate, files: CertificateFiles) -> None:
@@ -157,11 +149,7 @@ def utc_now() -> datetime:
 
 
 class WatchedCertificate:
-    """A certificate and its files.
-
-    Args:
-        clock: the time, with time zone.
-    """
+    """A certificate and its files."""
 
     def __init__(self, files: CertificateFiles, clock: Callable[[], datetime] = utc_now) -> None:
         self._files = files
@@ -222,7 +210,6 @@ class WatchedCertificate:
         log.warning(words, days_left=round(days, 1), hint="Renew it; the new files are read at once.")
 
     def announce(self) -> None:
-        """Logs whose certificate it is, and for how long."""
         self._log("certificate in force")
         self._warn_of_its_end()
 
@@ -241,11 +228,7 @@ REPORT_SECONDS = 60.0
 
 
 class TlsListener:
-    """What a port with TLS needs.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """What a port with TLS needs."""
 
     def __init__(self, files: CertificateFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._watched = WatchedCertificate(files)
@@ -258,7 +241,6 @@ class TlsListener:
 
     @property
     def certificate(self) -> ServerCertificate:
-        """The one in force."""
         return self._watched.newest
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -278,11 +260,7 @@ class TlsListener:
             return None  # as before
 
     def look(self, connections: int) -> None:
-        """To be called every second: takes a new certificate, and reports handshakes that led to nothing.
-
-        Args:
-            connections: that have made a call since the start.
-        """
+        """To be called every second: takes a new certificate, and reports handshakes that led to nothing."""
         self._take(self._watched.look())
         lost = self._begun_before[0] - connections
         self._begun_before.append(self.handshakes)
@@ -297,7 +275,6 @@ class TlsListener:
             self._reported, self._reported_at = lost, now
 
     def reload(self) -> None:
-        """Reads the files now (SIGHUP)."""
         self._take(self._watched.reload())
 
     def _take(self, fresh: ServerCertificate | None) -> None:

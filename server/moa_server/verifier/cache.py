@@ -91,7 +91,6 @@ class KVCache(ABC):
         self._forget_tail()
 
     def crop(self, length: int) -> None:
-        """Drop the rows from `length` on."""
         if not 0 <= length <= self._length:
             raise InternalError(f"A cache of {self._length} rows cannot be cropped to {length}.")
         if not self._tail_is_chain and length > self._tail_start + 1:
@@ -100,7 +99,6 @@ class KVCache(ABC):
         self._forget_tail()
 
     def release(self) -> None:
-        """Drop all rows and give their memory back."""
         self._length = 0
         self._forget_tail()
         self._free()

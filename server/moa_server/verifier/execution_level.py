@@ -54,10 +54,6 @@ TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str) -> tuple[str, str]:
     """The level that the settings name; auto: int8 where the kernels run and compute the model, else bf16.
 
-    Args:
-        config: the content of the model's config.json.
-        name: what to call the model in messages.
-
     Returns:
         int8, float32 or bf16, and why `auto` is not int8; "": it is, or there is no need to say.
     """
@@ -93,7 +89,6 @@ def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str)
 
 
 def install_torch() -> str:
-    """The hint where a level is computed by torch alone."""
     return f"Install torch: {install_extra('torch')}."
 
 
@@ -105,12 +100,8 @@ class Execution:
     """A target with the arithmetic that it runs in.
 
     Args:
-        level: int8, float32 or bf16.
-        before: called once on the thread that runs the target.
         test: what the test at the start has measured; None: torch is taken as it is.
-        device: cpu or cuda.
         shares: processes that share the target, whose number decides in which order their parts are added up.
-        kv: how keys and values are kept.
         weights: what floats were packed as, where that is not what they usually are.
     """
 
@@ -126,7 +117,6 @@ class Execution:
 
     @property
     def exact(self) -> bool:
-        """Whether a row's bits never depend on what is computed with it."""
         return self.level == INT8
 
     def described(self) -> pb.Execution:

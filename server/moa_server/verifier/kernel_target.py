@@ -59,7 +59,6 @@ class KernelCache(KVCache):
         self._forget_tail()
 
     def segment(self, request: Request) -> Segment:
-        """This conversation's rows of a forward."""
         if is_chain(request.parents):
             return Segment.chain(self.pages, len(request.tokens))
         return Segment.tree(self.pages, request.parents or ())
@@ -75,8 +74,6 @@ class KernelTarget(Target):
     """The verifier on the level int8.
 
     Args:
-        network: the model.
-        trained_length: positions that it was trained for.
         context_length: the most positions a conversation may have; None: what it was trained for.
         kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
     """

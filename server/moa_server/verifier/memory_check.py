@@ -76,11 +76,7 @@ SCALE_BYTES = 4  # of a row of a head in 8 bits
 
 
 class SizedCache(KVCache):
-    """A cache that holds nothing.
-
-    Args:
-        page_nbytes: of the keys and values of a page.
-    """
+    """A cache that holds nothing. `page_nbytes`: of the keys and values of a page."""
 
     nbytes = 0
 
@@ -105,14 +101,7 @@ class SizedCache(KVCache):
 
 
 class SizedTarget(Target):
-    """The sizes of a target.
-
-    Args:
-        config: the content of its config.json.
-        level: on which it is to be computed.
-        context_length: the most positions of a conversation; None: what it was trained for.
-        kv: how the level int8 keeps keys and values: one of `moa_kernels.KV_FORMATS`.
-    """
+    """The sizes of a target. `kv`: how the level int8 keeps keys and values: one of `moa_kernels.KV_FORMATS`."""
 
     def __init__(
         self, config: Mapping[str, Any], level: str, context_length: int | None = None, *, kv: str = F16

@@ -55,19 +55,13 @@ MOST_MS = 1000.0  # of a forward with more rows than a draft has: those that wil
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The times measured.
-
-    Args:
-        step_ms: of a plain step.
-        times: of forwards with more rows: these, and milliseconds.
-    """
+    """The times measured. `times`: of forwards with more rows: these, and milliseconds."""
 
     step_ms: float
     times: tuple[tuple[int, float], ...]
 
     @property
     def row_ms(self) -> float:
-        """Of each further row of a draft."""
         return max(0.0, (dict(self.times)[SOME_ROWS] - self.step_ms) / (SOME_ROWS - 1))
 
 
@@ -159,9 +153,6 @@ MOST_LAYER_ERROR = 0.15
 
 def compare_with_float32(network: Network, weights: TiledWeights) -> float:
     """Compares samples of both with numpy's float32.
-
-    Args:
-        weights: what the network was made from.
 
     Returns:
         the largest error of a layer, over the size of what was compared.

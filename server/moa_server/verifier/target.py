@@ -71,11 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TargetShape:
-    """Sizes of a target.
-
-    Args:
-        context_length: the most positions that a conversation may have.
-    """
+    """Sizes of a target. `context_length`: the most positions that a conversation may have."""
 
     vocab_size: int
     hidden_size: int
@@ -179,7 +175,6 @@ class Target(ABC):
         return TargetOutput(output.logits, output.hidden, whole)
 
     def _check(self, request: Request) -> Sequence[int]:
-        """Validate what came from outside; return the depth of each token."""
         tokens, parents = request.tokens, request.parents
         if not tokens:
             raise TokenRangeError("A forward needs at least one token, got none.", hint="Send at least one token.")
@@ -201,12 +196,10 @@ class Target(ABC):
 
 
 def is_chain(parents: Sequence[int] | None) -> bool:
-    """Whether each token follows the one before it."""
     return parents is None or arithmetic.is_chain(parents)
 
 
 def _depths(parents: Sequence[int], tokens: int) -> list[int]:
-    """Depths of a tree's tokens below the last token of the cache, whose children have depth 0."""
     if len(parents) != tokens:
         raise TreeError(f"{tokens} tokens came with {len(parents)} parents.", hint="Send one parent a token.")
     arithmetic.check_parents(parents)

@@ -32,11 +32,7 @@ WARM_ROWS = (1, 2, 4, 8, 16, 32, 64)  # forwards whose graphs are recorded befor
 
 
 def choose_device(named: str, level: str) -> str:
-    """Where a level is computed.
-
-    Args:
-        named: auto, cpu or cuda; auto: bf16 on CUDA where torch sees it.
-    """
+    """Where a level is computed. `named`: auto, cpu or cuda; auto: bf16 on CUDA where torch sees it."""
     sees = torch.cuda.is_available()
     if named == CUDA and not sees:
         reason = "this build of torch has no CUDA" if torch.version.cuda is None else "no device is visible to it"
@@ -60,7 +56,7 @@ def choose_attention(dtype: torch.dtype, head_dim: int, shape: AttentionShape) -
     elif not shape.is_plain:
         reason = "FlashInfer computes neither sliding windows nor caps of scores here"
     else:
-        from moa_server.verifier.paged.flash_infer import FlashInferAttention
+        from moa_server.verifier.paged.attention import FlashInferAttention
 
         return FlashInferAttention
     log.info("attention by torch, one conversation after the other", reason=reason)
@@ -90,7 +86,8 @@ def load_torch_target(
     kv_bytes = settings.kv_bytes
     if group is not None:
         make = partial(LeaderTarget, group) if group.rank.number == 0 else partial(TorchTarget, shares=shares)
-        kv_bytes = group.least(kv_bytes or free_kv_bytes(model.device) // _sharers(device, group))
+        sharers = 1 if device == CUDA else group.rank.local_count  # of the free memory that this process sees
+        kv_bytes = group.least(kv_bytes or free_kv_bytes(model.device) // sharers)
     if device != CUDA:
         return make(model, context_length, kv_bytes=kv_bytes)
     try:
@@ -112,11 +109,6 @@ def load_torch_target(
         with progress.task("Recording forwards"):
             warm_up(target)
     return target
-
-
-def _sharers(device: str, group: Group) -> int:
-    """How many processes share the free memory that this one sees."""
-    return 1 if device == CUDA else group.rank.local_count
 
 
 def warm_up(target: TorchTarget) -> None:

@@ -51,11 +51,9 @@ class TorchTarget(Target):
             saved.
         context_length: the most positions a conversation may have; None: what the model was trained for.
         kv_bytes: of keys and values of all conversations; 0: a share of the device's free memory.
-        attends: the library that computes attention.
         fills: forwards are filled up to a power of two of rows, so that there are few shapes.
         record: records a forward of each shape as a graph; it needs `fills`.
         shares: processes that share the model, each with as many of its heads.
-        make_pool: makes the pages, of this process's heads.
     """
 
     def __init__(
@@ -114,7 +112,6 @@ class TorchTarget(Target):
 
     @property
     def details(self) -> str:
-        """What computes, for people."""
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         return f"torch {torch.__version__} on {where}, {self._attends.name}"
 
@@ -165,7 +162,6 @@ class TorchTarget(Target):
             return logits, hidden, {layer: as_array(state.clone()) for layer, state in entering.items()}
 
     def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
-        """What the head gives, as the family scales and caps it."""
         if self._logits_scale != 1:
             logits = logits * self._logits_scale
         return self._logits_cap * torch.tanh(logits / self._logits_cap) if self._logits_cap else logits

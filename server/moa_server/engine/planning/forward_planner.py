@@ -1,4 +1,8 @@
-"""Which memory rows are coded with a forward, without being asked for."""
+"""Plans a forward: which sessions have a part in it, with which rows, and for which the server drafts first.
+
+State: whether there is time for drafts; the schedule has the sessions that wait. Runs on the event loop. Invariant: a
+defect in one session loses that session, and the others are planned as if it were not there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from moa_shared.programs.elapsed import ms_since
-from moa_shared.tree.arithmetic import ROOT
 
 from moa_server.engine.inference_thread import SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession
@@ -36,7 +39,6 @@ class Coding:
     Args:
         at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
             where loop and model share a core.
-        after: those that take time.
         postponed: the rows of this step are left to a later one.
         feed: the feed that the rows are for; another stream may have taken over the session by the time they are ready.
     """
@@ -79,7 +81,6 @@ class ForwardPart(DraftedWork):
     """A part of a forward. Owned by the loop until it is submitted, by the thread until it is posted back.
 
     Args:
-        reads: it reads a prompt, whether to its end or not.
         coding: which rows to code with it; `coded`: those that leave with its verdict.
     """
 
@@ -92,7 +93,6 @@ class ForwardPart(DraftedWork):
     def of(
         cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
     ) -> ForwardPart:
-        """A session's part."""
         forced = live.drafting.drafts_forced
         return cls(live.tensors, plan, drafts_forced=forced, order=order, live=live, coding=coding, reads=reads)
 
@@ -103,12 +103,7 @@ REST = 2.0
 
 
 class SlowForms:
-    """Steps whose form needs time.
-
-    Args:
-        jobs: post to the event loop.
-        wake: has a session step again.
-    """
+    """Steps whose form needs time."""
 
     def __init__(self, jobs: SessionJobs, wake: Callable[[LiveSession], None]) -> None:
         self._jobs = jobs
@@ -121,7 +116,7 @@ class SlowForms:
         """Whether a session's step waits for its form, which is then worked on."""
         if not plan.form_needs_time:
             return False
-        live.turn.occupy()
+        live.turn.stepping = True
         self._waiting.add((live, plan.without_draft()))
         self._begin()
         return True
@@ -132,7 +127,6 @@ class SlowForms:
             self._thread.submit(self._find, *self._waiting.take())
 
     def _find(self, live: LiveSession, plan: StepPlan) -> None:
-        """Finds what may follow, which the form then knows."""
         began = time.perf_counter()
         try:
             plan.allowed()
@@ -141,7 +135,7 @@ class SlowForms:
         self._jobs.post(partial(self._end, live, ms_since(began)))
 
     def _end(self, live: LiveSession, ms: float) -> None:
-        live.turn.vacate()
+        live.turn.stepping = False
         self._wake(live)
         asyncio.get_running_loop().call_later(REST * ms / 1e3, self._rested)
 
@@ -152,11 +146,6 @@ class SlowForms:
 
 class ForwardPlanner:
     """Plans forwards.
-
-    Args:
-        pages: gives a session kept pages of its text, for which it then waits.
-        slow_forms: what a session waits for too.
-        losses: ends a session that fails.
 
     Attributes:
         has_time: the newest forward with answers had time for drafts.
@@ -172,7 +161,6 @@ class ForwardPlanner:
         self.has_time = True
 
     def plan(self) -> list[ForwardPart]:
-        """The parts of the next forward; none: there is nothing to do."""
         while lives := self._schedule.take_answers():
             parts = self._plan_answers(lives)
             if parts:
@@ -184,7 +172,7 @@ class ForwardPlanner:
         self.has_time = self._schedule.has_time(len(lives))
         offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
         for live in lives:
-            live.turn.take()
+            live.turn.queued = False
             if (plan := self._plan_step(live)) is None:
                 continue
             if (candidate := self._offer(live, plan)) is not None:
@@ -193,31 +181,18 @@ class ForwardPlanner:
         parts = []
         for (live, plan, _), tree in zip(offers, trees, strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                order = self._order(live, chosen) if self.has_time or live.drafting.verifies_all else None
+                order = None
+                if self.has_time or live.drafting.verifies_all:
+                    order = live.drafting.order(live.session, chosen, has_price=self._schedule.cost.known)
                 parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=order))
         return parts
-
-    def _order(self, live: LiveSession, plan: StepPlan) -> DraftOrder | None:
-        """What to tell the server's drafter of this session; None: it does not draft now."""
-        session, drafting = live.session, live.drafting
-        has_price = self._schedule.cost.known or drafting.verifies_all
-        drafts = drafting.by_server and not plan.form_is_slow
-        if not (drafts and plan.chooses and len(plan.feed) == 1 and has_price):
-            return None
-        base = drafting.tell(session)
-        covered = 0.0
-        if drafting.record is not None and plan.tree:
-            chances = drafting.record.survival(plan.tree)
-            covered = sum(chances[node] for node in plan.tree.children[ROOT])
-        most_nodes = max(0, session.most_nodes - len(plan.tree))
-        return DraftOrder(base, session.tokens[base:], covered, most_nodes, at_any_price=drafting.verifies_all)
 
     def _plan_reading(self, answers: Sequence[ForwardPart]) -> list[ForwardPart]:
         """Plans how much is read of which prompts next to these answers."""
         room = self._schedule.read_tokens(sum(part.rows for part in answers))
         parts: list[ForwardPart] = []
         while room > 0 and (live := self._schedule.take_prompt()) is not None:
-            live.turn.take()
+            live.turn.queued = False
             if self._pages.adopt(live):
                 continue
             plan = self._plan_step(live, most_read=room)

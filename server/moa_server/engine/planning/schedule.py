@@ -46,8 +46,6 @@ LONGEST_TURN = 128  # so many where the prompt ends with them
 
 
 class HasSession(Protocol):
-    """What waits."""
-
     session: Session
 
 
@@ -61,7 +59,6 @@ class StepCandidate:
     Args:
         feed: committed tokens that it feeds: one, or the last few of a text that is read again.
         arrived: its draft nodes, and the chance of each to be right.
-        verifies_all: whether all of them are to be verified.
     """
 
     feed: int
@@ -72,12 +69,7 @@ class StepCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a forward.
-
-    Args:
-        answers: sessions that chose tokens in it; `fed` and `nodes`: their rows.
-        read: rows of prompts.
-    """
+    """The rows of a forward. `answers`: sessions that chose tokens in it; `fed` and `nodes`: their rows."""
 
     answers: int
     fed: int
@@ -94,10 +86,7 @@ class Schedule(Generic[Waiting]):
     """Decides what the next forward does.
 
     Args:
-        shares: what rows beyond the first added at the start.
         plain_ms: time of a plain step until one has been measured; 0: not known.
-        most_read: tokens of prompts in one forward.
-        owner_of: whose a session is.
     """
 
     def __init__(
@@ -126,16 +115,14 @@ class Schedule(Generic[Waiting]):
         """Queues a session after those of its kind and owner, or before all while it is its turn to be read."""
         if not live.session.reads:
             self._answers.add(live)
-        elif live is self._reading and self._turn_goes_on(live.session.unread):
+        elif live is self._reading and (
+            self._turn_tokens < TURN or self._turn_tokens + live.session.unread <= LONGEST_TURN
+        ):
             self._prompts.put_back(live)
         else:
             self._prompts.add(live)
 
-    def _turn_goes_on(self, unread: int) -> bool:
-        return self._turn_tokens < TURN or self._turn_tokens + unread <= LONGEST_TURN
-
     def clear(self) -> None:
-        """Drops all sessions that wait."""
         self._answers.clear()
         self._prompts.clear()
         self._reading = None
@@ -155,14 +142,12 @@ class Schedule(Generic[Waiting]):
         return self._prompts.take() if self._prompts else None
 
     def on_read(self, live: Waiting, tokens: int) -> None:
-        """The next forward reads so much of a prompt that was taken."""
         self._turn_tokens = tokens + (self._turn_tokens if live is self._reading else 0)
         self._reading = live
 
     # ------------------------------------------------------------ what they do
 
     def choose_nodes(self, candidates: Sequence[StepCandidate]) -> list[DraftTree]:
-        """The nodes of each to verify now; none: a plain step."""
         if not self.cost.known or not any(each.survival for each in candidates):
             return [each.arrived for each in candidates]
         chosen: list[list[int]] = [list(range(len(each.arrived))) if each.verifies_all else [] for each in candidates]
@@ -196,7 +181,6 @@ class Schedule(Generic[Waiting]):
         return max(answers / self.cost.ms(answers - 1), recent)
 
     def draft_price(self, answers: int) -> float:
-        """The tokens that a millisecond of drafts must bring."""
         return DRAFT_PRICE * self.rate(answers)
 
     def has_time(self, answers: int) -> bool:
@@ -230,12 +214,7 @@ class Schedule(Generic[Waiting]):
     # ------------------------------------------------------------ what it took
 
     def on_forward(self, rows: Rows, ms: float, tokens: int, drafting_ms: float = 0.0) -> None:
-        """A forward has ended.
-
-        Args:
-            tokens: that it committed.
-            drafting_ms: how long the server drafted before it.
-        """
+        """A forward has ended. `drafting_ms`: how long the server drafted before it."""
         if not rows.read:
             if rows.fed == rows.answers:  # those that read a text again are no measure of a row
                 self.cost.add(rows.beyond_first, ms)

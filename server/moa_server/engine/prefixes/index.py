@@ -43,12 +43,7 @@ class TextPage:
 
 
 class PrefixIndex(Generic[Holder]):
-    """Finds pages of text that are kept.
-
-    Args:
-        page_tokens: tokens of a page; 0: nothing is shared.
-        on_dropped: called with the numbers of pages that are no longer kept.
-    """
+    """Finds pages of text that are kept. `page_tokens`: tokens of a page; 0: nothing is shared."""
 
     def __init__(self, page_tokens: int, on_dropped: Callable[[Sequence[int]], None]) -> None:
         self.page_tokens = page_tokens
@@ -66,12 +61,7 @@ class PrefixIndex(Generic[Holder]):
         return self._held.get(holder, ())
 
     def find(self, owner: str, tokens: Sequence[int], kinds: Collection[Hashable] = ()) -> list[TextPage]:
-        """The longest run of kept pages that `tokens` begins with.
-
-        Args:
-            owner: whose pages may be used.
-            kinds: of states that must be kept with each.
-        """
+        """The longest run of kept pages that `tokens` begins with."""
         found: list[TextPage] = []
         page = self._roots.get(owner)
         for text in self._texts(tokens) if page is not None else ():
@@ -85,7 +75,6 @@ class PrefixIndex(Generic[Holder]):
         """How many pages of a text are kept, as far as its hashes tell; each costs one look-up.
 
         Args:
-            owner: whose pages may be used.
             prefix_hashes: of the text up to the end of each page, shortest first. They are followed from page to page,
                 so that one call asks about one text.
         """
@@ -118,7 +107,6 @@ class PrefixIndex(Generic[Holder]):
         """Keeps the full pages of a holder's text beyond those it holds, and holds them.
 
         Args:
-            tokens: its text, whose full pages it has.
             nbytes: keys and values of a page.
             state_nbytes: states of a page that it has too, by kind.
 

@@ -1,7 +1,8 @@
-"""The shared pages themselves: keys, values and states by the numbers of the index. Runs only on the inference thread.
+"""When sessions share pages: full pages are kept as they fill, and a session that would read kept text takes it over.
 
-State: the pages kept. Invariant: a page is full, and never written while it is here: caches and stores copy a page that
-others hold before they write.
+The loop's half decides, the inference thread's half (`PageStore`) moves pages; jobs run in the order of the decisions.
+Invariants: pages change hands only between forwards of the session; what a session shares is counted by the index,
+once for all.
 """
 
 from __future__ import annotations
@@ -39,14 +40,11 @@ class KeptPage:
 
 
 class PageStore:
-    """Pages that several sessions use."""
-
     def __init__(self) -> None:
         self._kept: dict[int, KeptPage] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pages."""
         return sum(page.nbytes for kept in self._kept.values() for page in (kept.keys_values, *kept.states.values()))
 
     def keep(self, tensors: SessionTensors, first: int, numbers: Sequence[int]) -> None:
@@ -85,7 +83,6 @@ class PageStore:
             store.adopt([page.states[kind] for page in kept])
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Keeps these pages no longer; each is freed once no session uses it."""
         for number in numbers:
             kept = self._kept.pop(number, None)
             for page in (kept.keys_values, *kept.states.values()) if kept is not None else ():
@@ -135,12 +132,7 @@ class FilledPages:
 
 
 class PrefixSharing:
-    """Shares pages of text among the sessions of one owner, or of all.
-
-    Args:
-        index: knows what is kept, and who uses it.
-        everyone: sessions of all clients share, not only those of one.
-    """
+    """Shares pages of text among the sessions of one owner, or of all."""
 
     def __init__(self, stepper: Stepper, index: PrefixIndex[LiveSession], *, everyone: bool = False) -> None:
         self._stepper = stepper
@@ -151,7 +143,6 @@ class PrefixSharing:
     # ------------------------------------------------------------ on the event loop
 
     def page_nbytes(self, live: LiveSession) -> int:
-        """Bytes of a page that a session shares: each one less that it must be promised."""
         return self._cache_nbytes(live) + sum(self._states(live).values()) if self._index.page_tokens else 0
 
     def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
@@ -206,7 +197,6 @@ class PrefixSharing:
         return FilledPages(live, first, pages)
 
     def discard(self, pages: FilledPages | Adoption) -> None:
-        """Has pages that could not be kept, or given, found by no session; this one reads its text itself."""
         self._index.discard(pages.pages)
         self._index.let_go(pages.live, pages.live.session.cached // self._index.page_tokens)
 
@@ -230,15 +220,12 @@ class PrefixSharing:
     # ------------------------------------------------------------ on the inference thread
 
     def take_over(self, adoption: Adoption) -> None:
-        """Gives a session the pages that it has reserved."""
         self._store.give(adoption.live.tensors, adoption.cached, _numbers(adoption.pages))
 
     def keep(self, filled: FilledPages) -> None:
-        """Keeps pages."""
         self._store.keep(filled.live.tensors, filled.first, _numbers(filled.pages))
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Frees pages that the index has dropped."""
         self._store.drop(numbers)
 
 
@@ -250,12 +237,7 @@ log = structlog.get_logger()
 
 
 class PageMoves:
-    """Moves the pages of sessions that share text.
-
-    Args:
-        sharing: None: sessions share nothing.
-        wake: has a session step again.
-    """
+    """Moves the pages of sessions that share text. `sharing`: None: sessions share nothing."""
 
     def __init__(self, sharing: PrefixSharing | None, jobs: SessionJobs, wake: Callable[[LiveSession], None]) -> None:
         self._sharing = sharing
@@ -275,24 +257,22 @@ class PageMoves:
         if self._sharing is None or (adoption := self._sharing.begin(live)) is None:
             return False
         self._receiving.add(live)
-        live.turn.occupy()
+        live.turn.stepping = True
         self._jobs.run(partial(self._give, self._sharing, adoption))
         return True
 
     def keep(self, live: LiveSession) -> None:
-        """Keeps the pages that a forward has filled, before the session's next one."""
         if self._sharing is not None and not live.closed and (filled := self._sharing.on_read(live)) is not None:
             self._jobs.run(partial(self._keep, self._sharing, filled))
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Frees pages that no session holds."""
         if self._sharing is not None:
             self._jobs.run(partial(self._sharing.drop, numbers))
 
     def _on_given(self, adoption: Adoption) -> None:
         live, before = adoption.live, adoption.cached
         self._receiving.remove(live)
-        live.turn.vacate()
+        live.turn.stepping = False
         if not live.closed and adoption.commit():
             log.info("prefix shared", session=live.number, tokens=adoption.tokens, more=adoption.tokens - before)
         self._wake(live)
@@ -301,7 +281,7 @@ class PageMoves:
         """The session reads its text itself, and no other one may take these pages over."""
         sharing.discard(adoption)
         self._receiving.remove(adoption.live)
-        adoption.live.turn.vacate()
+        adoption.live.turn.stepping = False
         self._wake(adoption.live)
 
     # ------------------------------------------------------------ on the inference thread

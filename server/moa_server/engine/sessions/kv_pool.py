@@ -37,8 +37,6 @@ class KVPool:
 
     Args:
         budget: bytes of all sessions together, and of what is kept of ended ones.
-        release: frees the keys and values of an idle session; it keeps its stream and its text.
-        prefixes: the pages that sessions share, and those that no session uses now.
         elsewhere: bytes that an owner's running answers have at other replicas of a fleet.
     """
 
@@ -57,22 +55,18 @@ class KVPool:
 
     @property
     def promised(self) -> int:
-        """Bytes that sessions hold or may come to hold, and those that are kept."""
         return self._prefixes.nbytes + sum(self._own(live) for live in self._promised)
 
     @property
     def running(self) -> int:
-        """Bytes that cannot be freed now: those promised to running answers."""
         return sum(self._own(live) for live in self._promised if not live.is_idle)
 
     @property
     def taken(self) -> float:
-        """The same as a share of the budget."""
         return self.running / self.budget
 
     @property
     def held(self) -> int:
-        """Bytes that sessions hold, and those that are kept."""
         owns = (self._own(live, replace(each, nbytes=live.tensors.nbytes)) for live, each in self._promised.items())
         return self._prefixes.nbytes + sum(owns)
 
@@ -132,7 +126,6 @@ class KVPool:
         self.give_up(caller.owner, excess, but=asking)
 
     def holdings(self) -> dict[str, KeyUsage]:
-        """How many bytes each owner has that may have only so many."""
         return sum_holdings(
             (live.caller.owner, live.caller.limits.kv_bytes, self._own(live), live.is_idle) for live in self._promised
         )
@@ -151,7 +144,6 @@ class KVPool:
             self._give_up(live)
 
     def _give_up(self, victim: LiveSession) -> None:
-        """Frees the keys and values of an idle session."""
         del self._promised[victim]
         self._release(victim)
         self._prefixes.let_go(victim)

@@ -1,6 +1,8 @@
-"""How many bytes a conversation may come to take: what is promised to it, and what an operator plans with.
+"""The registry of sessions: how many there may be, which have a stream, which wait for their client to come back.
 
-Pure: reads sizes only, so that a target without weights serves as well.
+Pure but for the token source and the clock that it is given. State: all live sessions by resume token. Invariants: at
+most `limit` of them, `stream_limit` attached; a detached one is dropped after its time, or earlier when its place is
+needed. The client that takes up most gives way first: the one that asks, if none has more.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ class SessionSize:
         """The most bytes that a conversation of so many tokens takes, with a draft below the last.
 
         Args:
-            widths: of the rows that are kept for it.
             drafter: what the server drafts with; None: it does not.
         """
         rows = tokens + self._draft_nodes
@@ -64,13 +65,7 @@ class SessionRegistry:
     """All sessions of this server.
 
     Args:
-        limit: the most sessions, detached ones included.
-        stream_limit: the most sessions that have a stream.
         detached_seconds: how long a session waits for its client.
-        make_live_session: a new one for a resume token.
-        make_token: random bytes.
-        clock: seconds, monotonic.
-        on_closed: called with each session that has ended.
         elsewhere: sessions with a running answer that an owner has at other replicas of a fleet.
     """
 
@@ -101,7 +96,6 @@ class SessionRegistry:
 
     @property
     def live_sessions(self) -> tuple[LiveSession, ...]:
-        """All sessions, oldest first."""
         return tuple(self._live_sessions.values())
 
     @property
@@ -120,11 +114,9 @@ class SessionRegistry:
         return None if live.caller.is_proven or caller.is_proven else live
 
     def new(self) -> LiveSession:
-        """A new session, which counts once it is attached."""
         return self._make_live_session(self._make_token(TOKEN_BYTES))
 
     def attach(self, live: LiveSession, caller: Caller, stream: Attachment) -> None:
-        """Gives a session, new or found, to a stream of `caller`."""
         self.expire()
         if live.token not in self._live_sessions or live.token in self._detached:
             self._make_stream_room(caller.owner)
@@ -147,7 +139,6 @@ class SessionRegistry:
         self.give_up(caller.owner, excess)
 
     def holdings(self) -> dict[str, KeyUsage]:
-        """How many sessions each owner has that may have only so many."""
         return sum_holdings(
             (live.caller.owner, live.caller.limits.sessions, 1, live.is_idle) for live in self._live_sessions.values()
         )
@@ -200,14 +191,12 @@ class SessionRegistry:
             self._detached[live.token] = self._clock()
 
     def close(self, live: LiveSession) -> None:
-        """Frees a session."""
         live.close()
         self._live_sessions.pop(live.token, None)
         self._detached.pop(live.token, None)
         self._on_closed(live)
 
     def expire(self) -> int:
-        """Drops the sessions that have waited long enough; returns how many."""
         overdue = self._clock() - self._detached_seconds
         dropped = [token for token, since in self._detached.items() if since <= overdue]
         for token in dropped:

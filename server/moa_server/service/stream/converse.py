@@ -31,12 +31,11 @@ from moa_shared.protocol.protobuf_messages import constraint_from_proto, thin_me
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.account import AnswerTrace
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live_session import AnswerTrace, Listener, LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.admission import Allowance
-from moa_server.service.lifecycle import LAST_WORD_SECONDS, Lifecycle
+from moa_server.service.host import LAST_WORD_SECONDS, Lifecycle, OpenCall
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
 from moa_server.service.stream.frames import SessionRows, check_lengths, check_order, parse
@@ -56,14 +55,8 @@ class StreamState(Enum):
     ENDED = auto()
 
 
-class ConverseStream:
-    """The server's end of a stream.
-
-    Args:
-        write: hands one frame to gRPC.
-        caller: who opened it.
-        allowance: of its connection; None: its own.
-    """
+class ConverseStream(Listener, OpenCall):
+    """The server's end of a stream. `allowance`: of its connection; None: its own."""
 
     def __init__(
         self,
@@ -86,7 +79,6 @@ class ConverseStream:
         self._allowance = allowance or Allowance(services.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
-        """Serves the stream until it ends."""
         refusal: MoaError | None = None
         self._lifecycle.enter(self)
         try:
@@ -114,7 +106,7 @@ class ConverseStream:
 
     async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
         try:
-            with self._lifecycle.opening(self):
+            with self._lifecycle.opening(self.give_up):
                 async with asyncio.timeout(self._services.settings.open_seconds):
                     first = await anext(frames, None)
         except TimeoutError:
@@ -154,7 +146,6 @@ class ConverseStream:
         self._on_frame(frame, form)
 
     def _on_frame(self, frame: pb.ClientFrame, form: ConstrainedText | None) -> None:
-        """Handles a frame; `form`: of the question in it, if it must have one."""
         if self.state in (StreamState.LEAVING, StreamState.ENDED):
             return  # while the form was compiled
         match frame.WhichOneof("frame"):
@@ -204,7 +195,6 @@ class ConverseStream:
         self._begin(live, self._services.read_ask(message), form)
 
     def _begin(self, live: LiveSession, ask: Ask, form: ConstrainedText | None) -> None:
-        """Begins an answer, or continues one."""
         self._drafts = DraftReader()
         if self._lifecycle.draining:
             self._send_away(live)
@@ -343,7 +333,6 @@ class ConverseStream:
         self._frame_writer.fail(refusal)
 
     def give_up(self) -> None:
-        """Fails the stream: too many wait for their Open, and this one has waited longest."""
         self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
 
     def drain(self) -> None:

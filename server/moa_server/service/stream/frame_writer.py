@@ -1,7 +1,8 @@
-"""Hands messages to gRPC, and gives up a client that takes in too little of them.
+"""What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
 
-State: how long writes have waited beyond what their bytes excuse. Invariant: a client that takes in less than
-LEAST_RATE over the patience is given up, whether it takes nothing or one small frame now and then.
+State: queued verdicts and frames, and the memory that is followed. Invariants: memory never goes before a queued
+verdict; of beats only the newest is kept, verdicts that continue each other are one, and no more than QUEUE_BYTES wait.
+A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
 """
 
 from __future__ import annotations
@@ -50,9 +51,7 @@ class BoundedWriter(Generic[Sent]):
     """Writes one call's messages, as long as its client takes them in.
 
     Args:
-        write: hands one message to gRPC.
         patience_seconds: how long a client may read almost nothing.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -88,13 +87,7 @@ VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each o
 
 
 class FrameWriter:
-    """Writes the frames of one stream.
-
-    Args:
-        write: hands one frame to gRPC.
-        write_seconds: how long a client may read almost nothing.
-        observer: learns what was written; None: a no-op.
-    """
+    """Writes the frames of one stream. `write_seconds`: how long a client may read almost nothing."""
 
     def __init__(
         self,
@@ -117,7 +110,6 @@ class FrameWriter:
     # ------------------------------------------------------------ what there is to write
 
     def put(self, frame: pb.ServerFrame) -> None:
-        """Queues a small frame, which overtakes memory."""
         self._queue(frame)
 
     def put_verdict(self, verdict: Verdict) -> None:
@@ -154,13 +146,11 @@ class FrameWriter:
         self._poke.set()
 
     def unfollow(self) -> None:
-        """Writes no more memory."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
 
     def poke(self) -> None:
-        """The feed has more to give."""
         self._poke.set()
 
     def put_rows(self, newest: CodedRows, *, with_verdict: bool) -> None:
@@ -174,19 +164,16 @@ class FrameWriter:
             self._memory.void(length)
 
     def close(self) -> None:
-        """Ends `run` once the small frames are written."""
         self._closing = True
         self._poke.set()
 
     def fail(self, error: MoaError) -> None:
-        """Ends `run` with an error."""
         self._failure = error
         self._poke.set()
 
     # ------------------------------------------------------------ writing
 
     async def run(self) -> None:
-        """Writes until closed."""
         try:
             while True:
                 await self._poke.wait()

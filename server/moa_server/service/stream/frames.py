@@ -33,7 +33,6 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
 
 
 def check_order(kind: str | None, *, is_first: bool) -> None:
-    """Raises ProtocolError unless the Open is the first frame of a stream, and no other one."""
     if kind is None:
         raise ProtocolError("a frame that this version knows", "an empty or unknown one")
     if is_first and kind != "open":
@@ -110,8 +109,6 @@ def memory_of(rows: CodedRows, prefix_hash: int) -> Memory:
 
 
 class RowSource(Protocol):
-    """What makes the bytes of a session's rows."""
-
     def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         """Codes a chunk."""
 
@@ -123,8 +120,6 @@ class RowSource(Protocol):
 
 
 class SessionRows:
-    """The rows of a live session."""
-
     def __init__(self, engine: Engine, live: LiveSession) -> None:
         self._engine = engine
         self._live = live
@@ -140,12 +135,7 @@ class SessionRows:
 
 
 class MemoryQueue:
-    """What one stream writes of a session's memory.
-
-    Args:
-        feed: the memory that the stream owes.
-        ready: set when there may be more to write.
-    """
+    """What one stream writes of a session's memory."""
 
     def __init__(self, feed: MemoryFeed, rows: RowSource, ready: asyncio.Event) -> None:
         self._feed = feed
@@ -178,7 +168,6 @@ class MemoryQueue:
                 self._coding = None
 
     def close(self) -> None:
-        """Stops coding."""
         if self._coding is not None:
             self._coding[1].cancel()
 

@@ -20,9 +20,10 @@ from moa_server.access.caller import Caller
 from moa_server.drafting.growth_rule import DraftRecord
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume
+from moa_server.engine.server_drafts import drafting_source
 from moa_server.engine.stepper import MemorySource
 from moa_server.memory.feed import MemoryBudget, MemoryFeed
-from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.host import Lifecycle
 from moa_server.service.services import Services
 
 
@@ -31,11 +32,8 @@ class Welcome:
     """What an Open got.
 
     Args:
-        live: the session, attached to the stream.
         codecs: that the client offers and this server has, the client's favourite first.
-        ask: the question that came with the Open.
         resume: what a client that came back has found; None: it did not come back.
-        opened: the answer to the Open.
     """
 
     live: LiveSession
@@ -62,12 +60,7 @@ class MemoryTerms:
 
 
 class OpenHandshake:
-    """Answers the Open of one stream.
-
-    Args:
-        caller: who opened the stream.
-        listener: the stream.
-    """
+    """Answers the Open of one stream."""
 
     def __init__(self, services: Services, lifecycle: Lifecycle, caller: Caller, listener: Listener) -> None:
         self._services = services
@@ -125,7 +118,6 @@ class OpenHandshake:
         return live.session.on_open(message.tokens, asks=asks)
 
     def _feed(self, message: pb.Open, terms: MemoryTerms) -> MemoryFeed | None:
-        """The memory that the stream owes its client from now on."""
         if terms.codec is None:
             return None
         stepper, source = self._services.engine.stepper, terms.source
@@ -135,16 +127,13 @@ class OpenHandshake:
         return MemoryFeed(terms.widths, terms.codec, credit, start, thin=thin, encoded=encoded)
 
     def _agree_on_drafts(self, live: LiveSession, terms: MemoryTerms, *, wanted: bool) -> None:
-        """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch.
-
-        Args:
-            wanted: the client wants the server's drafts.
-        """
+        """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch."""
         services = self._services
-        drafts_by = services.drafting_source(terms.source, wanted=wanted)
+        wanted = wanted and services.settings.drafts_here
+        drafts_by = drafting_source(services.engine.stepper, terms.source, wanted=wanted)
         live.drafting.agree(
             by_server=drafts_by is not None,
-            drafts_forced=wanted and services.settings.drafts_here,
+            drafts_forced=wanted,
             record=DraftRecord(),
             takes_drafts=services.settings.takes_drafts,
             verifies_all=not services.settings.choose_nodes,
@@ -168,7 +157,6 @@ class OpenHandshake:
 
 
 def _known_codecs(offered: Sequence[int]) -> tuple[Codec, ...]:
-    """Raises MismatchError if codecs are offered, and this server has none of them."""
     known = {int(codec): codec for codec in Codec}
     codecs = tuple(known[number] for number in offered if number in known)
     if offered and not codecs:

@@ -10,7 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from moa_server.verifier.paged.pool import Batch, BatchPart, PagePool
+from moa_server.verifier.paged.pool import FILLER, PAGE_ROWS, Batch, BatchPart, PagePool
 
 NAME = "moa_paged"
 
@@ -42,7 +43,6 @@ class AttentionShape:
         return not any(self.windows) and not self.cap
 
     def window(self, layer: int) -> int:
-        """The window of a layer; 0: it sees all positions."""
         return self.windows[layer] if self.windows else 0
 
 
@@ -50,8 +50,6 @@ PLAIN = AttentionShape()
 
 
 class AttentionPlan(ABC):
-    """Attention for one batch after the other."""
-
     @abstractmethod
     def load(self, batch: Batch) -> None:
         """Prepares attention over the rows of `batch`; outside of graphs."""
@@ -69,12 +67,7 @@ class AttentionPlan(ABC):
 
 
 class Attention(ABC):
-    """One library's attention over the pool.
-
-    Args:
-        heads: of the queries.
-        shape: of the family's attention.
-    """
+    """One library's attention over the pool."""
 
     name: str
     has_graphs = False
@@ -88,7 +81,6 @@ class Attention(ABC):
 
         Args:
             rows: of each batch that it is loaded with; 0: any number.
-            pages: the most that one conversation has.
         """
 
 
@@ -105,7 +97,6 @@ class Step:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes one layer's new rows, [1, kv_heads, rows, head_dim]."""
         self._pool.write(layer, self._slots, keys[0].transpose(0, 1), values[0].transpose(0, 1))
         return keys, values
 
@@ -230,3 +221,90 @@ def _place(pages: Sequence[int], device: torch.device) -> slice | torch.Tensor:
 def _rows(pages: torch.Tensor, place: slice | torch.Tensor, count: int) -> torch.Tensor:
     """[1, kv_heads, count, head_dim] of the pages at `place`."""
     return pages[place].flatten(0, 1)[:count].transpose(0, 1)[None]
+
+
+WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
+IDLE = BatchPart([], [], 1, FILLER.pages)  # a conversation without rows: a graph's batch has as many as rows
+
+
+class FlashInferAttention(Attention):
+    name = "FlashInfer"
+    has_graphs = True
+
+    def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
+        super().__init__(pool, heads, shape)
+        self.library: Any = import_module("flashinfer")
+        # Forwards come one after the other, so all of them share it.
+        self.workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=pool.tensor.device)
+
+    def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
+        return FlashInferPlan(self, rows, pages)
+
+
+class FlashInferPlan(AttentionPlan):
+    """FlashInfer's wrapper, planned for one batch after the other.
+
+    Args:
+        rows: of a graph's batches: each row may be a conversation of its own; 0: no graph.
+    """
+
+    def __init__(self, attention: FlashInferAttention, rows: int, pages: int) -> None:
+        self._attention, self._rows = attention, rows
+        device = attention.pool.tensor.device
+        buffers: dict[str, Any] = {}
+        if rows:
+            numbers = {
+                "qo_indptr_buf": rows + 1,
+                "paged_kv_indptr_buf": rows + 1,
+                "paged_kv_indices_buf": rows * pages,
+                "paged_kv_last_page_len_buf": rows,
+                "mask_indptr_buf": rows + 1,
+            }
+            buffers = {name: torch.zeros(size, dtype=torch.int32, device=device) for name, size in numbers.items()}
+            mask_bytes = rows * (pages * PAGE_ROWS // 8 + 1)  # each conversation's part begins at a byte
+            buffers["custom_mask_buf"] = torch.zeros(mask_bytes, dtype=torch.uint8, device=device)
+        self._wrapper = attention.library.BatchPrefillWithPagedKVCacheWrapper(
+            attention.workspace, "NHD", use_cuda_graph=rows > 0, backend="fa2", **buffers
+        )
+
+    def load(self, batch: Batch) -> None:
+        parts = [*batch.parts, *[IDLE] * (self._rows - len(batch.parts))]
+        pool = self._attention.pool
+        device, dtype = pool.tensor.device, pool.tensor.dtype
+        kv_heads, head_dim = pool.tensor.shape[-2:]
+        pages = [part.used_pages() for part in parts]
+        masked = self._rows > 0 or not batch.is_causal  # a graph is recorded with a mask and always needs one
+        mask = torch.from_numpy(flat_mask(parts)).to(device) if masked else None
+        self._wrapper.plan(
+            _offsets([len(part.tokens) for part in parts]),
+            _offsets([len(each) for each in pages]),
+            torch.tensor([page for each in pages for page in each], dtype=torch.int32, device=device),
+            torch.tensor([(part.length - 1) % PAGE_ROWS + 1 for part in parts], dtype=torch.int32),
+            self._attention.heads,
+            kv_heads,
+            head_dim,
+            PAGE_ROWS,
+            custom_mask=mask,
+            causal=mask is None,
+            q_data_type=dtype,
+            kv_data_type=dtype,
+            disable_split_kv=True,
+        )
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        pool = self._attention.pool
+        return cast(torch.Tensor, self._wrapper.run(queries.contiguous(), (pool.keys(layer), pool.values(layer))))
+
+
+def flat_mask(parts: Sequence[BatchPart]) -> np.ndarray:
+    """Which keys of its conversation each row sees: for each part [rows, length] bool, one after the other, flat."""
+    masks = []
+    for part in parts:
+        mask = np.ones((len(part.tokens), part.length), np.bool_)
+        mask[:, part.prefix :] = part.seen()
+        masks.append(mask.reshape(-1))
+    return np.concatenate(masks)
+
+
+def _offsets(counts: Sequence[int]) -> torch.Tensor:
+    return torch.from_numpy(np.cumsum([0, *counts], dtype=np.int32))

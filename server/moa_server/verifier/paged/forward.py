@@ -1,4 +1,8 @@
-"""Arrays of the host on the device: where a graph reads them, always in the same place."""
+"""The decoder layers over the rows of a batch: at once, or as a recorded graph that is played again.
+
+State: the graphs, by the number of rows. Invariant: a graph reads the batch from tensors that stay where they are, so
+that playing it gives what running the layers gives.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,7 @@ from moa_server.verifier.paged.pool import PAGE_ROWS, Batch
 
 
 class DeviceTensors:
-    """Tensors by name.
-
-    Args:
-        fixed: a tensor stays where it first was, with its shape: what a recorded graph reads.
-    """
+    """Tensors by name. `fixed`: a tensor stays where it first was, with its shape: what a recorded graph reads."""
 
     def __init__(self, device: torch.device, *, fixed: bool) -> None:
         self._device, self._fixed = device, fixed
@@ -64,16 +64,12 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one forward after the other reads."""
-
     tensors: DeviceTensors
     plan: AttentionPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A recorded forward."""
-
     inputs: Inputs
     play: Callable[[], None]
     states: States

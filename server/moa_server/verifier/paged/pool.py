@@ -28,10 +28,7 @@ class BatchPart:
     """One conversation's rows.
 
     Args:
-        tokens: of the rows.
         depths: of the rows below the last token of the prefix, whose children have depth 0.
-        prefix: rows that it already holds.
-        pages: that hold them, and have room for the new ones behind them.
         parents: of the rows in the tree; None for a chain.
     """
 
@@ -53,7 +50,6 @@ class BatchPart:
         return ancestor_matrix(self.parents)
 
     def used_pages(self) -> Sequence[int]:
-        """The pages that hold all of its rows."""
         return self.pages[: -(-self.length // PAGE_ROWS)]
 
 
@@ -63,7 +59,6 @@ class Run:
 
     Args:
         rows: that the forward is filled up to; 0: it is not.
-        chosen: rows that the head runs on.
         layers: whose entering state is wanted; as many as there are layers: what leaves the last.
     """
 
@@ -96,12 +91,10 @@ class Batch:
 
     @property
     def firsts(self) -> list[int]:
-        """The first row of each part, and the number of all rows."""
         return [0, *np.cumsum([len(part.tokens) for part in self.parts]).tolist()]
 
     @property
     def is_causal(self) -> bool:
-        """Whether all parts are chains."""
         return all(part.parents is None for part in self.parts)
 
 
@@ -153,7 +146,6 @@ class PagePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pages that may be given out."""
         return (self.count - 1) * self.page_nbytes
 
     def take(self, count: int) -> list[int]:

@@ -1,7 +1,8 @@
-"""What rank 0 tells the others to do, as numbers: one int64 array an order.
+"""The processes of a replica as torch.distributed knows them: orders from rank 0, and keys and values back to it.
 
-Pure. Followers hold pages and no conversations: rank 0 alone knows which page is whose, and names pages and slots. So
-there is an order for all that reads or writes keys and values, and none for what only changes the list of pages.
+State: the process groups. Orders and replies are on the host and go by gloo whatever computes the model; they have a
+group of their own. Invariant: an order that was sent is carried out by all ranks, or the replica is lost: ranks that
+are not at the same place must stop.
 """
 
 from __future__ import annotations
@@ -109,8 +110,6 @@ STOP_SECONDS = 5.0  # for the others' goodbyes
 
 
 class LostRankError(UnavailableError):
-    """A process of the replica is gone, and the replica ends with it."""
-
     default_hint = "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
 
 
@@ -220,8 +219,8 @@ class Group:
                 self._send(order)
                 return work()
             except Exception as error:
-                why = f"The processes of the replica could not work together ({_first_line(error)})."
-                self.watch.lose(why, REASON_SECONDS)
+                why = (str(error) or type(error).__name__).splitlines()[0]
+                self.watch.lose(f"The processes of the replica could not work together ({why}).", REASON_SECONDS)
                 raise SystemExit(LostRankError.exit_code) from error
 
     def stop(self) -> None:
@@ -246,7 +245,6 @@ class Group:
             self._broadcast(numbers[len(fitting) :].copy())
 
     def receive(self) -> Order:
-        """The next order; followers only."""
         first = self._broadcast(np.empty(FIRST_NUMBERS, np.int64))
         count = int(first[0])
         numbers = first[1 : 1 + count]
@@ -262,7 +260,6 @@ class Group:
         return parts or []
 
     def least(self, number: int) -> int:
-        """The least of all ranks' numbers."""
         tensor = torch.tensor([number])
         dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._orders)
         return int(tensor)
@@ -270,10 +267,6 @@ class Group:
     def _broadcast(self, numbers: Numbers) -> Numbers:
         dist.broadcast(torch.from_numpy(numbers), src=0, group=self._orders)
         return numbers
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def join(rank: Rank, silence_seconds: float) -> Group:

@@ -25,11 +25,7 @@ from moa_server.verifier.torch_target import TorchTarget
 
 
 class LeaderPool(PagePool):
-    """The pages of this rank's heads; what is read comes with the other ranks' heads.
-
-    Args:
-        sizes: as of `PagePool`.
-    """
+    """The pages of this rank's heads; what is read comes with the other ranks' heads. `sizes`: as of `PagePool`."""
 
     def __init__(self, group: Group, *sizes: Any) -> None:
         super().__init__(*sizes)

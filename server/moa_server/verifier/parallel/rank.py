@@ -21,8 +21,6 @@ class Rank:
 
     Args:
         number: 0 serves, the others follow.
-        count: of all processes of the replica.
-        local: its number on its machine, which is that of its GPU.
         local_count: of the processes on its machine.
     """
 
@@ -33,7 +31,6 @@ class Rank:
 
 
 def rank_of(environment: Mapping[str, str]) -> Rank | None:
-    """This process's rank; None: it has the target for itself."""
     launched = all(name in environment for name in VARIABLES)
     count = int(environment["WORLD_SIZE"]) if launched else 1
     if count == 1:
@@ -47,12 +44,7 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
 
 
 def check_shares(config: Mapping[str, Any], name: str, count: int) -> None:
-    """Checks that `count` processes can share a target evenly.
-
-    Args:
-        config: the content of its config.json.
-        name: of the target, for people.
-    """
+    """Checks that `count` processes can share a target evenly. `name`: of the target, for people."""
     if count > 1 and config["model_type"] not in EARLIEST:
         raise ConfigError(
             f"{name} is of the family {config['model_type']}, which processes do not share.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moa_server.access.caller import Caller
-from moa_server.engine.account import Usage
+from moa_server.engine.live_session import Usage
 from moa_shared.protocol.finish_rule import Finish
 
 CALLER = Caller("key 0", "ipv4:10.0.0.1:5", "laptop", is_proven=True)

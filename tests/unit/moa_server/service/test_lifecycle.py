@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from moa_server.engine.inference_thread import RunningJob
-from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.host import Lifecycle
 
 HANG_SECONDS = 30.0
 

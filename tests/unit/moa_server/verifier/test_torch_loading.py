@@ -10,8 +10,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_server.verifier import torch_loading
-from moa_server.verifier.paged.attention import PLAIN, AttentionShape, SessionAttention
-from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
 from moa_server.verifier.torch_loading import choose_attention, choose_device, warm_up
 from moa_shared.errors import ConfigError
 from structlog.testing import capture_logs
@@ -106,4 +105,4 @@ def test_a_cpu_loads_no_other_library() -> None:
     script = "import sys, moa_server.verifier.torch_loading; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "moa_server.verifier.torch_target" in loaded
-    assert {"flashinfer", "moa_server.verifier.paged.flash_infer"}.isdisjoint(loaded)
+    assert {"flashinfer", "moa_server.verifier.paged.attention"}.isdisjoint(loaded)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from unittest.mock import create_autospec
 
 from moa_server.access.limits import TokenMeter
-from moa_server.engine.account import Account
+from moa_server.engine.live_session import Account
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import Finish
 

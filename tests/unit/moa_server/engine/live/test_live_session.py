@@ -44,7 +44,8 @@ def test_a_session_is_idle_without_an_answer_for_a_client_and_without_a_forward(
     assert not live.is_idle
     live.detach()
     assert live.is_idle  # it runs ahead, and may be stopped for others
-    live.turn.occupy()
+    live.turn.stepping = True
     assert not live.is_idle
-    live.turn.end_step()
+    live.turn.stepping = False
+    live.turn.steps += 1
     assert live.is_idle

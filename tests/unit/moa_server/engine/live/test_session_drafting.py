@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moa_server.engine.live_session import SessionDrafting
+from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import MemorySource
 from moa_server.memory.row_store import KeptPlane
 from moa_server.session.session import Session, SessionLimits

@@ -117,7 +117,7 @@ def test_all_nodes_are_verified_where_the_operator_wants_that(bench: Bench) -> N
 def test_closed_and_held_sessions_have_no_part(bench: Bench) -> None:
     closed, held, other = bench.ask(), bench.ask(), bench.ask()
     closed.close()
-    held.turn.hold()
+    held.turn.held = True
     assert bench.planned() == [other]
 
 
@@ -136,7 +136,7 @@ def test_a_session_that_gets_kept_pages_waits_for_them(bench: Bench) -> None:
 @pytest.mark.parametrize("prompt", [(1,), [1] * 10])
 def test_a_session_that_is_given_pages_while_it_waits_has_no_part(bench: Bench, prompt: Sequence[int]) -> None:
     first, second = bench.ask(prompt), bench.ask(prompt)
-    first.turn.occupy()
+    first.turn.stepping = True
     bench.pages.adopt.side_effect = lambda live: live is first
     assert bench.planned() == [second]
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from moa_server.engine.live_session import Attachment, LiveSession, SessionDrafting
+from moa_server.engine.live_session import Attachment, LiveSession
 from moa_server.engine.planning.forward_planner import NO_CODING, newest_coding
+from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.memory.feed import MemoryFeed
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.memory_codec import Codec
