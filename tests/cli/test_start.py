@@ -30,7 +30,7 @@ PROGRAMS = {
 }
 HEAVY = {
     *("torch", "transformers", "grpc", "google", "numpy", "pydantic", "asyncio", "prompt_toolkit", "rich", "jinja2"),
-    *("regex", "huggingface_hub", "structlog", "logging", "tomllib", "platformdirs", "yaml"),
+    *("tokenizers", "huggingface_hub", "structlog", "logging", "tomllib", "platformdirs", "yaml"),
 }
 Run = Callable[..., tuple[int, str, str]]
 REPORT = """

@@ -51,9 +51,6 @@ def render(
         messages: `role` and `content` each, and the calls of tools.
         add_generation_prompt: end with what introduces an answer.
         arguments: what else the template is given, by name, such as tools.
-
-    Raises:
-        jinja2.TemplateError: the template refuses the conversation, or makes no sense.
     """
     try:
         return _compile(template).render(
@@ -71,7 +68,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The product or power, if it stays small."""
         if operator == "**":
             is_small = not isinstance(left, int) or not isinstance(right, int)
             is_small = is_small or left.bit_length() * abs(right) <= MOST_BITS
@@ -155,5 +151,4 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without jinja2's escaping for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

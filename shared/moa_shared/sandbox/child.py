@@ -42,7 +42,7 @@ class ChildError(Exception):
 
 
 class TextChild:
-    """A child process, or none yet.
+    """A child process, or none yet. What is asked of it raises ChildError.
 
     Args:
         seconds: of processor time that a request may take besides those for its length.
@@ -68,50 +68,30 @@ class TextChild:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        """As `sandbox.render`.
-
-        Raises:
-            ChildError: the template refuses the conversation, makes no sense, or takes too much.
-        """
-        request = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
-        more = {"add_generation_prompt": add_generation_prompt, "arguments": dict(arguments)}
-        return str(self._ask({"do": "render", **request, **more}))
+        """As `sandbox.render`."""
+        given = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
+        return str(self._ask("render", **given, add_generation_prompt=add_generation_prompt, arguments=dict(arguments)))
 
     def encode(self, folder: Path, text: str, *, is_guarded: bool = False) -> list[int]:
-        """The token ids of a text, by the tokenizer in `folder`; as `JsonTokenizer.encode`.
-
-        Raises:
-            ChildError: the tokenizer fails, or takes too much.
-        """
-        request = {"do": "encode", "folder": str(folder), "text": text, "is_guarded": is_guarded}
-        return [int(each) for each in self._ask(request)]
+        """The token ids of a text, by the tokenizer in `folder`; as `JsonTokenizer.encode`."""
+        return [int(each) for each in self._ask("encode", folder=str(folder), text=text, is_guarded=is_guarded)]
 
     def try_files(self, folder: Path) -> None:
-        """Loads the tokenizer in `folder`, and uses it and its chat template a little.
-
-        Raises:
-            ChildError: they fail, or take too much.
-        """
-        self._ask({"do": "try", "folder": str(folder)})
+        """Loads the tokenizer in `folder`, and uses it and its chat template a little."""
+        self._ask("try", folder=str(folder))
 
     def try_constraint(self, constraint: Constraint) -> None:
-        """Compiles a constraint, and finds what an answer may begin with.
-
-        Raises:
-            ConfigError: it cannot be enforced.
-            ChildError: it takes too much.
-        """
-        problem = self._ask({"do": "constrain", "kind": constraint.kind.value, "text": constraint.text})
+        """Compiles a constraint, and finds what an answer may begin with; ConfigError: it cannot be enforced."""
+        problem = self._ask("constrain", kind=constraint.kind.value, text=constraint.text)
         if problem is not None:
             raise ConfigError(problem["message"], hint=problem["hint"])
 
     def close(self) -> None:
-        """Ends the process."""
         with self._lock:
             self._end()
 
-    def _ask(self, request: Mapping[str, Any]) -> Any:
-        body = json.dumps(request).encode()
+    def _ask(self, do: str, **request: Any) -> Any:
+        body = json.dumps({"do": do, **request}).encode()
         seconds = self._seconds + len(body) // BYTES_A_SECOND
         with self._lock:
             try:

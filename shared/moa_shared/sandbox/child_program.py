@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def _limit(what: int, most: int) -> None:
-    """Sets a limit, at most what this process may have."""
     hard = resource.getrlimit(what)[1]
     with suppress(OSError, ValueError):  # a service manager may forbid it; the other end has a limit of time too
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

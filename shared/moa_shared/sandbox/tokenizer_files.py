@@ -6,20 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import ModelSourceError
 from moa_shared.programs.garbage import collector_paused
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of chat templates, as transformers has them
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-def failure(error: BaseException) -> ModelSourceError:
-    """What a tokenizer's failure with a text is for the user."""
-    return ModelSourceError(
-        f"The target's tokenizer has failed: {str(error).rstrip('.')}.", hint="Send another text, or use another model."
-    )
 
 
 @collector_paused()
@@ -37,13 +29,13 @@ def read_special(folder: Path) -> dict[str, str]:
 
 def read_bos(folder: Path, described: JsonTokenizer, special: Mapping[str, str]) -> int | None:
     """The token that a raw text begins with, as tokenizer_config.json says, or else as tokenizer.json adds it."""
-    bos = special.get("bos_token")
-    if bos is None:
+    if (bos := special.get("bos_token")) is None:
         return None
+    number = described.vocabulary.get(bos)
     is_added = _read_json(folder / "tokenizer_config.json").get("add_bos_token")
     if not isinstance(is_added, bool):
-        is_added = described.first_added == bos
-    return described.vocabulary.get(bos) if is_added else None
+        is_added = described.encode("", adds_special=True)[:1] == [number]
+    return number if is_added else None
 
 
 def read_templates(folder: Path) -> dict[str, str]:

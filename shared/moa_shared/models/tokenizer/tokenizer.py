@@ -6,6 +6,7 @@ is rendered, and text is encoded by steps that are not known to be quick, in a c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -22,17 +23,13 @@ from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.sandbox.tokenizer_files import (
     DEFAULT,
     WITH_TOOLS,
-    failure,
     read_bos,
     read_special,
     read_templates,
     read_tokenizer,
 )
-from moa_shared.tokenization.added_tokens import TokenFinder
 from moa_shared.tokenization.token_bytes import token_bytes
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer
-
-_HINT = "If the file is truncated or corrupt, delete it and fetch the model again; else use another model."
+from moa_shared.tokenization.tokenizer_json import GUARD, JsonTokenizer
 
 
 class Tokenizer:
@@ -60,6 +57,10 @@ class Tokenizer:
         self._special = dict(special or {})
         self._chat_templates = chat_templates
         self.chat_template = chat_templates.get(DEFAULT)
+        self.vocabulary: Mapping[str, int] = described.vocabulary  # all tokens, added ones too, as they are spelled
+        self.size = len(self.vocabulary)
+        self.special_tokens: Mapping[str, int] = described.special
+        self.eos_token_id = self.vocabulary.get(self._special.get("eos_token", ""))
 
     def with_tools(self) -> Tokenizer:
         """The same for conversations with tools: for these, a model may have a chat template of its own."""
@@ -68,12 +69,6 @@ class Tokenizer:
         other = copy(self)
         other.chat_template = self._chat_templates[WITH_TOOLS]
         return other
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a text, as the tokenizer's configuration has it."""
-        token = self._special.get("eos_token")
-        return None if token is None else self._described.vocabulary.get(token)
 
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         """Token ids of a text; special tokens that are spelled out in it are found, none are added.
@@ -84,15 +79,12 @@ class Tokenizer:
         Raises:
             ModelSourceError: the tokenizer cannot encode this text, or takes too much for it.
         """
-        if self._folder is not None:
-            try:
-                return text_child().encode(self._folder, text, is_guarded=is_guarded)
-            except ChildError as error:
-                raise failure(error) from None
         try:
+            if self._folder is not None:
+                return text_child().encode(self._folder, text, is_guarded=is_guarded)
             return self._described.encode(text, is_guarded=is_guarded)
-        except ValueError as error:
-            raise failure(error) from None
+        except (ChildError, ValueError) as error:
+            raise _failure(error) from None
 
     def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         """A text of others for a prompt: encoded as `is_guarded`, it has no special tokens, whatever it spells.
@@ -102,37 +94,29 @@ class Tokenizer:
         Args:
             but: texts whose tokens it may have.
         """
-        return self._controls.guarded(text, but)
+        begins, lengths, tokens = self._controls
+        parts, end = [], 0
+        for place in begins.finditer(text):
+            start = place.start()
+            spelled = {text[start : start + length] for length in lengths[place[0]]} & tokens
+            if any(not any(token in each for each in but) for token in spelled):
+                parts += [text[end : start + 1], GUARD]
+                end = start + 1
+        return "".join([*parts, text[end:]])
 
     @cached_property
-    def _controls(self) -> TokenFinder:
-        template = self.chat_template or ""
-        tokens = [(each.content, each) for each in self._described.added]
-        return TokenFinder(
-            [(text, each) for text, each in tokens if each.special or (text.strip() and text in template)]
-        )
+    def _controls(self) -> tuple[re.Pattern[str], dict[str, set[int]], set[str]]:
+        described, template = self._described, self.chat_template or ""
+        tokens = {each for each in described.added if each in described.special or (each.strip() and each in template)}
+        lengths: dict[str, set[int]] = {}
+        for token in filter(None, tokens):
+            lengths.setdefault(token[0], set()).add(len(token))
+        return re.compile("[" + "".join(map(re.escape, lengths)) + "]" if lengths else r"(?!)"), lengths, tokens
 
     def token_id(self, text: str) -> int | None:
-        """The token that is spelled so; None: there is none."""
-        return self._described.vocabulary.get(text)
-
-    @property
-    def size(self) -> int:
-        """How many tokens there are, with all added ones."""
-        return len(self._described.vocabulary)
-
-    @property
-    def vocabulary(self) -> Mapping[str, int]:
-        """The ids of all tokens, added ones too, by how the vocabulary spells them."""
-        return self._described.vocabulary
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        """The ids of special tokens by how they are spelled."""
-        return self._described.special
+        return self.vocabulary.get(text)
 
     def to_json(self) -> str:
-        """The content of tokenizer.json."""
         return self._described.text
 
     def with_bos(self, ids: list[int]) -> list[int]:
@@ -141,7 +125,10 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of some tokens, spaces as they are."""
-        return self._described.decode(ids, skip_special_tokens=skip_special_tokens)
+        try:
+            return self._described.decode(ids, skip_special_tokens=skip_special_tokens)
+        except ValueError as error:
+            raise _failure(error) from None
 
     def token_bytes(self, token: int) -> bytes:
         """What one token adds to a text, in UTF-8; of a part of a character its bytes, of no token nothing."""
@@ -159,17 +146,7 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation.
-
-        Args:
-            messages: `role` and `content` each, and the calls of tools.
-            add_generation_prompt: end with what introduces an answer.
-            arguments: what else the template is given, by name, such as tools.
-
-        Raises:
-            jinja2.TemplateError: the template refuses the conversation, makes no sense, or takes too much.
-            ModelSourceError: there is no template.
-        """
+        """The text of a conversation; arguments are those of `sandbox.render`."""
         if not self.chat_template:
             raise no_template()
         template, special = self.chat_template, self._special
@@ -195,6 +172,12 @@ def no_template() -> ModelSourceError:
     )
 
 
+def _failure(error: Exception) -> ModelSourceError:
+    return ModelSourceError(
+        f"The target's tokenizer has failed: {str(error).rstrip('.')}.", hint="Send another text, or use another model."
+    )
+
+
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a target, with its chat template.
 
@@ -209,5 +192,6 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         return Tokenizer(described, read_templates(folder), special, bounded, read_bos(folder, described, special))
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ModelSourceError(
-            f"The tokenizer of {files.target_id} in {folder} cannot be read ({error}).", hint=_HINT
+            f"The tokenizer of {files.target_id} in {folder} cannot be read ({error}).",
+            hint="If the file is truncated or corrupt, delete it and fetch the model again; else use another model.",
         ) from error

@@ -23,11 +23,7 @@ _SAVE = (
 
 
 def hash_tokenizer(folder: Path, root: Path) -> str:
-    """sha256 (hex) of the tokenizer in `folder`; remembered under `root` by the hash of its file.
-
-    Raises:
-        ModelSourceError: no tokenizer, or one that cannot be read.
-    """
+    """sha256 (hex) of the tokenizer in `folder`; remembered under `root` by the hash of its file."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         found = [name for name in _OTHER_FILES if (folder / name).is_file()]
@@ -48,7 +44,6 @@ def hash_tokenizer(folder: Path, root: Path) -> str:
 
 
 def _meaning(content: dict[str, Any]) -> list[object]:
-    """The parts that decide the ids, in one spelling whatever the library's version."""
     model = content["model"]
     merges = [merge.split(" ", 1) if isinstance(merge, str) else list(merge) for merge in model.get("merges") or []]
     added = sorted([token["id"], token["content"]] for token in content.get("added_tokens") or [])

@@ -102,8 +102,8 @@ def test_a_child_encodes(child: TextChild, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("prefix", "moa does not read byte pairs with a continuing_subword_prefix"),
-        ("normaliser", "moa does not read its normaliser Precompiled"),
+        ("prefix", "byte index 1 is out of bounds|its process has ended"),  # a panic
+        ("normaliser", "Cannot parse precompiled_charsmap"),
         ("decoder", "moa does not read its decoder Replace"),
     ],
 )

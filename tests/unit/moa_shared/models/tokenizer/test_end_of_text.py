@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles
-from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.sources.generation import end_of_text
 
 
 @pytest.mark.parametrize(

@@ -246,19 +246,14 @@ def hostile(files: ModelFiles, kind: str) -> ModelFiles:
     return files
 
 
-def test_a_tokenizer_of_a_kind_that_is_not_read(files: ModelFiles) -> None:
-    with pytest.raises(ModelSourceError, match="moa does not read its normaliser Precompiled"):
-        load_tokenizer(hostile(files, "normaliser"))
-
-
 def test_a_text_without_tokens_is_an_error() -> None:
-    model = {"type": "WordLevel", "vocab": {"a": 0}}
-    tokenizer = Tokenizer(JsonTokenizer(json.dumps({"model": model})))
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "u"}
+    tokenizer = Tokenizer(JsonTokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model})))
     assert tokenizer.encode("a") == [0]
     with raises(
         ModelSourceError,
         snapshot(
-            "The target's tokenizer has failed: 'b' is not in its vocabulary, and there is no token for unknown words. Send another text, or use another model."
+            "The target's tokenizer has failed: WordLevel error: Missing [UNK] token from the vocabulary. Send another text, or use another model."
         ),
     ):
         tokenizer.encode("b")
