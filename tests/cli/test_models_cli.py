@@ -13,9 +13,7 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_server.cli import cli
 from moa_shared.errors import MoaError
-from moa_shared.models import resolve
-from moa_shared.models.library import ollama
-from moa_shared.models.library import places as places_module
+from moa_shared.models import library, resolve
 from moa_shared.models.sources.packaged import PACKAGED
 
 from tests.support.fake_hub import FakeHub, serving
@@ -28,7 +26,7 @@ from tests.support.tiny_models import SMALL, save_tiny_model
 @pytest.fixture(autouse=True)
 def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(ollama, "_SERVICE", tmp_path / "none")
+    monkeypatch.setattr(library, "_OLLAMAS_SERVICE", tmp_path / "none")
 
 
 def run(*words: object) -> str:
@@ -48,7 +46,6 @@ def test_the_models_of_a_machine(
 ) -> None:
     monkeypatch.delitem(PACKAGED, "gemma3-270m")  # which may be installed
     put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/3b", write_gguf())
-    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tuned/latest", write_gguf(), "adapter")
     put_into_hub(places["hub"], "owner/Tiny-GGUF", {"Tiny-Q4_1.gguf": write_gguf(kind="Q4_1", architecture="qwen2")})
     put_into_hub(places["hub"], "owner/Bert-GGUF", {"Bert-Q8_0.gguf": write_gguf(architecture="bert")})
     folder = save_tiny_model(tmp_path / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
@@ -60,7 +57,6 @@ default               package  98.4 MB  Q4_1    llama   default, deep  yes
 owner/Bert-GGUF:Q8_0  hub      35.0 kB  Q8_0    bert    -              no: it is of the model family 'bert', which moa does not read from GGUF
 owner/Tiny-GGUF:Q4_1  hub      24.1 kB  Q4_1    qwen2   -              yes
 tiny:3b               ollama   35.0 kB  Q8_0    llama   -              yes
-tuned:latest          ollama         -  -       -       -              no: it has an adapter, which moa does not apply
 mine                  folder   89.0 kB  F32     llama   -              raw text only: no chat template
 mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
 """)
@@ -93,7 +89,7 @@ def test_a_machine_without_models(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(places_module, "find_installed", lambda *_: None)
+    monkeypatch.setattr(library, "find_installed", lambda *_: None)
     assert run("models") == snapshot("""\
 No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
 `moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.

@@ -8,8 +8,7 @@ from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
 
 from moa_shared.errors import MoaError
-from moa_shared.text.plain_text import without_controls
-from moa_shared.text.unicode_text import marked_text
+from moa_shared.text.plain_text import marked_text, without_controls
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output

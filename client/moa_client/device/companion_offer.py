@@ -15,9 +15,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ChecksumError, MismatchError, MoaError, NotFoundError, ProtocolError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.gguf.entry import adopt_gguf
-from moa_shared.models.library.pull import PREFIX, HubModel, pulled
 from moa_shared.models.sources.cache import cache_root, locked_meanwhile
 from moa_shared.models.sources.files import describe_folder
+from moa_shared.models.sources.hub import PREFIX, HubModel, pulled
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed
 from moa_shared.programs.checks import si_bytes
 from moa_shared.programs.own_thread import run_reporting

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.models import ModelFiles
-from moa_shared.models.network.family import check_family
+from moa_shared.models.network.served import check_family
 from moa_shared.models.sources.cache import locked_meanwhile, require_space, writing
 from moa_shared.models.sources.digest import hash_file, remembered_hash
 from moa_shared.models.sources.files import read_config

@@ -12,7 +12,7 @@ from typing import Literal
 
 from moa_shared.errors import ContextLengthError, MoaError
 from moa_shared.sampling.chances import TokenChances
-from moa_shared.tracing.spans import TRACEPARENT
+from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
 from moa_shared.sampling.chances import TokenChances
-from moa_shared.text.prompt_tokens import prompt_tokens
-from moa_shared.text.template import ChatTemplate
+from moa_shared.text.template import ChatTemplate, prompt_tokens
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer_source import Embeddings, OneAnswer

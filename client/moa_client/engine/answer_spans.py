@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from moa_shared.tracing.spans import Span, begin_span
+from moa_shared.tracing import Span, begin_span
 
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional

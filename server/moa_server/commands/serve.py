@@ -45,7 +45,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     from moa_shared.programs.cores import parse_cores, pin_to_cores
     from moa_shared.programs.progress import SilentProgress, make_progress
     from moa_shared.programs.run_loop import make_runner
-    from moa_shared.tracing.telemetry import traced
+    from moa_shared.tracing import traced
 
     from moa_server.logs import LogProgress, configure_logs, log_refusal, log_settings, log_traces
 

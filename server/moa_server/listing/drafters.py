@@ -12,15 +12,12 @@ from typing import Any
 from moa_shared.drafter.choice.automatic import Candidate, Fit, MeasuredDrafter, cached_drafters, in_hub_cache, names_of
 from moa_shared.drafter.choice.known import FORMS, Form, KnownDrafter, known_drafter, known_for, known_of_sizes
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.gguf.identity import identify
+from moa_shared.models.gguf.entry import identify
 from moa_shared.models.gguf.parts import read_parts
-from moa_shared.models.library.examination import examine
-from moa_shared.models.library.local_model import LocalModel
-from moa_shared.models.library.lookup import find_model
-from moa_shared.models.library.places import installed_models, models_in
-from moa_shared.models.library.pull import PREFIX, HubModel
+from moa_shared.models.library import LocalModel, examine, find_model, installed_models, models_in
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
+from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.sources.packaged import PACKAGED, not_installed, packaged_file
 from moa_shared.programs.progress import Progress
 from moa_shared.programs.table import table

@@ -20,8 +20,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, DiskFullError, MoaError, NotFoundError, OverloadedError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import building, cache_root, locked
-from moa_shared.models.sources.digest import remembered_hash
-from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
+from moa_shared.models.sources.digest import FORMAT, MANIFEST, check_manifest, remembered_hash, write_manifest
 from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 

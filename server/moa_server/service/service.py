@@ -18,7 +18,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.tracing.spans import TRACEPARENT
+from moa_shared.tracing import TRACEPARENT
 
 from moa_server.access.caller import Caller, Right, anonymous, certificate_name
 from moa_server.service.admission import Allowances

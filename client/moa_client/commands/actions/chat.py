@@ -10,7 +10,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.output import close_output
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.programs.start_line import StartLine
-from moa_shared.tracing.telemetry import traced
+from moa_shared.tracing import traced
 
 from moa_client.app import run
 from moa_client.logs import configure_log, log_traces

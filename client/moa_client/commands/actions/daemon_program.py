@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.tracing.telemetry import traced
+from moa_shared.tracing import traced
 
 from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import daemon_command

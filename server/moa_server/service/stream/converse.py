@@ -28,7 +28,7 @@ from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import constraint_from_proto, thin_memory_from_proto
-from moa_shared.tracing.spans import is_traced
+from moa_shared.tracing import is_traced
 
 from moa_server.access.caller import Caller
 from moa_server.engine.live_session import AnswerTrace, Listener, LiveSession

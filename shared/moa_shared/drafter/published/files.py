@@ -17,7 +17,7 @@ import numpy.typing as npt
 from moa_shared.drafter.kinds.config import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.sources.files import read_config
-from moa_shared.models.tensors.safetensors import FileTensor, map_tensors
+from moa_shared.models.tensors import FileTensor, map_tensors
 from moa_shared.text.json_text import parse_json
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")

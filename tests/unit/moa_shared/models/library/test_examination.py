@@ -12,10 +12,9 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.models import resolve
 from moa_shared.models.gguf import header
-from moa_shared.models.gguf.file_type import file_type
 from moa_shared.models.gguf.header import GgufHeader, read_header
-from moa_shared.models.library.examination import Examined, examine
-from moa_shared.models.library.local_model import LocalModel
+from moa_shared.models.gguf.parts import file_type
+from moa_shared.models.library import Examined, LocalModel, examine
 
 from tests.support.messages import steady
 from tests.support.tiny_gguf import GgufWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.library.hub_choice import choose_files
+from moa_shared.models.sources.hub import choose_files
 
 from tests.support.messages import raises
 

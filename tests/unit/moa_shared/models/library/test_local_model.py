@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_shared.models.library.local_model import storage_label
+from moa_shared.models.gguf.parts import storage_label
 
 
 @pytest.mark.parametrize(

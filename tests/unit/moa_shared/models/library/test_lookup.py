@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.library.local_model import LocalModel
-from moa_shared.models.library.lookup import find_model
+from moa_shared.models.library import LocalModel, find_model
 
 from tests.support.messages import raises
 
@@ -16,7 +15,6 @@ MODELS = [
     LocalModel("owner/B:Q8_0", "hub", Path("/hub/b")),
     LocalModel("owner/B:Q8_0", "LM Studio", Path("/studio/b")),
     LocalModel("llama3.2:latest", "ollama", Path("/ollama/c")),
-    LocalModel("tuned:latest", "ollama", Path("/ollama/d"), "has an adapter"),
 ]
 
 
@@ -51,8 +49,3 @@ def test_names_that_lead_nowhere() -> None:
         ),
     ):
         find_model("owner/B:Q8_0", MODELS)
-    with raises(
-        ModelSourceError,
-        snapshot("tuned:latest has an adapter. Choose another model: `moa-server models` shows which are served."),
-    ):
-        find_model("tuned", MODELS)
