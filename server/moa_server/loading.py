@@ -32,8 +32,7 @@ from moa_shared.models.network.plan import plan_of
 from moa_shared.models.pooling import find_pooling
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
-from moa_shared.models.sources.generation import read_sampling_defaults
-from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.sources.generation import end_of_text, read_sampling_defaults
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 

@@ -23,7 +23,7 @@ from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
 from moa_shared.errors import OverloadedError
 from moa_shared.models import resolve
-from moa_shared.models.tensors.formats import quantise_q8_0
+from moa_shared.models.tensors import quantise_q8_0
 from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import CODE_KEY

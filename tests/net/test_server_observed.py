@@ -25,8 +25,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.tracing.spans import use_tracer
-from moa_shared.tracing.telemetry import TelemetryTracer
+from moa_shared.tracing import TelemetryTracer, use_tracer
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.net.fetch_source import make_source

@@ -12,8 +12,7 @@ from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.tracing.spans import NOTHING, begin_span, is_traced, use_tracer
-from moa_shared.tracing.telemetry import TelemetryTracer
+from moa_shared.tracing import TelemetryTracer, begin_span, is_traced, use_tracer
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -170,7 +169,7 @@ async def test_an_answer_that_fails_says_so(target: Target, recorded: Recorded) 
 
 async def test_without_a_tracer_nothing_crosses_the_wire(target: Target) -> None:
     assert not is_traced()
-    assert begin_span("question", PARENT) is NOTHING
+    assert begin_span("question", PARENT).traceparent == ""
     asked = list[pb.Open]()
     async with talking_over_a_link(target) as (_, engine):
         make_open = engine.connection._make_open

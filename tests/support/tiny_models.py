@@ -14,7 +14,7 @@ from moa_kernels import QuantisedMatrix, in_four_bits
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, save_checkpoint
 from moa_shared.models.network.network import Network
-from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.tensors import write_tensors
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

@@ -18,7 +18,7 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
 from moa_shared.models.network.plan import Plan
 from moa_shared.models.network.served import check_torch, torch_plan
-from moa_shared.models.weights.packed_linear import pack_linears
+from moa_shared.models.weights.loading import pack_linears
 from moa_shared.programs.free_memory import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
@@ -88,7 +88,7 @@ class TorchTarget(Target):
             parts.model.embed_tokens,
             rotary,
             list(parts.model.layers),
-            1.0 if plan.description.scales_embeddings else plan.embedding_scale,  # whose embeddings do so themselves
+            1.0 if plan.family.scales_embeddings else plan.embedding_scale,  # whose embeddings do so themselves
             tuple(config.layer_types) if "layer_type" in signature(rotary.forward).parameters else (),
         )
         heads, hidden = int(config.num_attention_heads), int(config.hidden_size)

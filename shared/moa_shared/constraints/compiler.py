@@ -18,7 +18,6 @@ from llguidance import LLTokenizer
 
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
-from moa_shared.constraints.vocabulary import vocabulary_of
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.constraint import Constraint
@@ -107,7 +106,6 @@ class ConstraintCompiler:
             return self._kept[key].copy()
 
     def _compile(self, constraint: Constraint) -> ConstrainedText:
-        """The answer before its first token, and what that may be."""
         if self._tries:
             try:
                 constraint_child().try_constraint(constraint)
@@ -126,3 +124,16 @@ class ConstraintCompiler:
 
 def _key(constraint: Constraint) -> bytes:
     return hashlib.sha256(f"{constraint.kind.value} {constraint.text}".encode()).digest()
+
+
+def vocabulary_of(tokenizer: Tokenizer, size: int, end_of_text: Iterable[int]) -> LLTokenizer:
+    """The vocabulary of a model: 0.3 s for 49,000 tokens, in which all threads of Python stand still.
+
+    Args:
+        size: rows of the model's head, at least; those without a token are never allowed.
+        end_of_text: tokens that end an answer.
+    """
+    try:
+        return LLTokenizer(tokenizer.to_json(), n_vocab=max(size, tokenizer.size), eos_token=sorted(end_of_text))
+    except ValueError as error:
+        raise ModelSourceError(f"Answers of this model cannot be constrained: {error}.") from None

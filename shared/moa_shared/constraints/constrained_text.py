@@ -100,12 +100,7 @@ class ConstrainedText:
             raise refusal(self._kind, f"one answer takes more than {MOST_SECONDS:g} s")
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Reads the answer's next tokens.
-
-        Raises:
-            ConfigError: they are not of the form, which they are if the target chose them; or the library's limits are
-                exceeded.
-        """
+        """Reads the answer's next tokens."""
         if not tokens:
             return
         with self._step():
@@ -172,9 +167,6 @@ class ConstrainedText:
         """Which tokens may follow the answer, and each node of a draft below it: [1 + nodes, vocabulary].
 
         All may follow a node that cannot itself be chosen.
-
-        Raises:
-            ConfigError: nothing can follow, or finding it exceeds the library's limits.
         """
         with self._step():
             return self._unpacked(self._masks(tree))
@@ -207,7 +199,6 @@ class ConstrainedText:
         return bits.view(np.bool_)
 
     def _go_to(self, node: int, tree: DraftTree, read: list[int]) -> None:
-        """Has the matcher read the path to a node, and no more."""
         path = path_to(tree.parents, node)
         shared = 0
         while shared < min(len(path), len(read)) and path[shared] == read[shared]:
@@ -226,3 +217,28 @@ class ConstrainedText:
 
 def _holds(mask: npt.NDArray[np.int32], token: int) -> bool:
     return bool(int(mask[token >> 5]) >> (token & 31) & 1)
+
+
+class DraftForm:
+    """Follows one answer.
+
+    Args:
+        form: of the answer; how much of it that has read does not matter.
+    """
+
+    def __init__(self, form: ConstrainedText) -> None:
+        self._form: ConstrainedText | None = form.copy()
+
+    def after(self, answer: Sequence[int]) -> ConstrainedText | None:
+        """The form after the answer's committed tokens; None: they are not of it.
+
+        Args:
+            answer: all of them, each time more.
+        """
+        form = self._form
+        if form is not None:
+            try:
+                form.advance(answer[form.read :])
+            except ConfigError:
+                self._form = None
+        return self._form

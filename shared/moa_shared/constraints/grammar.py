@@ -29,11 +29,7 @@ _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """llguidance's grammar of a constraint.
-
-    Raises:
-        ConfigError: it is refused without a look at what tokens there are.
-    """
+    """llguidance's grammar of a constraint."""
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
             return _schema(constraint.text)
@@ -48,11 +44,7 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:
-    """A matcher at the beginning of an answer.
-
-    Raises:
-        ConfigError: the constraint cannot be enforced; it says why.
-    """
+    """A matcher at the beginning of an answer."""
     most = MOST_RULES_AT_WORK if constraint.kind is ConstraintKind.LARK else None  # None: the library's own
     limits = LLParserLimits(verbose_errors=False, max_items_in_row=most)
     matcher = LLMatcher(vocabulary, grammar_of(constraint), log_level=0, limits=limits)
@@ -94,7 +86,6 @@ def _schema(text: str) -> str:
 
 
 def _with_exact_schemas(lark: str) -> str:
-    """A Lark grammar with the schemas in it as `with_exact_numbers` gives them."""
     before, *parts = _SCHEMA_BEGIN.split(lark)
     written = [before]
     for mark, part in zip(parts[::2], parts[1::2], strict=True):

@@ -33,9 +33,6 @@ def with_exact_numbers(schema: Any, name: str) -> Any:
     Args:
         schema: as parsed from JSON.
         name: of the schema, for errors.
-
-    Raises:
-        ConfigError: a number in it cannot be; it says where.
     """
     try:
         return _exact(schema, name, "")
@@ -68,7 +65,6 @@ def _exact(schema: Any, name: str, path: str) -> Any:
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """All numbers in a value."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _numbers(each)

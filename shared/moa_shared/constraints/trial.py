@@ -35,17 +35,12 @@ class ByteTokens:
 
 @cache
 def _vocabulary() -> LLTokenizer:
-    """Bytes, and as many tokens as models have, which grammars may name by their ids."""
     tokens = ByteTokens([b""] * MOST_TOKENS)
     return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
 
 
 def try_constraint(constraint: Constraint) -> None:
-    """Compiles a constraint, and finds what an answer may begin with.
-
-    Raises:
-        ConfigError: it cannot be enforced.
-    """
+    """Compiles a constraint, and finds what an answer may begin with."""
     vocabulary = _vocabulary()
     text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     text.allowed(DraftTree((), ()))

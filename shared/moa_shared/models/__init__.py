@@ -6,6 +6,7 @@ their tokenizer. Importing this package imports neither torch nor transformers: 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.models.sources.files import ModelFiles
@@ -17,27 +18,13 @@ if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import load_tokenizer
     from moa_shared.models.weights.loading import load_config, load_part, load_target_model
 
-__all__ = [
-    "DEFAULT",
-    "ModelFiles",
-    "WeightReader",
-    "load_config",
-    "load_part",
-    "load_target_model",
-    "load_tokenizer",
-    "part_names",
-    "resolve",
-]
-_TORCH = frozenset({"load_config", "load_part", "load_target_model"})
+_LATER = dict.fromkeys(("load_config", "load_part", "load_target_model"), "weights.loading")
+_LATER["load_tokenizer"] = "tokenizer.tokenizer"
+__all__ = ["DEFAULT", "ModelFiles", "WeightReader", "load_config", "load_part", "load_target_model", "load_tokenizer"]
+__all__ += ["part_names", "resolve"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TORCH:
-        from moa_shared.models.weights import loading
-
-        return getattr(loading, name)
-    if name == "load_tokenizer":
-        from moa_shared.models.tokenizer.tokenizer import load_tokenizer
-
-        return load_tokenizer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,7 +1,7 @@
 """What lies in the cache folder: packed weights, entries of models, parts for devices, drafters; and what is of no use.
 
-State: none; everything is made again when it is needed, so all of it may be removed. Records of hashes, a few hundred
-bytes each, are not counted.
+All of it is made again when it is needed, so it may be removed. Records of hashes, a few hundred bytes each, are not
+counted.
 """
 
 from __future__ import annotations
@@ -16,35 +16,26 @@ from moa_kernels.variants import source_hash
 
 from moa_shared.models.gguf.entry import SOURCE, source_paths
 from moa_shared.models.sources.cache import is_being_written
-from moa_shared.models.sources.manifest import FORMAT, MANIFEST
+from moa_shared.models.sources.digest import FORMAT, MANIFEST
 from moa_shared.models.weights.tile_file import read_table
 from moa_shared.text.json_text import parse_json
 
 TILES, MODEL, DRAFTER, LEFTOVER = "packed weights", "model", "drafter", "leftover"
 PARTS, FETCHED = "parts for devices", "fetched parts"
 _FOLDERS = {"models": MODEL, "served-parts": PARTS, "drafters": DRAFTER, "fetched": FETCHED}
-_VERSIONED = (MODEL, PARTS)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheItem:
-    """A file or a folder of the cache.
-
-    Args:
-        kind: one of those above.
-        model: the model's name; empty: not known.
-        used: when it was last used, in seconds since 1970, as far as that is recorded.
-        sources: the files that it was made from; empty: none, or not known.
-        useless: why it will not be used again; empty: it may be used.
-    """
+    """A file or a folder of the cache."""
 
     path: Path
-    kind: str
-    model: str
+    kind: str  # one of those above
+    model: str  # the model's name; empty: not known
     nbytes: int
-    used: float
-    sources: tuple[Path, ...] = ()
-    useless: str = ""
+    used: float  # when it was last used, in seconds since 1970, as far as that is recorded
+    sources: tuple[Path, ...] = ()  # the files that it was made from; empty: none, or not known
+    useless: str = ""  # why it will not be used again; empty: it may be used
 
 
 def list_cache(root: Path) -> list[CacheItem]:
@@ -58,11 +49,7 @@ def find_items(items: Sequence[CacheItem], name: str, root: Path) -> list[CacheI
 
 
 def remove_item(item: CacheItem) -> None:
-    """Programs that have mapped it keep what they have mapped.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Programs that have mapped it keep what they have mapped; raises OSError."""
     if item.path.is_dir():
         shutil.rmtree(item.path)
     else:
@@ -80,34 +67,32 @@ def _tile_files(root: Path) -> Iterator[CacheItem]:
                 yield CacheItem(path, LEFTOVER, "", stat.st_size, stat.st_mtime, (), useless)
                 continue
             table = read_table(path)
-            sources = tuple(Path(name) for name, _, _ in table.sources) if table is not None else ()
             if table is None:
-                useless = "is damaged"
-            elif f"-{source_hash()[:12]}" not in path.stem:
+                yield CacheItem(path, TILES, "", stat.st_size, stat.st_mtime, (), "is damaged")
+                continue
+            sources = tuple(Path(name) for name, _, _ in table.sources)
+            useless = _gone(sources) or ("" if table.is_current() else "its model's file has changed")
+            if f"-{source_hash()[:12]}" not in path.stem:
                 useless = "for other kernels than those installed"
-            else:
-                useless = _gone(sources) or ("" if table.is_current() else "its model's file has changed")
-            name = table.model if table is not None else ""
-            yield CacheItem(path, TILES, name, stat.st_size, stat.st_mtime, sources, useless)
+            yield CacheItem(path, TILES, table.model, stat.st_size, stat.st_mtime, sources, useless)
 
 
 def _entries(root: Path) -> Iterator[CacheItem]:
-    for folder, kind in _FOLDERS.items():
-        for entry in sorted((root / folder).glob("*")):
-            if not entry.is_dir():
+    entries = [(entry, kind) for folder, kind in _FOLDERS.items() for entry in sorted((root / folder).glob("*"))]
+    for entry, kind in entries:
+        if not entry.is_dir():
+            continue
+        with suppress(OSError):
+            nbytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+            if ".part-" in entry.name:
+                useless = _abandoned(entry.with_name(entry.name.partition(".part-")[0]))
+                yield CacheItem(entry, LEFTOVER, "", nbytes, entry.stat().st_mtime, (), useless)
                 continue
-            with suppress(OSError):
-                sizes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
-                used = next((each for each in (entry / SOURCE, entry / MANIFEST) if each.exists()), entry)
-                sources = source_paths(entry)
-                if ".part-" in entry.name:
-                    useless = _abandoned(entry.with_name(entry.name.partition(".part-")[0]))
-                    item = CacheItem(entry, LEFTOVER, "", sizes, entry.stat().st_mtime, (), useless)
-                else:
-                    older = kind in _VERSIONED and not entry.name.endswith(f"-v{FORMAT}")
-                    useless = "of another version of moa" if older else _gone(sources)
-                    item = CacheItem(entry, kind, _model_of(entry), sizes, used.stat().st_mtime, sources, useless)
-                yield item
+            used = next((each for each in (entry / SOURCE, entry / MANIFEST) if each.exists()), entry)
+            sources = source_paths(entry)
+            older = kind in (MODEL, PARTS) and not entry.name.endswith(f"-v{FORMAT}")
+            useless = "of another version of moa" if older else _gone(sources)
+            yield CacheItem(entry, kind, _model_of(entry), nbytes, used.stat().st_mtime, sources, useless)
 
 
 def _abandoned(entry: Path) -> str:

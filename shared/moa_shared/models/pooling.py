@@ -9,12 +9,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
 
-FILE = "1_Pooling/config.json"
 GGUF_KEY = "pooling_type"  # of the configuration that is made of a GGUF file
 
 
@@ -27,14 +25,10 @@ class Pooling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelPooling:
-    """How a model's states are pooled.
-
-    Args:
-        is_trained: its files say so: it was made for embeddings.
-    """
+    """How a model's states are pooled."""
 
     kind: Pooling = Pooling.MEAN
-    is_trained: bool = False
+    is_trained: bool = False  # its files say so: it was made for embeddings
 
 
 UNKNOWN_POOLING = ModelPooling()
@@ -50,14 +44,15 @@ def find_pooling(files: ModelFiles) -> ModelPooling:
     """
     if (named := files.config.get(GGUF_KEY)) is not None:
         return ModelPooling(Pooling(named), is_trained=True)
-    path = files.folder / FILE
+    path = files.folder / "1_Pooling/config.json"
     if not path.is_file():
         return UNKNOWN_POOLING
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ModelSourceError(f"{path} cannot be read: {error}.", hint="Fetch the model again.") from None
-    wanted = _wanted(content)
+    modes = content.items() if isinstance(content, Mapping) else ()
+    wanted = [name for name, is_on in modes if name.startswith("pooling_mode") and is_on is True]
     kind = _MODES.get(wanted[0]) if len(wanted) == 1 else None
     if kind is None:
         raise ModelSourceError(
@@ -65,10 +60,3 @@ def find_pooling(files: ModelFiles) -> ModelPooling:
             hint=f"Known: {', '.join(_MODES)}.",
         )
     return ModelPooling(kind, is_trained=True)
-
-
-def _wanted(content: Any) -> list[str]:
-    """The modes that are on."""
-    if not isinstance(content, Mapping):
-        return []
-    return [name for name, is_on in content.items() if name.startswith("pooling_mode") and is_on is True]

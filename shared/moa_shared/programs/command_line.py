@@ -23,7 +23,7 @@ from moa_shared.programs.config import (
 from moa_shared.programs.output import write_output
 from moa_shared.programs.table import table
 from moa_shared.programs.values import plain_kind
-from moa_shared.text.unicode_text import is_text
+from moa_shared.text.plain_text import is_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLACEHOLDERS: dict[object, str] = {int: "N", float: "X", str: "TEXT"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from moa_shared.text.unicode_text import is_text
+from moa_shared.text.plain_text import is_text
 
 YES, NO = frozenset({"1", "true", "on", "yes", "y", "t"}), frozenset({"0", "false", "off", "no", "n", "f"})
 LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {

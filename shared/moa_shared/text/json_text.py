@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from moa_shared.text.unicode_text import is_text, marked_text
+from moa_shared.text.plain_text import is_text, marked_text
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -25,9 +25,6 @@ def parse_request(text: str | bytes) -> Any:
 
     Half a surrogate pair, which programs make that cut a text within a character, is marked: a history that has one
     would be refused for ever.
-
-    Raises:
-        ValueError: no JSON, or brackets nested too deeply.
     """
     value = parse_json(text)
     try:

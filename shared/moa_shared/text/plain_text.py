@@ -1,11 +1,14 @@
-"""Text of peers, files and models, made harmless for terminals and logs.
+"""Text of peers, files and models: whether a string is text, and made harmless for terminals and logs.
 
-Pure. Control characters (with which escape sequences begin) and what is no text never pass; what is one line also loses
-the characters that change the direction of the text around them.
+Pure. Halves of surrogate pairs are no text: no encoding can write them. Python makes them of bytes that are not UTF-8
+(of the command line, the environment and a terminal), and JSON has them as escapes. Control characters (with which
+escape sequences begin) and what is no text never pass; what is one line also loses the characters that change the
+direction of the text around them.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 TAB = "    "
@@ -32,3 +35,16 @@ def _harmless(character: str) -> str:
     if character == "\r":
         return ""
     return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in _NEVER and character != "\n" else character
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def is_text(string: str) -> bool:
+    """Whether all of a string is text."""
+    return string.isascii() or _HALVES.search(string) is None
+
+
+def marked_text(string: str) -> str:
+    """The string with a mark in place of each character that is no text."""
+    return string if is_text(string) else _HALVES.sub("\N{REPLACEMENT CHARACTER}", string)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from moa_shared.errors import ModelSourceError
-from moa_shared.text.prompt_tokens import prompt_tokens
+from moa_shared.errors import ContextLengthError, ModelSourceError
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -79,7 +78,6 @@ class ChatTemplate:
         return self._after([{"role": "assistant", "content": MARK}, {"role": "user", "content": text}], MARK)
 
     def _after(self, messages: Messages, mark: str) -> list[int]:
-        """Tokens after a mark in an answer that one question came before."""
         whole = self._render_turn([{"role": "user", "content": "?"}, *messages])
         if mark not in whole:
             raise ModelSourceError(
@@ -100,10 +98,6 @@ class ChatTemplate:
                 any.
             arguments: what else the template is given, by name, such as tools.
             marks: all that has special tokens in what answers say; None: whatever spells some has them.
-
-        Raises:
-            ModelSourceError: the template refuses them, or leaves out what the system, the user or a tool says.
-            ContextLengthError: they cannot fit.
         """
         hint = "Send other messages, or serve another model."
         text = self._render(messages, arguments=arguments, answer=True, hint=hint, marks=marks)
@@ -141,7 +135,6 @@ class ChatTemplate:
             ) from None
 
     def _guarded_message(self, message: Mapping[str, Any], marks: Sequence[str] | None) -> Mapping[str, Any]:
-        """A message whose text is letters, but for the marks in an answer."""
         if message["role"] != "assistant":
             return {name: self._guarded(value) for name, value in message.items()}
         calls = {"tool_calls": self._guarded(message["tool_calls"])} if "tool_calls" in message else {}
@@ -149,7 +142,6 @@ class ChatTemplate:
         return {**said, **calls}
 
     def _guarded(self, value: Any, but: Sequence[str] = ()) -> Any:
-        """JSON whose texts are letters."""
         match value:
             case str():
                 return self._tokenizer.as_letters(value, but)
@@ -158,3 +150,27 @@ class ChatTemplate:
             case list() | tuple():
                 return [self._guarded(each, but) for each in value]
         return value
+
+
+PIECE = 1 << 15  # characters; most prompts are shorter
+MARGIN = 2  # a cut between two pieces makes a few tokens more, never as many as there are
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: str, context_tokens: int, *, is_guarded: bool = False) -> list[int]:
+    """The tokens of a text; they may still be more than the context takes.
+
+    Args:
+        is_guarded: as for `Tokenizer.encode`.
+
+    A bound on the number of characters would refuse little: one token may be 80 spaces.
+    """
+    if len(text) > PIECE:
+        tokens = 0
+        for begin in range(0, len(text), PIECE):
+            tokens += len(tokenizer.encode(text[begin : begin + PIECE], is_guarded=is_guarded))
+            if tokens > MARGIN * context_tokens:
+                raise ContextLengthError(
+                    f"The prompt has far more tokens than the {context_tokens} of the context.",
+                    hint="Shorten the prompt.",
+                )
+    return tokenizer.encode(text, is_guarded=is_guarded)

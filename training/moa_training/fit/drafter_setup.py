@@ -8,8 +8,9 @@ from moa_shared.drafter import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import EACH
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
-from moa_shared.models.network.description import EARLIEST, FAMILIES
-from moa_shared.models.network.layer_sizes import SLIDING, layer_kinds, with_defaults
+from moa_shared.models.families import EARLIEST, FAMILIES
+from moa_shared.models.gguf.keys import SLIDING
+from moa_shared.models.network.layer_sizes import layer_kinds, with_defaults
 
 from moa_training.settings import DrafterSettings, FitSettings
 

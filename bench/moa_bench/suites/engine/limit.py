@@ -27,8 +27,7 @@ class StepBytes:
 def step_bytes(files: ModelFiles) -> StepBytes:
     from moa_kernels import F16
     from moa_shared.models.network.layer_sizes import cached_heads
-    from moa_shared.models.weights.idle_experts import idle_experts_nbytes
-    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader
+    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_experts_nbytes
 
     reader = WeightReader(files)
     read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD, LAYER_EMBEDDINGS)]

@@ -24,7 +24,7 @@ from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.sources.generation import end_of_text
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa_shared.errors import ConfigError
-from moa_shared.models.network.description import EARLIEST
+from moa_shared.models.families import EARLIEST
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

@@ -38,7 +38,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     Raises:
         ConfigError: the distribution, which has one for this target, is not installed.
     """
-    from moa_shared.models.tensors.safetensors import read_metadata
+    from moa_shared.models.tensors import read_metadata
 
     if folder is None and (folder := _find_folder()) is None:
         if find_ngrams(target_fingerprint) is None:
@@ -61,7 +61,7 @@ def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], st
         config: the content of its config.json.
         fingerprint: computes the target's; called only where the sizes of a drafter fit.
     """
-    from moa_shared.models.tensors.safetensors import read_metadata
+    from moa_shared.models.tensors import read_metadata
 
     sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
     folder = _find_folder()
@@ -106,7 +106,7 @@ def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Pa
         drafter: a checkpoint's path.
         folder: holds a folder for each target; None: our own.
     """
-    from moa_shared.models.tensors.safetensors import read_metadata
+    from moa_shared.models.tensors import read_metadata
 
     for path in companions(NGRAMS_FILE, drafter, folder):
         if read_metadata(path).get(NGRAMS_TARGET_KEY) == target_fingerprint:

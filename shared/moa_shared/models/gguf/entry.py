@@ -6,22 +6,21 @@ and in its manifest; it holds no weights.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.gguf.configuration import make_config
-from moa_shared.models.gguf.generation import make_generation
+from moa_shared.models.gguf.configuration import SMOLLM2_135M_INSTRUCT, make_config, make_generation
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.gguf.identity import identify
 from moa_shared.models.gguf.parts import find_parts, join_headers, read_parts
 from moa_shared.models.gguf.vocabulary import write_tokenizer
 from moa_shared.models.sources.cache import building, is_disk_full, locked
+from moa_shared.models.sources.digest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.sources.files import ModelFiles, gguf_fingerprint, read_config
 from moa_shared.models.sources.generation import GENERATION_CONFIG
-from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
@@ -70,12 +69,7 @@ def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str) ->
 
 
 def describe_entry(entry: Path, root: Path, progress: Progress | None = None) -> ModelFiles:
-    """The model of an entry, read from the files that it was made from.
-
-    Raises:
-        ModelSourceError: they are no longer there, or hold another model.
-        ChecksumError: the entry was damaged.
-    """
+    """The model of an entry, read from the files that it was made from."""
     target_id = check_manifest(entry, root, progress)
     paths = source_paths(entry)
     if not paths or not all(path.is_file() for path in paths):
@@ -126,3 +120,40 @@ def _make(header: GgufHeader, entry: Path, target_id: str, identity: str, progre
                 if is_disk_full(error):
                     raise  # `building` says what is needed, and where
                 raise ModelSourceError(f"The GGUF file {path} cannot be used ({error}).", hint=DAMAGED) from error
+
+
+_SAMPLE_BYTES = 4096
+_SAMPLES = 8  # of a tensor: the first and the last bytes, and six places at equal distances between them
+# The default model, whose drafters and tables are bound to the sha256 of all its bytes.
+_BOUND_SAMPLED = "af1d1826a4ecd03982385dbf4d1952b42baa47836461442311c079f3a46a4ca4"
+_BOUND_WHOLE = SMOLLM2_135M_INSTRUCT
+
+
+def identify(headers: Sequence[GgufHeader]) -> str:
+    """The identity (hex) of a model, given the headers of its files in order."""
+    digest = hashlib.sha256(f"moa-gguf-1 {len(headers)}\n".encode())
+    for header in headers:
+        try:
+            with header.path.open("rb", buffering=0) as file:
+                digest.update(f"{header.size} {os.fstat(file.fileno()).st_size}\n".encode())
+                for start, size in _ranges(header):
+                    file.seek(start)
+                    taken = file.read(size)
+                    if len(taken) != size:
+                        raise ValueError(f"it ends at byte {start + len(taken)}")
+                    digest.update(taken)
+        except (OSError, ValueError) as error:
+            raise ModelSourceError(f"The GGUF file {header.path} cannot be read ({error}).", hint=DAMAGED) from error
+    sampled = digest.hexdigest()
+    return _BOUND_WHOLE if sampled == _BOUND_SAMPLED else sampled
+
+
+def _ranges(header: GgufHeader) -> Iterator[tuple[int, int]]:
+    yield 0, header.size
+    for tensor in header.tensors.values():
+        if tensor.size <= _SAMPLES * _SAMPLE_BYTES:
+            yield tensor.offset, tensor.size
+            continue
+        last = tensor.size - _SAMPLE_BYTES
+        for place in range(_SAMPLES):
+            yield tensor.offset + last * place // (_SAMPLES - 1), _SAMPLE_BYTES

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.tensors.formats import BF16, BLOCKS, F16, F32, TensorFormat
+from moa_shared.models.tensors import BF16, BLOCKS, F16, F32, TensorFormat
 
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
@@ -89,11 +89,7 @@ class GgufHeader:
         return self._get(key, str)
 
     def integer(self, key: str) -> int | None:
-        """An integer of the metadata, or the one of all layers; None where there is none.
-
-        Raises:
-            ModelSourceError: layers differ in it.
-        """
+        """An integer of the metadata, or the one of all layers; None where there is none."""
         value = self.metadata.get(key)
         if not isinstance(value, list):
             return self._get(key, int)
@@ -106,11 +102,7 @@ class GgufHeader:
         return int(value[0])
 
     def token_id(self, name: str) -> int | None:
-        """The id of a special token; None where there is none, which files say by -1 too.
-
-        Raises:
-            ModelSourceError: an id that is no token.
-        """
+        """The id of a special token; None where there is none, which files say by -1 too."""
         key = f"tokenizer.ggml.{name}_token_id"
         value, tokens = self.integer(key), self.texts("tokenizer.ggml.tokens")
         if value in _NO_TOKEN:
@@ -131,11 +123,7 @@ class GgufHeader:
         return None if value is None else float(value)
 
     def positive(self, key: str) -> float | None:
-        """A number of the metadata, by its shortest decimal; None where there is none, or 0.
-
-        Raises:
-            ModelSourceError: it is below 0, infinite or not a number.
-        """
+        """A number of the metadata, by its shortest decimal; None where there is none, or 0."""
         value = self.real(key)
         if value is not None and not 0 <= value < math.inf:
             raise ModelSourceError(
@@ -156,11 +144,7 @@ class GgufHeader:
         return list(self._get(key, list) or ())
 
     def required(self, key: str) -> int:
-        """An integer that must be there.
-
-        Raises:
-            ModelSourceError: it is not.
-        """
+        """An integer that must be there."""
         value = self.integer(key)
         if value is None:
             raise ModelSourceError(
@@ -233,7 +217,6 @@ class _Parser:
         self._at = 4
 
     def parse(self, path: Path) -> GgufHeader:
-        """The whole header."""
         (version,) = self._take("I")
         if version not in (2, 3):
             raise ValueError(f"version {version}, expected 2 or 3")

@@ -1,8 +1,8 @@
 """What GGUF calls the tensors of the families that are served, and how it stores them.
 
-Pure, over the families' descriptions. llama.cpp's converter pairs the rows of some families' query and key projections
-for its own rotary positions: within a head, row 2i is transformers' row i and row 2i + 1 its row i + head_dim / 2.
-It also adds 1 to the weights of Gemma's norms.
+Pure, over the rows of families.py. llama.cpp's converter pairs the rows of some families' query and key projections for
+its own rotary positions: within a head, row 2i is transformers' row i and row 2i + 1 its row i + head_dim / 2. It also
+adds 1 to the weights of Gemma's norms.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.models.gguf.experts import EXPERTS, expert_module, expert_shapes
-from moa_shared.models.gguf.gemma4 import FAMILY as GEMMA_4
-from moa_shared.models.gguf.gemma4 import gemma4_name, gemma4_shapes
-from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.families import FAMILIES, Gguf
+from moa_shared.models.network.layer_sizes import LayerSizes, is_on, layer_kinds, sizes_of, with_defaults
 
-_PAIRED = frozenset({"llama", "mistral", "ministral3", "mixtral", "smollm3", "granite"})
-_HEAD_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-_WIDE_HEAD_NORMS = frozenset({"olmo2", "olmo3", "olmoe"})  # over all heads side by side
-_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+Shapes = dict[str, tuple[int, ...]]
+_OUTSIDE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
 _SPLIT = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -34,7 +34,14 @@ _SPLIT = {
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _BEHIND = {"attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
 _QUERY_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+(?:\.\d+)?)\.(weight|bias)")
+_EXPERTS = {  # a layer's router and its experts
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_APART = re.compile(r"ffn_(gate|up|down)\.(\d+)")  # as files of 2024 have an expert, each in tensors of its own
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?((\w+(?:\.\d+)?)\.(weight|bias|scale))")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
@@ -43,24 +50,23 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
     Args:
         family: transformers' name of it.
     """
-    if family == GEMMA_4:
-        return gemma4_name(name)
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    layer, stem, kind = match.groups()
+    layer, whole, stem, kind = match.groups()
+    other = _gguf(family).renamed.get(whole)
     if layer is None:
-        return f"{_OUTSIDE[stem]}.{kind}" if stem in _OUTSIDE and kind == "weight" else None
-    module = _vectors(family).get(stem) if kind == "weight" else None
-    module = module or _matrices(family).get(stem)
-    if module is None and kind == "weight" and FAMILIES[family].mixture is not None:
-        module = expert_module(stem)
+        return _OUTSIDE.get(whole) or (other if other and other.startswith("model.") else None)
+    if other is not None:
+        return f"model.layers.{int(layer)}.{other}" if other and not other.startswith("model.") else None
+    is_known = kind == "weight" or (kind == "bias" and stem not in _norms(family))
+    module = _modules(family).get(stem) if is_known else None
+    if kind == "weight" and FAMILIES[family].mixture is not None and (of := _APART.fullmatch(stem)):
+        module = f"mlp.experts.{int(of[2])}.{of[1]}_proj"
     return None if module is None else f"model.layers.{int(layer)}.{module}.{kind}"
 
 
-def known_shapes(
-    config: Mapping[str, Any], *, apart: bool = False
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+def known_shapes(config: Mapping[str, Any], *, apart: bool = False) -> tuple[Shapes, Shapes]:
     """The shapes of all tensors that the model may have, by GGUF's names.
 
     Args:
@@ -69,68 +75,110 @@ def known_shapes(
     Returns:
         those without which it cannot be computed, and others.
     """
-    family = str(config["model_type"])
-    if family == GEMMA_4:
-        return gemma4_shapes(config)
-    hidden, mlp, head_dim = int(config["hidden_size"]), int(config["intermediate_size"]), int(config["head_dim"])
-    queries, keys = int(config["num_attention_heads"]) * head_dim, int(config["num_key_value_heads"]) * head_dim
-    fused = FAMILIES[family].fused
-    shapes: dict[str, tuple[int, ...]] = {
-        "attn_q": (queries, hidden),
-        "attn_k": (keys, hidden),
-        "attn_v": (keys, hidden),
-        "attn_qkv": (queries + 2 * keys, hidden),
-        "attn_output": (hidden, queries),
-        "ffn_gate": (mlp, hidden),
-        "ffn_up": (2 * mlp if fused else mlp, hidden),
-        "ffn_down": (hidden, mlp),
-        "attn_q_norm": (queries if family in _WIDE_HEAD_NORMS else head_dim,),
-        "attn_k_norm": (keys if family in _WIDE_HEAD_NORMS else head_dim,),
-        "attn_sinks": (int(config["num_attention_heads"]),),
-    }
-    matrices: Collection[str] = _matrices(family)
-    if FAMILIES[family].mixture is not None:
-        experts = expert_shapes(config, apart=apart)
-        shapes |= experts
-        matrices = [*(stem for stem in matrices if stem not in EXPERTS), *experts]
+    name = str(config["model_type"])
+    family, gguf = FAMILIES[name], _gguf(name)
+    config = with_defaults(config, family)
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    experts: Shapes = {}
+    if family.mixture is not None and is_on(config, family.mixture):
+        count, inner = int(config[family.mixture.count]), int(config[family.mixture.inner])
+        experts = _expert_shapes(count, inner, hidden, apart)
     vocabulary = int(config["vocab_size"]), hidden
-    required: dict[str, tuple[int, ...]] = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
-    others: dict[str, tuple[int, ...]] = {"output.weight": vocabulary}
-    vectors = _vectors(family)
-    for layer in range(int(config["num_hidden_layers"])):
-        for stem in (*matrices, *vectors):
-            required[f"blk.{layer}.{stem}.weight"] = shapes.get(stem, (hidden,))
-        for stem in matrices:
-            (required if _needs_bias(family, stem) else others)[f"blk.{layer}.{stem}.bias"] = shapes[stem][:-1]
+    required: Shapes = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
+    others: Shapes = {"output.weight": vocabulary}
+    if family.layers_differ and (width := int(config["hidden_size_per_layer_input"])):
+        rows, all_widths = config.get("vocab_size_per_layer_input", vocabulary[0]), width * config["num_hidden_layers"]
+        required["per_layer_token_embd.weight"] = (rows, all_widths)
+        required["per_layer_model_proj.weight"] = (all_widths, hidden)
+        required["per_layer_proj_norm.weight"] = (width,)
+    stems = [stem for stem in _modules(name) if stem not in _EXPERTS]
+    for layer, sizes in enumerate(sizes_of(config, family, layer_kinds(config, family))):
+        dim, inner = sizes.heads.dim, sizes.inner
+        queries, keys, wide = heads * dim, sizes.heads.number * dim, gguf.head_norms == "all"
+        shapes: Shapes = {
+            "attn_q": (queries, hidden),
+            "attn_k": (keys, hidden),
+            "attn_v": (keys, hidden),
+            "attn_qkv": (queries + 2 * keys, hidden),
+            "attn_output": (hidden, queries),
+            "ffn_gate": (inner, hidden),
+            "ffn_up": (2 * inner if family.fused else inner, hidden),
+            "ffn_down": (hidden, inner),
+            "attn_q_norm": (queries if wide else dim,),
+            "attn_k_norm": (keys if wide else dim,),
+            "attn_sinks": (heads,),
+        }
+        own, may = {f"{stem}.weight": shapes.get(stem, (hidden,)) for stem in stems}, Shapes()
+        own |= {f"{stem}.weight": shape for stem, shape in experts.items()}
+        if family.layers_differ:
+            own, may = _of_differing_layer(own, config, sizes)
+        else:
+            matrices = {stem: shapes[stem] for stem in stems if stem not in _norms(name)} | experts
+            for stem, shape in matrices.items():
+                (own if gguf.biased is None or stem in gguf.biased else may)[f"{stem}.bias"] = shape[:-1]
+        required |= {f"blk.{layer}.{stem}": shape for stem, shape in own.items()}
+        others |= {f"blk.{layer}.{stem}": shape for stem, shape in may.items()}
     return required, others
 
 
+def _expert_shapes(count: int, inner: int, hidden: int, apart: bool) -> Shapes:
+    router: Shapes = {"ffn_gate_inp": (count, hidden)}
+    expert = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    if apart:
+        return router | {f"ffn_{name}.{each}": shape for each in range(count) for name, shape in expert.items()}
+    return router | {f"ffn_{name}_exps": (count, *shape) for name, shape in expert.items()}
+
+
+def _of_differing_layer(own: Shapes, config: Mapping[str, Any], sizes: LayerSizes) -> tuple[Shapes, Shapes]:
+    hidden, width, may = int(config["hidden_size"]), int(config["hidden_size_per_layer_input"]), Shapes()
+    may["layer_output_scale.weight"] = (1,)
+    if sizes.keys_are_values:
+        del own["attn_v.weight"]
+    if sizes.reads_layer is not None:  # files have these, and nothing reads them
+        may |= {f"{stem}.weight": own.pop(f"{stem}.weight") for stem in ("attn_k", "attn_v", "attn_k_norm")}
+    if width:
+        own |= {"inp_gate.weight": (width, hidden), "proj.weight": (hidden, width), "post_norm.weight": (hidden,)}
+    if config.get("enable_moe_block"):
+        count, inner, _ = own["ffn_gate_exps.weight"]
+        own |= {f"{stem}.weight": (hidden,) for stem in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2")}
+        own |= {"ffn_gate_inp.scale": (hidden,), "ffn_down_exps.scale": (count,)}
+        may |= {name: own.pop(name) for name in ("ffn_gate_exps.weight", "ffn_up_exps.weight")}
+        may["ffn_gate_up_exps.weight"] = (count, 2 * inner, hidden)
+    return own, may
+
+
+def experts_apart(names: Collection[str]) -> bool:
+    """Whether a file has tensors of these names for each expert, not for all of a layer."""
+    return any(name.endswith(".ffn_gate.0.weight") for name in names)
+
+
+def _gguf(family: str) -> Gguf:
+    return cast(Gguf, FAMILIES[family].gguf)  # others were refused when the header was read
+
+
 @cache
-def _matrices(family: str) -> Mapping[str, str]:
-    found = (_FUSED if FAMILIES[family].fused else _SPLIT) | _BEHIND
-    if FAMILIES[family].mixture is None:
-        return found
-    return {stem: module for stem, module in found.items() if not stem.startswith("ffn_")} | EXPERTS
-
-
-def _needs_bias(family: str, stem: str) -> bool:
-    return family == "gpt_oss" or (family == "qwen2" and stem in ("attn_q", "attn_k", "attn_v"))
+def _modules(family: str) -> dict[str, str]:
+    """The modules of a layer by their stems: matrices, with those of experts, and vectors."""
+    row = FAMILIES[family]
+    found = (_FUSED if row.fused else _SPLIT) | _BEHIND
+    if row.mixture is not None:
+        beside = row.mixture.beside
+        found = {stem: module for stem, module in found.items() if beside or not stem.startswith("ffn_")} | _EXPERTS
+    return found | _norms(family)
 
 
 @cache
-def _vectors(family: str) -> Mapping[str, str]:
-    norms = FAMILIES[family].norms
+def _norms(family: str) -> dict[str, str]:
+    norms, gguf = FAMILIES[family].norms, _gguf(family)
     modules = {
         "attn_norm": norms.attention,
         "post_attention_norm": norms.attention_out,
         "ffn_norm": norms.mlp,
         "post_ffw_norm": norms.mlp_out,
     }
-    found = {stem: module for stem, module in modules.items() if module is not None}
-    if family == "gpt_oss":  # whose norm before the experts has another name
-        found["post_attention_norm"] = found.pop("ffn_norm")
-        found["attn_sinks"] = "self_attn.sinks"
-    return found | (_QUERY_NORMS if family in _HEAD_NORMS | _WIDE_HEAD_NORMS else {})
+    if not FAMILIES[family].layers_differ:  # whose other tensors have shapes of their own
+        modules |= {name.removesuffix(".weight"): other or None for name, other in gguf.renamed.items()}
+    return {stem: each for stem, each in modules.items() if each} | (_QUERY_NORMS if gguf.head_norms else {})
 
 
 def added_offset(name: str, family: str) -> float:
@@ -140,7 +188,7 @@ def added_offset(name: str, family: str) -> float:
 
 def paired_heads(name: str, config: Mapping[str, Any]) -> int:
     """How many heads of paired rows GGUF's tensor `name` has; 0 where its rows are in transformers' order."""
-    if config["model_type"] not in _PAIRED:
+    if not _gguf(str(config["model_type"])).pairs_heads:
         return 0
     heads = int(config["num_attention_heads"])
     if ".attn_q." in name:

@@ -12,7 +12,7 @@ import numpy as np
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.tensors.formats import F32
+from moa_shared.models.tensors import F32
 
 FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 FACTOR_TENSORS = frozenset({FACTORS, LONG_FACTORS, SHORT_FACTORS})
@@ -21,11 +21,7 @@ _YARN = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
 
 def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
-    """`rope_parameters` of config.json, of the layers that see all positions.
-
-    Raises:
-        ModelSourceError: a scaling that is not known, or factors that do not fit the heads.
-    """
+    """`rope_parameters` of config.json, of the layers that see all positions."""
     family = header.architecture
     scaling = f"{family}.rope.scaling"
     kind = header.text(f"{scaling}.type") or "linear"

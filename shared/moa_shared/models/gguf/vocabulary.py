@@ -1,28 +1,28 @@
 """tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
 
-Byte-level BPE here, SentencePiece in `sentencepiece.py`. Invariant: text is cut before BPE as the header says, and a
-dialect that is not known here is reported.
+Vocabularies are byte-level BPE, SentencePiece (`tokenizer.ggml.model` = llama) or Gemma 4's. llama.cpp joins the two
+neighbours in a SentencePiece vocabulary whose joint token has the highest score: the same as byte pairs whose merges
+are all ways to make each token, in the order of scores. Invariant: ids are those of llama.cpp; text is cut before BPE
+as the header says, and a dialect that is not known here is reported.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.gguf.sentencepiece import describe_gemma4, describe_sentencepiece
 from moa_shared.programs.garbage import collector_paused
 from moa_shared.programs.progress import Progress
 from moa_shared.sandbox.tokenizer_files import DEFAULT, WITH_TOOLS
-from moa_shared.tokenization.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
-from moa_shared.tokenization.token_bytes import BYTE_LEVEL, spell_bytes
+from moa_shared.tokenization.bounds import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
+from moa_shared.tokenization.token_bytes import BYTE_LEVEL, SPACE, spell_bytes
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
-_BYTE_PAIRS, _SENTENCEPIECE, _GEMMA_4 = "gpt2", "llama", "gemma4"  # `tokenizer.ggml.model`
-_SPELLED = {_SENTENCEPIECE: describe_sentencepiece, _GEMMA_4: describe_gemma4}  # in letters, not in bytes
-_CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _LLAMA_3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
 # What `tokenizer.ggml.pre` may say: the expression by which text is cut. None: GPT-2's own.
@@ -35,25 +35,23 @@ _SPLITS: dict[str | None, str | None] = {
 }
 # GPT-2's expression after each digit is split off (SmolLM 2, Granite 3, StarCoder).
 _DIGITS_FIRST = ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b")
-# Dialects whose texts begin with BOS where the header does not say; so do all SentencePiece vocabularies (llama.cpp).
+# Dialects whose texts begin with BOS where the header does not say (so do all SentencePiece vocabularies, llama.cpp),
+# and in which a word that is a token is not made by merges.
 _BEGIN_WITH_BOS = (*_LLAMA_3, "tekken")
-_WHOLE_WORDS = _BEGIN_WITH_BOS  # a word that is a token is not made by merges
-_CONFIG = "tokenizer_config.json"
+_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+_TEXT = (
+    {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+)  # fmt: skip
 
 
 @collector_paused()
 def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
-    """Write the tokenizer's files into `folder`.
-
-    Raises:
-        ModelSourceError: no vocabulary, one that makes no sense, or one of a kind that cannot be read here.
-    """
+    """Write the tokenizer's files into `folder`."""
     kind = check_vocabulary(header)
     tokens = header.texts("tokenizer.ggml.tokens")
     named = {key: header.token_id(name) for key, name in _SPECIAL.items()}
     try:
-        content = _SPELLED[kind](header) if kind in _SPELLED else _describe(header, progress)
-        content = {"version": "1.0", "added_tokens": _added_tokens(header)} | content
+        content = {"version": "1.0", "added_tokens": _added_tokens(header), **_KINDS[kind](header, progress)}
         described = JsonTokenizer(json.dumps(content, ensure_ascii=False))
         (folder / "tokenizer.json").write_text(described.text, "utf-8")
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
@@ -62,7 +60,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
             f"The vocabulary of the GGUF file {header.path} makes no sense ({error}).", hint=DAMAGED
         ) from error
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
-    by_dialect = kind in _SPELLED or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
+    by_dialect = kind != "gpt2" or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
     said = header.flag("tokenizer.ggml.add_bos_token")
     config["add_bos_token"] = by_dialect if said is None else said
     template, with_tools = (header.text(f"tokenizer.chat_template{each}") for each in ("", f".{WITH_TOOLS}"))
@@ -71,17 +69,13 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
         config["chat_template"] = [{"name": name, "template": text} for name, text in templates.items()]
     elif template:
         (folder / "chat_template.jinja").write_text(template, "utf-8")
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def check_vocabulary(header: GgufHeader) -> str:
-    """The kind of a vocabulary, from a header that may lack its arrays.
-
-    Raises:
-        ModelSourceError: one that cannot be read here.
-    """
+    """The kind of a vocabulary, from a header that may lack its arrays."""
     kind = header.text("tokenizer.ggml.model")
-    if kind is None or kind not in (_BYTE_PAIRS, *_SPELLED):
+    if kind is None or kind not in _KINDS:
         raise ModelSourceError(
             f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
             hint="Use the same model as a folder of safetensors or a hub id.",
@@ -105,51 +99,100 @@ def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: entry["id"])
 
 
-def _describe(header: GgufHeader, progress: Progress) -> dict[str, Any]:
-    """What tokenizer.json says of a byte-level vocabulary, but for added tokens."""
-    tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
-    kinds = header.integers("tokenizer.ggml.token_type") or [1] * len(tokens)
-    if not tokens or not merges or len(kinds) != len(tokens):
+def _describe_bytes(header: GgufHeader, progress: Progress) -> dict[str, Any]:
+    tokens, merges = header.texts("tokenizer.ggml.tokens"), _merges(header)
+    kinds = header.integers("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if len(kinds) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(merges)} merges")
     whole = {index for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
     vocabulary = {token if index in whole else _spell(token): index for index, token in enumerate(tokens)}
     dialect = header.text("tokenizer.ggml.pre")
-    model = {
-        "type": "BPE", "ignore_merges": dialect in _WHOLE_WORDS, "vocab": vocabulary,
-        "merges": [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)],
-    }  # fmt: skip
-    return {
-        "normalizer": None,
-        "pre_tokenizer": _pre_tokenizer(dialect, progress),
-        "decoder": _byte_level(use_regex=True),
-        "model": model,
-    }
-
-
-def _pre_tokenizer(dialect: str | None, progress: Progress) -> dict[str, Any]:
+    first: dict[str, Any] | None = None
     if dialect in _DIGITS_FIRST:  # without it "\n\n1" loses its double newline token
-        first: dict[str, Any] = {"type": "Digits", "individual_digits": True}
-        return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex=True)]}
-    split = _SPLITS.get(dialect)
-    if split is not None:
+        first = {"type": "Digits", "individual_digits": True}
+    elif (split := _SPLITS.get(dialect)) is not None:
         first = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
-        return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex=False)]}
-    if dialect not in _SPLITS:
+    elif dialect not in _SPLITS:
         progress.note(
             f"The tokenizer dialect {dialect!r} of this GGUF file is not known here: text may be cut"
             " into tokens a little differently than the model was trained on."
         )
-    return _byte_level(use_regex=True)
+    last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    own = {**last, "use_regex": first is None or first["type"] == "Digits"}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": own if first is None else {"type": "Sequence", "pretokenizers": [first, own]},
+        "decoder": last,
+        "model": {
+            "type": "BPE",
+            "ignore_merges": dialect in _BEGIN_WITH_BOS,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
 
 
-def _byte_level(*, use_regex: bool) -> dict[str, Any]:
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+def _merges(header: GgufHeader) -> list[tuple[str, str]]:
+    tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
+    if not tokens or not merges:
+        raise ValueError(f"{len(tokens)} tokens, {len(merges)} merges")
+    return [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
 
 
 def _spell(token: str) -> str:
     """A token in the byte alphabet; most are in it already."""
-    if token.isascii() and token.isprintable() and " " not in token:
-        return token
-    if set(token) <= BYTE_LEVEL.keys():
+    if (token.isascii() and token.isprintable() and " " not in token) or set(token) <= BYTE_LEVEL.keys():
         return token
     return spell_bytes(token)
+
+
+def _describe_sentencepiece(header: GgufHeader, _: Progress) -> dict[str, Any]:
+    tokens, scores = header.texts("tokenizer.ggml.tokens"), header.reals("tokenizer.ggml.scores")
+    kinds = header.integers("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if not tokens or not len(scores) == len(kinds) == len(tokens):
+        raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(scores)} scores")
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    joined = [index for index, kind in enumerate(kinds) if kind == _NORMAL and len(tokens[index]) > 1]
+    joined.sort(key=lambda index: -scores[index])
+    merges = [pair for index in joined for pair in _ways(tokens[index], vocabulary)]
+    prefixed = header.flag("tokenizer.ggml.add_space_prefix") is not False
+    prepended = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, _SPACES]}
+    decoders = [*_TEXT, *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefixed else [])]
+    return {
+        "normalizer": prepended if prefixed else _SPACES,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _byte_pairs(header, merges),
+    }
+
+
+def _ways(token: str, vocabulary: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """The pairs of tokens that make a token when joined, the likeliest first."""
+    pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
+    known = [pair for pair in pairs if pair[0] in vocabulary and pair[1] in vocabulary]
+    yield from sorted(known, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]])) if len(known) > 1 else known
+
+
+def _describe_gemma4(header: GgufHeader, _: Progress) -> dict[str, Any]:
+    lines = {"type": "Split", "pattern": {"Regex": r"[^\n]+|\n+"}, "behavior": "Isolated", "invert": False}
+    return {
+        "normalizer": _SPACES,
+        "pre_tokenizer": lines,
+        "decoder": {"type": "Sequence", "decoders": list(_TEXT)},
+        "model": _byte_pairs(header, _merges(header)),
+    }
+
+
+def _byte_pairs(header: GgufHeader, merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    tokens, unknown = header.texts("tokenizer.ggml.tokens"), header.token_id("unknown")
+    return {
+        "type": "BPE",
+        "unk_token": tokens[unknown] if unknown is not None else None,
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "vocab": {token: index for index, token in enumerate(tokens)},
+        "merges": merges,
+    }
+
+
+_KINDS = {"gpt2": _describe_bytes, "llama": _describe_sentencepiece, "gemma4": _describe_gemma4}

@@ -1,6 +1,7 @@
-"""What layers of one model may differ in: heads, width of the MLP, and whose keys and values they read. Pure.
+"""What layers of one model may differ in: windows, heads, the MLP's width or its experts, whose keys they read. Pure.
 
-Only Gemma 4's differ; the keys are those of its config.json. Invariant: what passes `mistake_in_sizes` has sizes.
+The keys are those of config.json. Heads and widths differ in Gemma 4 only. Invariant: what passes `mistake_in_sizes`
+and `mistake_in_mixture` has sizes and experts.
 """
 
 from __future__ import annotations
@@ -10,57 +11,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa_kernels import Heads
+from moa_kernels.transformer.experts import MOST_EXPERTS
 
-from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.families import FAMILIES, Family, Mixture
+from moa_shared.models.gguf.keys import FULL, SLIDING
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+Config = Mapping[str, Any]
 _WHOLE_QWEN_LAYERS = 28  # that see all positions, where max_window_layers does not say
 _BY_LAYER = {"head_dim", "num_key_value_heads"}  # what `per_layer_config` may say of a layer
-_SWITCHES = ("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block")
 _EMBEDDING = "hidden_size_per_layer_input"
-_EMBEDDING_DEFAULTS = {"gemma4_text": 256}  # where config.json does not have the key
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """One layer's.
+    """One layer's."""
 
-    Args:
-        heads: of its keys and values.
-        inner: width of its MLP.
-        reads_layer: the earlier layer whose keys and values it reads; None: it has its own.
-        keys_are_values: values are the keys, before their norm and turn.
-    """
-
-    heads: Heads
-    inner: int
-    reads_layer: int | None = None
-    keys_are_values: bool = False
+    heads: Heads  # of its keys and values
+    inner: int  # width of its MLP
+    reads_layer: int | None = None  # the earlier layer whose keys and values it reads; None: it has its own
+    keys_are_values: bool = False  # values are the keys, before their norm and turn
 
 
-def layer_kinds(config: Mapping[str, Any], description: Description) -> list[str]:
+def with_defaults(config: Config, family: Family) -> dict[str, Any]:
+    """A config.json with what its family lets it leave out."""
+    return {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
+
+
+def layer_kinds(config: Config, family: Family) -> list[str]:
     """Which layers see a window.
 
     Args:
         config: with the family's defaults.
     """
-    count, every = int(config["num_hidden_layers"]), description.window_every
+    count, every = int(config["num_hidden_layers"]), family.window_every
     if config.get("layer_types"):
         kinds = list(config["layer_types"])
     elif config.get("use_sliding_window") and every is None and config.get("sliding_window"):  # Qwen's keys
-        first = 0 if description.mixture is not None else int(config.get("max_window_layers", _WHOLE_QWEN_LAYERS))
+        first = 0 if family.mixture is not None else int(config.get("max_window_layers", _WHOLE_QWEN_LAYERS))
         return [SLIDING if layer >= first else FULL for layer in range(count)]
     elif every is None or not config.get("sliding_window"):
         return [FULL] * count
     else:
         every = int(config.get("sliding_window_pattern", every))
         kinds = [SLIDING if not every or layer % every else FULL for layer in range(1, count + 1)]
-    if description.layers_differ:  # as transformers has it, whatever the configuration says
+    if family.layers_differ:  # as transformers has it, whatever the configuration says
         kinds[-1] = FULL
     return kinds
 
 
-def sizes_of(config: Mapping[str, Any], description: Description, kinds: Sequence[str]) -> list[LayerSizes]:
+def sizes_of(config: Config, family: Family, kinds: Sequence[str]) -> list[LayerSizes]:
     """The sizes of all layers.
 
     Args:
@@ -70,7 +69,7 @@ def sizes_of(config: Mapping[str, Any], description: Description, kinds: Sequenc
     heads, inner = int(config["num_attention_heads"]), int(config.get("intermediate_size") or 0)
     count = int(config.get("num_key_value_heads") or heads)
     usual = Heads(count, int(config.get("head_dim") or int(config["hidden_size"]) // heads))
-    if not description.layers_differ:
+    if not family.layers_differ:
         return [LayerSizes(usual, inner)] * len(kinds)
     same, shared = bool(config.get("attention_k_eq_v")), int(config.get("num_kv_shared_layers") or 0)
     whole = Heads(
@@ -92,80 +91,75 @@ def sizes_of(config: Mapping[str, Any], description: Description, kinds: Sequenc
     return sizes
 
 
-def whole_rotary(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers' `rope_parameters`; where kinds of layers have their own, of those that see everything."""
-    return dict(parameters.get(FULL, parameters))
+def _all_sizes(config: Config, family: Family) -> list[LayerSizes]:
+    config = with_defaults(config, family)
+    return sizes_of(config, family, layer_kinds(config, family))
 
 
-def cached_heads(config: Mapping[str, Any]) -> list[Heads]:
+def cached_heads(config: Config) -> list[Heads]:
     """The heads of each layer that has keys and values of its own: what a cache of the model keeps.
 
     Args:
         config: the content of config.json, of a family that is served.
     """
-    description = FAMILIES[str(config.get("model_type") or "llama")]
-    config = with_defaults(config, description)
-    sizes = sizes_of(config, description, layer_kinds(config, description))
-    return [each.heads for each in sizes if each.reads_layer is None]
+    family = FAMILIES[str(config.get("model_type") or "llama")]
+    return [each.heads for each in _all_sizes(config, family) if each.reads_layer is None]
 
 
-def kv_width(config: Mapping[str, Any]) -> int:
+def kv_width(config: Config) -> int:
     """Numbers of one token's keys and values in the widest layer."""
     return max(heads.width for heads in cached_heads(config))
 
 
-def unread_tensors(config: Mapping[str, Any]) -> frozenset[str]:
+def kv_width_if_differing(config: Config) -> int:
+    """`kv_width` where layers differ in it; 0: all have that of the heads that config.json names."""
+    return kv_width(config) if FAMILIES[str(config.get("model_type") or "llama")].layers_differ else 0
+
+
+def unread_tensors(config: Config) -> frozenset[str]:
     """What files may have of layers that read the keys and values of others, though nothing computes with it."""
-    description = FAMILIES.get(str(config.get("model_type")))
-    if description is None or not description.layers_differ:
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None or not family.layers_differ:
         return frozenset()
-    config = with_defaults(config, description)
-    sizes = sizes_of(config, description, layer_kinds(config, description))
     return frozenset(
         f"model.layers.{layer}.self_attn.{module}.weight"
-        for layer, each in enumerate(sizes)
+        for layer, each in enumerate(_all_sizes(config, family))
         if each.reads_layer is not None
         for module in ("k_proj", "v_proj", "k_norm")
     )
 
 
-def kv_width_if_differing(config: Mapping[str, Any]) -> int:
-    """`kv_width` where layers differ in it; 0: all have that of the heads that config.json names."""
-    description = FAMILIES[str(config.get("model_type") or "llama")]
-    return kv_width(config) if description.layers_differ else 0
+def whole_rotary(parameters: Config) -> dict[str, Any]:
+    """transformers' `rope_parameters`; where kinds of layers have their own, of those that see everything."""
+    return dict(parameters.get(FULL, parameters))
 
 
-def with_defaults(config: Mapping[str, Any], description: Description) -> dict[str, Any]:
-    """A config.json with what its family lets it leave out."""
-    return {**description.defaults, **{key: value for key, value in config.items() if value is not None}}
-
-
-def embedding_width(config: Mapping[str, Any], description: Description) -> int:
+def embedding_width(config: Config, family: Family) -> int:
     """The width of the layers' own embeddings; 0: they have none.
 
     Args:
         config: as its file has it.
     """
-    default = _EMBEDDING_DEFAULTS.get(str(config.get("model_type")), 0)
-    return int(config.get(_EMBEDDING, default) or 0) if description.layers_differ else 0
+    default = 256 if config.get("model_type") == "gemma4_text" else 0  # where config.json does not have the key
+    return int(config.get(_EMBEDDING, default) or 0) if family.layers_differ else 0
 
 
-def mistake_in_sizes(config: Mapping[str, Any], description: Description, most_size: int) -> str | None:
+def mistake_in_sizes(config: Config, family: Family, most_size: int) -> str | None:
     """What makes no sense of what layers differ in, or is not computed; None: nothing.
 
     Args:
         config: as its file has it, with layer types and sizes that make sense.
     """
-    if not description.layers_differ:
+    if not family.layers_differ:
         return None
-    width = embedding_width(config, description) if type(config.get(_EMBEDDING, 0)) in (int, type(None)) else -1
-    config = with_defaults(config, description)
+    width = embedding_width(config, family) if type(config.get(_EMBEDDING, 0)) in (int, type(None)) else -1
+    config = with_defaults(config, family)
     count, vocabulary = int(config["num_hidden_layers"]), config["vocab_size"]
     for key in ("global_head_dim", "num_global_key_value_heads", "vocab_size_per_layer_input"):
         value = config.get(key, 2)
         if type(value) is not int or not 0 < value <= most_size:
             return f"{key} = {value!r}"
-    for key in _SWITCHES:
+    for key in ("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"):
         if not isinstance(config.get(key, False), bool):
             return f"{key} = {config[key]!r}"
     if config.get("attn_logit_softcapping"):  # which transformers does not compute either
@@ -177,14 +171,14 @@ def mistake_in_sizes(config: Mapping[str, Any], description: Description, most_s
     by_layer = config.get("per_layer_config")
     if by_layer is not None and not _is_by_layer(by_layer, count, most_size):
         return f"per_layer_config = {by_layer!r}"
-    kinds, shared = layer_kinds(config, description), config.get("num_kv_shared_layers", 0)
+    kinds, shared = layer_kinds(config, family), config.get("num_kv_shared_layers", 0)
     if (
         type(shared) is not int
         or not 0 <= shared < count
         or set(kinds[count - shared :]) - set(kinds[: count - shared])
     ):
         return f"num_kv_shared_layers = {shared!r} for the layers {kinds}"
-    sizes, heads = sizes_of(config, description, kinds), int(config["num_attention_heads"])
+    sizes, heads = sizes_of(config, family, kinds), int(config["num_attention_heads"])
     for layer, each in enumerate(sizes):
         if heads % each.heads.number or each.heads.dim % 2:
             return f"{heads} query heads over {each.heads.number} heads of {each.heads.dim} numbers in layer {layer}"
@@ -194,7 +188,6 @@ def mistake_in_sizes(config: Mapping[str, Any], description: Description, most_s
 
 
 def _is_by_layer(value: object, layers: int, most_size: int) -> bool:
-    """Whether `per_layer_config` says no more than the heads of layers that are there."""
     if not isinstance(value, Mapping):
         return False
     numbers = {str(layer) for layer in range(layers)}
@@ -205,3 +198,67 @@ def _is_by_layer(value: object, layers: int, most_size: int) -> bool:
         and all(type(size) is int and 0 < size <= most_size for size in said.values())
         for number, said in value.items()
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MixturePlan:
+    """The experts of one layer."""
+
+    count: int  # how many there are
+    inner: int  # the width of each
+    chosen: int  # how many a row has
+    weighs_all: bool  # weights are a softmax over all scores, else over those of the chosen
+    beside: bool = False  # an MLP stands beside them
+
+
+def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None:
+    """The plan of a layer's experts; None: it has an MLP like dense models.
+
+    Args:
+        config: with the family's defaults.
+        layer: counted from 0.
+    """
+    mixture = family.mixture
+    if mixture is None or not is_on(config, mixture):
+        return None
+    if layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % int(config.get("decoder_sparse_step") or 1):
+        return None
+    weighs_all = not (mixture.weighs_chosen or config.get("norm_topk_prob"))
+    count, chosen = int(config[_count_key(config)]), int(config[mixture.chosen])
+    return MixturePlan(count, int(config[mixture.inner]), chosen, weighs_all, mixture.beside)
+
+
+def is_on(config: Config, mixture: Mixture) -> bool:
+    """Whether a model of a family with experts has any."""
+    return not mixture.switch or bool(config.get(mixture.switch))
+
+
+def mistake_in_mixture(config: Config, family: Family, most_size: int) -> str | None:
+    """What makes no sense of the configuration's experts, or is not computed; None: nothing.
+
+    Args:
+        config: as its file has it.
+    """
+    mixture = family.mixture
+    if mixture is None or not is_on(config, mixture):
+        return None
+    config = {**family.defaults, **config}
+    count_key = _count_key(config)
+    most = MOST_EXPERTS
+    for key in (count_key, mixture.chosen, mixture.inner, "decoder_sparse_step"):
+        value = config.get(key, 1 if key == "decoder_sparse_step" else None)
+        if type(value) is not int or not 0 < value <= most:
+            return f"{key} = {value!r}, expected a whole number from 1 to {most}"
+        most = value if key == count_key else most_size
+    dense = config.get("mlp_only_layers")
+    if dense is not None and (not isinstance(dense, list) or any(type(layer) is not int for layer in dense)):
+        return f"mlp_only_layers = {dense!r}"
+    for key in ("clip_qkv", "swiglu_alpha", "swiglu_limit"):
+        value = config.get(key)
+        if value is not None and (type(value) not in (int, float) or not 0 < value < 1e6):
+            return f"{key} = {value!r}"
+    return None
+
+
+def _count_key(config: Config) -> str:
+    return next((key for key in ("num_experts", "num_local_experts") if config.get(key) is not None), "num_experts")

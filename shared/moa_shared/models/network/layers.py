@@ -1,7 +1,8 @@
-"""Decoder layers of the families for the kernels, from weights by their Hugging Face names."""
+"""Decoder layers of the families for the kernels, from weights by their Hugging Face names. State: weights only."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,11 +19,13 @@ from moa_kernels import (
     QuantisedMatrix,
     StackShape,
     Tiles,
+    norm,
 )
 
-from moa_shared.models.network.description import FAMILIES, Description
-from moa_shared.models.network.mixture import MixturePlan
+from moa_shared.models.families import FAMILIES, Family
+from moa_shared.models.network.layer_sizes import MixturePlan
 from moa_shared.models.network.plan import LayerPlan, plan_of
+from moa_shared.models.weights.weights import LAYER_EMBEDDINGS, LAYER_PROJECTION, LAYER_PROJECTION_NORM
 
 Rows = npt.NDArray[np.float32]
 Matrix = QuantisedMatrix | Tiles | Rows
@@ -68,7 +71,7 @@ def read_layer(
     *,
     reads_memory: bool = False,
     input_norm: bool = True,
-    description: Description = _LLAMA,
+    family: Family = _LLAMA,
     plan: LayerPlan | None = None,
 ) -> Layer:
     """One decoder layer, with biases (Qwen2) and norms of queries and keys (Qwen3) where it has them.
@@ -77,25 +80,22 @@ def read_layer(
         prefix: of its tensors' names.
         reads_memory: keys and values come from elsewhere: only queries are projected.
         input_norm: false: the layer has none before attention (EAGLE's).
-        description: of the layer's family.
+        family: of the layer's family.
         plan: of this layer; None: it sees all positions, and is turned by the stack's first angles.
-
-    Raises:
-        KernelError: weights that the kernels do not take; it names them.
     """
     plan = plan or LayerPlan()
-    parts = _Parts(weights, prefix, make_linear, description, frozenset(weights.names()))
-    sizes, norms, mixture = plan.sizes, description.norms, plan.mixture
+    parts = _Parts(weights, prefix, make_linear, family, frozenset(weights.names()))
+    sizes, norms, mixture = plan.sizes, family.norms, plan.mixture
     has_keys = not reads_memory and (sizes is None or sizes.reads_layer is None)
     keys_are_values = sizes is not None and sizes.keys_are_values
-    parts.require([each for each in description.needed if has_keys or each != _KEY_NORM])
+    parts.require([each for each in family.needed if has_keys or each != _KEY_NORM])
     dense, out = mixture is None or mixture.beside, parts.linear("self_attn.o_proj")
-    gate_up = ["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"]
+    gate_up = ["mlp.gate_up_proj"] if family.fused else ["mlp.gate_proj", "mlp.up_proj"]
     projected = [f"self_attn.{each}_proj" for each in ("q" if not has_keys else "qk" if keys_are_values else "qkv")]
     scalar = parts.vector("layer_scalar")
     return Layer(
         attention_norm=parts.norm(norms.attention) if input_norm else None,
-        qkv=parts.linear(*(["self_attn.qkv_proj"] if description.fused else projected)),
+        qkv=parts.linear(*(["self_attn.qkv_proj"] if family.fused else projected)),
         out=out,
         mlp_norm=parts.norm(norms.mlp),
         gate_up=parts.linear(*gate_up) if dense else None,
@@ -111,7 +111,7 @@ def read_layer(
         beside=parts.beside() if mixture is not None and mixture.beside else None,
         heads=None if sizes is None else sizes.heads,
         inner=None if sizes is None else sizes.inner,
-        value_norm=np.ones(sizes.heads.dim, np.float32) if sizes and description.value_norm and has_keys else None,
+        value_norm=np.ones(sizes.heads.dim, np.float32) if sizes and family.value_norm and has_keys else None,
         keys_are_values=keys_are_values,
         reads_layer=None if sizes is None else sizes.reads_layer,
         embedding=parts.embedding() if plan.embeds else None,
@@ -121,12 +121,10 @@ def read_layer(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of one layer, by the names of their modules."""
-
     weights: Weights
     prefix: str
     make_linear: MakeLinear
-    description: Description
+    family: Family
     names: frozenset[str]
 
     def require(self, tensors: Sequence[str]) -> None:
@@ -135,7 +133,6 @@ class _Parts:
             raise KernelError(f"{self.prefix} lacks {', '.join(missing)}.")
 
     def vector(self, name: str) -> Rows | None:
-        """A tensor that it may have."""
         full = f"{self.prefix}.{name}"
         return self.weights.array(full) if full in self.names else None
 
@@ -143,14 +140,13 @@ class _Parts:
         return None if module is None else self.needed_norm(module)
 
     def needed_norm(self, module: str) -> Rows:
-        return offset_norm(self.weights.array(f"{self.prefix}.{module}.weight"), self.description)
+        return offset_norm(self.weights.array(f"{self.prefix}.{module}.weight"), self.family)
 
     def head_norm(self, name: str) -> Rows | None:
         found = self.vector(f"self_attn.{name}.weight")
-        return None if found is None else offset_norm(found, self.description)
+        return None if found is None else offset_norm(found, self.family)
 
     def linear(self, *modules: str) -> Linear:
-        """One product of modules with the same input."""
         matrices = [read_matrix(self.weights, f"{self.prefix}.{module}.weight") for module in modules]
         biases = [self.vector(f"{module}.bias") for module in modules]
         bias = None
@@ -188,7 +184,6 @@ class _Parts:
             raise KernelError(f"{self.prefix}.mlp: {error}") from error
 
     def beside(self) -> BesideNorms:
-        """Gemma 4's, whose router reads rows that are normed and scaled."""
         self.require(["mlp.gate.scale", "mlp.gate.expert_scale"])
         scale = self.weights.array(f"{self.prefix}.mlp.gate.scale")
         return BesideNorms(
@@ -203,15 +198,47 @@ class _Parts:
         return LayerEmbedding(gate, out, self.needed_norm("post_per_layer_input_norm"))
 
 
-def offset_norm(weight: Rows, description: Description) -> Rows:
+def offset_norm(weight: Rows, family: Family) -> Rows:
     """A norm's weights as they are multiplied by."""
-    return weight + np.float32(description.norm_offset) if description.norm_offset else weight
+    return weight + np.float32(family.norm_offset) if family.norm_offset else weight
 
 
 def stack_shape(config: Mapping[str, Any]) -> StackShape:
-    """Sizes of a model's decoder layers, from its config.json.
-
-    Raises:
-        KernelError: what the kernels do not compute.
-    """
+    """Sizes of a model's decoder layers, from its config.json."""
     return plan_of(config).shape
+
+
+class LayerEmbeddings:
+    """The embeddings of all layers.
+
+    Args:
+        width: of one layer's.
+    """
+
+    def __init__(self, weights: Weights, make_linear: MakeLinear, layers: int, width: int, eps: float) -> None:
+        self._weights, self._width, self._eps = weights, width, eps
+        self._kept: npt.NDArray[np.int64] = np.arange(layers)
+        for name in (LAYER_EMBEDDINGS, LAYER_PROJECTION):
+            outputs = weights.shape(name)[1 if name == LAYER_EMBEDDINGS else 0]
+            if outputs != layers * width:
+                raise KernelError(f"{name} has {outputs} numbers for {layers} layers, expected {layers * width}.")
+        self._projection: Linear = make_linear([read_matrix(weights, LAYER_PROJECTION)], None)
+        self._norm = weights.array(LAYER_PROJECTION_NORM)
+        if self._norm.shape != (width,):
+            raise KernelError(f"{LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
+
+    def of_layers(self, kept: Sequence[int]) -> LayerEmbeddings:
+        """The embeddings of some layers, over the same weights."""
+        chosen = copy.copy(self)
+        chosen._kept = self._kept[list(kept)]
+        return chosen
+
+    def __call__(self, tokens: Sequence[int], entering: Rows) -> Rows:
+        """[rows, layers, width] of tokens, and the rows that enter the first layer."""
+        size = (len(tokens), -1, self._width)
+        own = self._weights.rows(LAYER_EMBEDDINGS, tokens).reshape(size)[:, self._kept]
+        projected = self._projection(entering) * np.float32(self._projection.inputs**-0.5)
+        projected = projected.reshape(size)[:, self._kept].reshape(-1, self._width)
+        normed = norm(projected, self._norm, self._eps).reshape(own.shape)
+        added: Rows = (normed + own * np.float32(self._width**0.5)) * np.float32(0.5**0.5)
+        return added

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, norm
 
-from moa_shared.models.network.embeddings import LayerEmbeddings
-from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
+from moa_shared.models.network.layers import LayerEmbeddings, Rows, Weights, offset_norm, read_layer, read_matrix
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
@@ -25,17 +24,11 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, slots=True)
 class NetworkOutput:
-    """The result of one forward.
+    """The result of one forward."""
 
-    Attributes:
-        logits: [rows asked, vocab] float32.
-        hidden: [rows asked, hidden size] float32, after the final norm.
-        states: [rows, hidden size] float32 entering each layer asked for.
-    """
-
-    logits: Rows
-    hidden: Rows
-    states: Mapping[int, Rows]
+    logits: Rows  # [rows asked, vocab] float32
+    hidden: Rows  # [rows asked, hidden size] float32, after the final norm
+    states: Mapping[int, Rows]  # [rows, hidden size] float32 entering each layer asked for
 
 
 class Network:
@@ -46,9 +39,6 @@ class Network:
         config: the content of its config.json.
         plain: float32 weights and activations (the reference; slow).
         context: the most positions that texts will have; 0: as many as the model was made for.
-
-    Raises:
-        ModelSourceError: what the kernels do not compute, by name.
     """
 
     def __init__(
@@ -68,7 +58,7 @@ class Network:
                 layers = []
                 for index, each in enumerate(plan.layers):
                     prefix = f"model.layers.{index}"
-                    layers.append(read_layer(weights, prefix, make_linear, description=plan.description, plan=each))
+                    layers.append(read_layer(weights, prefix, make_linear, family=plan.family, plan=each))
                     task.advance(1)
                 self.stack = Stack(plan.shape, layers, plan.rotaries)
                 width, eps = plan.shape.embedding, plan.shape.eps
@@ -78,7 +68,7 @@ class Network:
             except KernelError as error:
                 raise unsupported(error, config) from error
         self._weights = weights
-        self._norm = offset_norm(weights.array(FINAL_NORM), plan.description)
+        self._norm = offset_norm(weights.array(FINAL_NORM), plan.family)
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, kv: str = F16) -> Cache:
@@ -133,9 +123,6 @@ class Network:
             tokens: of all rows, checked by the caller.
             logits_for: rows whose logits and hidden state are wanted.
             state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
-
-        Raises:
-            MemoryError: no room for the caches or the forward.
         """
         x, states = self.hidden(tokens, segments, state_layers)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])

@@ -14,17 +14,17 @@ from moa_kernels import KernelError, Rotary, StackShape, cap
 from moa_kernels.blocks import Rows
 from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
-from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.families import FAMILIES, Family
+from moa_shared.models.gguf.keys import FULL, SLIDING
 from moa_shared.models.network.layer_sizes import (
-    FULL,
-    SLIDING,
     LayerSizes,
+    MixturePlan,
     embedding_width,
     layer_kinds,
+    mixture_of,
     sizes_of,
     with_defaults,
 )
-from moa_shared.models.network.mixture import MixturePlan, mixture_of
 
 _ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
 Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the numbers of a head
@@ -32,40 +32,26 @@ Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What one layer does.
+    """What one layer does."""
 
-    Args:
-        window: how many positions it sees; 0: all.
-        rotary: which of the plan's angles turn it; None: none.
-        sizes: what it has of its own; None: those of the plan's shape.
-        embeds: it adds an embedding of its own.
-    """
-
-    window: int = 0
-    rotary: int | None = 0
+    window: int = 0  # how many positions it sees; 0: all
+    rotary: int | None = 0  # which of the plan's angles turn it; None: none
     mixture: MixturePlan | None = None
-    sizes: LayerSizes | None = None
-    embeds: bool = False
+    sizes: LayerSizes | None = None  # what it has of its own; None: those of the plan's shape
+    embeds: bool = False  # it adds an embedding of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model's computation.
+    """A model's computation."""
 
-    Args:
-        layers: one for each.
-        embedding_scale: of what enters the first layer.
-        logits_scale: of the head's output.
-        logits_cap: logits become cap tanh(logit / cap); 0: they stay.
-    """
-
-    description: Description
+    family: Family
     shape: StackShape
     rotaries: tuple[Rotary, ...]
-    layers: tuple[LayerPlan, ...]
-    embedding_scale: float = 1.0
-    logits_scale: float = 1.0
-    logits_cap: float = 0.0
+    layers: tuple[LayerPlan, ...]  # one for each
+    embedding_scale: float = 1.0  # of what enters the first layer
+    logits_scale: float = 1.0  # of the head's output
+    logits_cap: float = 0.0  # logits become cap tanh(logit / cap); 0: they stay
 
     def why_not_alone(self, first: int) -> str:
         """Why a device cannot run the layers from `first` on from the rows that enter them; empty: it can."""
@@ -92,54 +78,53 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     Raises:
         KernelError: what the kernels do not compute.
     """
-    family = str(config.get("model_type") or "llama")
-    description = FAMILIES[family]
-    embedding = embedding_width(config, description)
-    config = with_defaults(config, description)
-    kinds = layer_kinds(config, description)
-    sizes = sizes_of(config, description, kinds)
+    family = FAMILIES[str(config.get("model_type") or "llama")]
+    embedding = embedding_width(config, family)
+    config = with_defaults(config, family)
+    kinds = layer_kinds(config, family)
+    sizes = sizes_of(config, family, kinds)
     angles = [(kind, each.heads.dim) for kind, each in zip(kinds, sizes, strict=True)]
-    shape, rotaries = _shape(config, description, embedding), _rotaries(config, angles, context)
-    turned = _turned_layers(config, description)
+    shape, rotaries = _shape(config, family, embedding), _rotaries(config, angles, context)
+    turned = _turned_layers(config, family)
     window = int(config["sliding_window"]) if SLIDING in kinds else 0
     kind_numbers = {kind: number for number, kind in enumerate(rotaries)}
     layers = tuple(
         LayerPlan(
             window if kind == SLIDING else 0,
             (kind_numbers.get((kind, each.heads.dim), 0) if turns else None),
-            mixture_of(config, description, layer),
-            each if description.layers_differ else None,
+            mixture_of(config, family, layer),
+            each if family.layers_differ else None,
             embedding > 0,
         )
         for layer, (kind, turns, each) in enumerate(zip(kinds, turned, sizes, strict=True))
     )
     return Plan(
-        description,
+        family,
         shape,
         tuple(rotaries.values()),
         layers,
         float(np.sqrt(np.float32(shape.hidden)))
-        if description.scales_embeddings
+        if family.scales_embeddings
         else float(config.get("embedding_multiplier", 1.0)),
         1.0 / float(config.get("logits_scaling", 1.0)),
         float(config.get("final_logit_softcapping", 0.0)),
     )
 
 
-def _shape(config: Mapping[str, Any], description: Description, embedding: int) -> StackShape:
+def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackShape:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     given = config.get("hidden_activation") or config.get("hidden_act")
-    activation = description.activation if given is None else _ACTIVATIONS.get(str(given))
-    if activation == SILU and description.activation == CLAMPED_SWIGLU:
+    activation = family.activation if given is None else _ACTIVATIONS.get(str(given))
+    if activation == SILU and family.activation == CLAMPED_SWIGLU:
         activation = CLAMPED_SWIGLU  # which gpt-oss's config.json calls silu
-    if activation != description.activation:
+    if activation != family.activation:
         raise KernelError(f"The activation {given!r} is not computed by the kernels.")
     if "rms_norm_eps" not in config:
         raise KernelError("The configuration does not set rms_norm_eps.")
     scale = float(config.get("attention_multiplier", 0.0))
-    if description.score_scale:
-        scale = description.score_scale
-    elif description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
+    if family.score_scale:
+        scale = family.score_scale
+    elif family.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
         scale = float(config["query_pre_attn_scalar"]) ** -0.5
     return StackShape(
         hidden=hidden,
@@ -159,8 +144,8 @@ def _shape(config: Mapping[str, Any], description: Description, embedding: int) 
     )
 
 
-def _turned_layers(config: Mapping[str, Any], description: Description) -> list[bool]:
-    count, every = int(config["num_hidden_layers"]), description.no_rotary_every
+def _turned_layers(config: Mapping[str, Any], family: Family) -> list[bool]:
+    count, every = int(config["num_hidden_layers"]), family.no_rotary_every
     if not every:
         return [True] * count
     every = int(config.get("no_rope_layer_interval", every))

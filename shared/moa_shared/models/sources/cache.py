@@ -39,12 +39,8 @@ def cache_root(cache_dir: Path | None = None) -> Path:
 
             cache_dir = Path(platformdirs.user_cache_dir("moa", appauthor=False))
     root = cache_dir.expanduser().absolute()
-    try:
+    with writing(root, "the cache folder"):
         root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(root, None, "the cache folder") from error
-        raise _unwritable(root, error) from error
     return root
 
 
@@ -63,11 +59,7 @@ def require_space(folder: Path, needed: int, purpose: str, hint: str | None = No
 
 @contextmanager
 def locked(entry: Path, progress: Progress | None = None) -> Iterator[None]:
-    """Hold the entry's lock file; another process that wants the same entry waits here, and says so.
-
-    Raises:
-        ConfigError, DiskFullError: there can be no lock file.
-    """
+    """Hold the entry's lock file; another process that wants the same entry waits here, and says so."""
     lock = _lock_file(entry)
     if not _take(lock):
         with (progress or SilentProgress()).task(_waiting_for(entry)):
@@ -95,10 +87,9 @@ async def locked_meanwhile(entry: Path, progress: Progress) -> AsyncIterator[Non
 def is_being_written(entry: Path) -> bool:
     """Whether another process holds the entry's lock."""
     lock = _lock_file(entry)
-    if not _take(lock):
-        return True
-    lock.release()
-    return False
+    if is_free := _take(lock):
+        lock.release()
+    return not is_free
 
 
 def _lock_file(entry: Path) -> filelock.BaseFileLock:
@@ -125,7 +116,7 @@ def _waiting_for(entry: Path) -> str:
 
 
 @contextmanager
-def writing(folder: Path, purpose: str) -> Iterator[None]:
+def writing(folder: Path, purpose: str, needed: int | None = None) -> Iterator[None]:
     """A block that writes into a cache folder.
 
     Raises:
@@ -138,8 +129,11 @@ def writing(folder: Path, purpose: str) -> Iterator[None]:
         raise
     except OSError as error:
         if is_disk_full(error):
-            raise disk_full(folder, None, purpose) from error
-        raise _unwritable(folder, error) from error
+            raise disk_full(folder, needed, purpose) from error
+        raise ConfigError(
+            f"The cache folder {folder} cannot be written: {error.strerror or error}.",
+            hint="Set MOA_CACHE_DIR to a folder that you may write to.",
+        ) from error
 
 
 @contextmanager
@@ -154,12 +148,8 @@ def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
     for left_over in entry.parent.glob(f"{entry.name}.part-*"):  # of a process that was killed; we hold the lock
         shutil.rmtree(left_over, ignore_errors=True)
     require_space(entry.parent, needed, purpose)
-    try:
+    with writing(entry.parent, purpose, needed):
         part = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(entry.parent, needed, purpose) from error
-        raise _unwritable(entry.parent, error) from error
     try:
         yield part
         if entry.exists():
@@ -183,13 +173,5 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def disk_full(folder: Path, needed: int | None, purpose: str) -> DiskFullError:
-    """The error for a disk that ran full while writing."""
     amount = f"; {decimal(needed + SPARE_BYTES)} are needed in all" if needed is not None else ""
     return DiskFullError(f"The disk of {folder} ran full while writing {purpose}{amount}.")
-
-
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"The cache folder {folder} cannot be written: {error.strerror or error}.",
-        hint="Set MOA_CACHE_DIR to a folder that you may write to.",
-    )

@@ -1,7 +1,10 @@
-"""sha256 of files, remembered by the file's identity so that a model is read once, not at every start.
+"""sha256 of files, remembered by the file's identity so that a model is read once, and the manifests of cache entries.
 
-State: small records under `<cache>/hashes`. A record counts only while path, size, modification time and inode are
-the same; anything else means reading the file again. Invariant: a digest returned was computed from the bytes.
+State: small records under `<cache>/hashes`. A record counts only while path, size, modification time and inode are the
+same; anything else means reading the file again. A manifest says what an entry was made from, and size and sha256 of
+each file in it; it is written last, before the entry gets its final name. Invariant: a digest returned was computed
+from the bytes; an entry that is used agrees with its manifest, in sizes at every start and in bytes whenever a file is
+not the very one that was hashed before.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import NotFoundError
+from moa_shared.errors import ChecksumError, NotFoundError
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.text.json_text import parse_json
@@ -55,11 +58,7 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None) ->
 
 
 def canonical_json(value: object) -> bytes:
-    """JSON with one spelling for one value, for hashing.
-
-    Raises:
-        ValueError: a value that is nested too deeply.
-    """
+    """JSON with one spelling for one value, for hashing."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
     except RecursionError:
@@ -88,3 +87,43 @@ def remember(root: Path, key: str, content: dict[str, Any]) -> None:
             partial.write_bytes(json.dumps(content).encode())
     except OSError:
         return  # a record only saves time: on a read-only or full disk the next start computes again
+
+
+MANIFEST = "manifest.json"
+FORMAT = 8  # raise when what an entry holds changes: older entries are then no longer found
+
+
+def write_manifest(folder: Path, target_id: str, source: str) -> None:
+    """Record the files of `folder`, read back from the disk.
+
+    Args:
+        source: identity or fingerprint (hex) of what the entry is made from.
+    """
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": hash_file(path)}
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != MANIFEST
+    }
+    content = {"format": FORMAT, "target_id": target_id, "source": source, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def check_manifest(folder: Path, root: Path, progress: Progress | None = None) -> str:
+    """Check an entry against its manifest and return its target id. Files unchanged since are not read again."""
+    hint = f"Delete {folder}; it is built again at the next start."
+    try:
+        content = parse_json((folder / MANIFEST).read_text("utf-8"))
+        target_id, files = str(content["target_id"]), dict(content["files"])
+        expected = {str(name): (int(record["size"]), str(record["sha256"])) for name, record in files.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ChecksumError(f"The manifest of {folder} cannot be read: {error}.", hint=hint) from error
+    for name, (size, sha256) in expected.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            got = "is missing" if found is None else f"has {found} bytes"
+            raise ChecksumError(f"{path} {got}, expected {size} bytes.", hint=hint)
+        digest = remembered_hash(path, root, progress)
+        if digest != sha256:
+            raise ChecksumError(f"{path} has the sha256 {digest}, expected {sha256}.", hint=hint)
+    return target_id

@@ -1,7 +1,7 @@
 """`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
 
 The fingerprint covers what enters the mathematics: of a folder of safetensors those keys of the configuration and the
-bytes of the weights, of a GGUF model its identity (moa_shared.models.gguf.identity), from which all else is made.
+bytes of the weights, of a GGUF model its identity (moa_shared.models.gguf.entry), from which all else is made.
 Invariant: equal fingerprints mean equal targets.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.description import EARLIEST
-from moa_shared.models.network.family import check_family
+from moa_shared.models.families import EARLIEST
+from moa_shared.models.network.served import check_family
 from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.programs.progress import Progress
@@ -22,62 +22,20 @@ from moa_shared.text.json_text import parse_json
 
 RAW_TEXT_ONLY = "it continues raw text, and answers no chat"  # of a model without a chat template
 # What enters the mathematics. Other keys come and go with transformers' versions and must not change the fingerprint.
-_MATHEMATICS = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
-    "attention_bias",
-    "mlp_bias",
-    "tie_word_embeddings",
+_MATHEMATICS: tuple[str, ...] = (
+    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_theta"),
+    *("rope_scaling", "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings"),
 )
 _MATHEMATICS_OF_LATER_FAMILIES = (
-    "hidden_activation",
-    "layer_types",
-    "sliding_window",
-    "sliding_window_pattern",
-    "rope_local_base_freq",
-    "partial_rotary_factor",
-    "original_max_position_embeddings",
-    "no_rope_layers",
-    "no_rope_layer_interval",
-    "query_pre_attn_scalar",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "embedding_multiplier",
-    "attention_multiplier",
-    "residual_multiplier",
-    "logits_scaling",
-    "num_experts",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "norm_topk_prob",
-    "decoder_sparse_step",
-    "mlp_only_layers",
-    "swiglu_alpha",
-    "swiglu_limit",
-    "attention_k_eq_v",
-    "enable_moe_block",
-    "global_head_dim",
-    "hidden_size_per_layer_input",
-    "num_global_key_value_heads",
-    "num_kv_shared_layers",
-    "per_layer_config",
-    "top_k_experts",
-    "use_double_wide_mlp",
-    "vocab_size_per_layer_input",
-    "clip_qkv",
+    *("hidden_activation", "layer_types", "sliding_window", "sliding_window_pattern", "rope_local_base_freq"),
+    *("partial_rotary_factor", "original_max_position_embeddings", "no_rope_layers", "no_rope_layer_interval"),
+    *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier"),
+    *("attention_multiplier", "residual_multiplier", "logits_scaling", "num_experts", "num_local_experts"),
+    *("num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
+    *("swiglu_alpha", "swiglu_limit", "attention_k_eq_v", "enable_moe_block", "global_head_dim"),
+    *("hidden_size_per_layer_input", "num_global_key_value_heads", "num_kv_shared_layers", "per_layer_config"),
+    *("top_k_experts", "use_double_wide_mlp", "vocab_size_per_layer_input", "clip_qkv"),
 )
 _MATHEMATICS_OF_WINDOWS = ("use_sliding_window", "max_window_layers", "sliding_window", "layer_types")  # Qwen's
 # Models that see, and their text's family.
@@ -88,23 +46,14 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A target's files and identity.
+    """A target's files and identity."""
 
-    Attributes:
-        target_id: its name for people ("SmolLM2-135M-Instruct").
-        folder: holds config.json and the tokenizer.
-        config: the content of config.json.
-        weights: the safetensors files, or the GGUF files.
-        fingerprint: sha256 (hex) over configuration and weights.
-        tokenizer_hash: sha256 (hex) over what maps text to token ids.
-    """
-
-    target_id: str
-    folder: Path
-    config: Mapping[str, Any]
-    weights: tuple[Path, ...]
-    fingerprint: str
-    tokenizer_hash: str
+    target_id: str  # its name for people ("SmolLM2-135M-Instruct")
+    folder: Path  # holds config.json and the tokenizer
+    config: Mapping[str, Any]  # the content of config.json
+    weights: tuple[Path, ...]  # the safetensors files, or the GGUF files
+    fingerprint: str  # sha256 (hex) over configuration and weights
+    tokenizer_hash: str  # sha256 (hex) over what maps text to token ids
 
     @property
     def tokenizer(self) -> Path:
@@ -125,7 +74,7 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
     check_family(config, target_id)
     weights = find_weights(folder)
     hashes = [remembered_hash(path, root, progress) for path in weights]
-    keys: tuple[str, ...] = _MATHEMATICS
+    keys = _MATHEMATICS
     if config["model_type"] not in EARLIEST:
         keys += _MATHEMATICS_OF_LATER_FAMILIES
     if config.get("use_sliding_window"):

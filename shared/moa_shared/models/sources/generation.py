@@ -16,11 +16,7 @@ OWN_SETTINGS = "own"
 
 
 def read_generation(files: ModelFiles) -> Mapping[str, Any]:
-    """Its content; empty where there is none.
-
-    Raises:
-        ModelSourceError: it cannot be read.
-    """
+    """Its content; empty where there is none."""
     path = files.folder / GENERATION_CONFIG
     try:
         content = parse_json(path.read_text("utf-8")) if path.is_file() else {}
@@ -32,11 +28,7 @@ def read_generation(files: ModelFiles) -> Mapping[str, Any]:
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
-    """How the model's answers are sampled by default.
-
-    Raises:
-        ModelSourceError: the file cannot be read, or has a value that cannot be used.
-    """
+    """How the model's answers are sampled by default."""
     try:
         return sampling_defaults(read_generation(files))
     except (ConfigError, ValueError, OverflowError) as error:
@@ -52,10 +44,6 @@ def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
 
     Args:
         temperature: a number, 0 for greedy answers; "own": as a chat's, by what the model's files say.
-
-    Raises:
-        ConfigError: it is neither, or outside its range.
-        ModelSourceError: as of `read_sampling_defaults`.
     """
     if temperature == OWN_SETTINGS:
         return Sampling(**CHAT_DEFAULTS.said() | read_sampling_defaults(files).said())
@@ -63,3 +51,16 @@ def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
         return Sampling(temperature=float(temperature))
     except ValueError:
         raise ConfigError(f"--temperature is {temperature!r}, expected a number or {OWN_SETTINGS}.") from None
+
+
+def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
+    """The token ids that end an answer: of the model, of its generation settings and of its tokenizer."""
+    found: set[int] = set()
+    generation = read_generation(files)
+    try:
+        for value in (files.config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_eos):
+            found.update(value if isinstance(value, list) else [] if value is None else [value])
+        return frozenset(int(token) for token in found)
+    except (ValueError, TypeError) as error:
+        path = files.folder / GENERATION_CONFIG
+        raise ModelSourceError(f"{path} cannot be read ({error}).", hint="Fetch the model again.") from None

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError, ModelSourceError
+from moa_shared.models.gguf.configuration import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.gguf.entry import adopt_gguf
-from moa_shared.models.gguf.generation import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
@@ -76,11 +76,7 @@ PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 
 
 def resolve_packaged(name: str, model: PackagedModel, root: Path, progress: Progress) -> ModelFiles:
-    """The model, read from the installed package.
-
-    Raises:
-        MoaError: as of `packaged_file`; or the cache was damaged.
-    """
+    """The model, read from the installed package."""
     return adopt_gguf(packaged_file(name, model, root, progress), root, progress, target_id=model.target_id)
 
 
@@ -89,11 +85,6 @@ def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progres
 
     Args:
         name: by which a user asked for it.
-
-    Raises:
-        ModelSourceError: the package is not installed.
-        ChecksumError: the package holds another file than the one pinned.
-        DiskFullError: no room.
     """
     paths = find_installed(model)
     if paths is None:

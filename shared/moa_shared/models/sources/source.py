@@ -6,15 +6,12 @@ from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
-from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
-from moa_shared.models.library.local_model import is_model_file
-from moa_shared.models.library.lookup import find_model
-from moa_shared.models.library.places import installed_models
-from moa_shared.models.library.pull import PREFIX, HubModel, pull, pulled
+from moa_shared.models.gguf.parts import first_parts, is_gguf, is_model_file, model_name
+from moa_shared.models.library import find_model, installed_models
 from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
+from moa_shared.models.sources.digest import MANIFEST
 from moa_shared.models.sources.files import ModelFiles, describe_folder
-from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
-from moa_shared.models.sources.manifest import MANIFEST
+from moa_shared.models.sources.hub import HUB_ID, PREFIX, HubModel, fetch_from_hub, pull, pulled
 from moa_shared.models.sources.packaged import PACKAGED, resolve_packaged
 from moa_shared.programs.progress import Progress, SilentProgress
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from moa_shared.models.tensors.formats import Bytes
+from moa_shared.models.tensors import Bytes
 
 _FUSED = re.compile(
     r"(?P<prefix>.+\.mlp\.experts)\.(?P<stem>gate_up|gate|up|down)_proj(?P<kind>_bias|\.bias|_blocks|\.weight|)"
@@ -42,15 +42,11 @@ BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensor:
-    """A tensor of one expert.
-
-    Args:
-        take: its bytes, uint8 [..., bytes of a row], from those of the whole tensor.
-    """
+    """A tensor of one expert."""
 
     name: str
     shape: tuple[int, ...]
-    take: Callable[[Bytes], Bytes]
+    take: Callable[[Bytes], Bytes]  # its bytes, uint8 [..., bytes of a row], from those of the whole tensor
 
 
 def known_name(name: str) -> str:

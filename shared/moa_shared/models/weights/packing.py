@@ -14,7 +14,7 @@ from moa_kernels import Q8_0, KernelError, Tiles, pack, threads, tile_bytes, til
 from moa_kernels.bindings import LANES, STORED_FLOATS
 from moa_kernels.tiles import Bytes
 
-from moa_shared.models.tensors.formats import BLOCKS
+from moa_shared.models.tensors import BLOCKS
 from moa_shared.models.weights.experts import ROUTER_END
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, MAPPED_BYTES, WeightReader
 from moa_shared.programs.progress import Task
@@ -25,18 +25,13 @@ _PIECE_BYTES = 1 << 20  # of tiles: they stay in a core's second cache until the
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A matrix among all tiles of a model.
-
-    Args:
-        kind: the format that it is packed in.
-        start: of its tiles, in bytes: a multiple of a page.
-    """
+    """A matrix among all tiles of a model."""
 
     name: str
-    kind: str
+    kind: str  # the format that it is packed in
     outputs: int
     inputs: int
-    start: int
+    start: int  # of its tiles, in bytes: a multiple of a page
 
     @property
     def nbytes(self) -> int:
@@ -57,9 +52,6 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
         only: these; None: all.
         floats: what weights in floats become: Q8_0, or Q4_1. The head becomes Q8_0, and so do weights in formats that
             only the gguf package reads.
-
-    Raises:
-        KernelError: a matrix that the kernels do not take, by name.
     """
     places: list[Place] = []
     at = 0
@@ -117,11 +109,6 @@ def pack_places(reader: WeightReader, places: list[Place], write: WritePiece, ta
 
     Args:
         task: advances by the files' bytes.
-
-    Raises:
-        ModelSourceError: numbers that are not finite.
-        KernelError: numbers that the kernels do not take.
-        OSError: by `write`.
     """
 
     def run(piece: tuple[Place, range]) -> int:

@@ -18,8 +18,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.cache import disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.sources.generation import GENERATION_CONFIG
-from moa_shared.models.tensors.formats import GROUP, quantise_q8_0
-from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
 from moa_shared.models.weights.weights import (
     EMBEDDINGS,
     HEAD,
@@ -54,11 +53,7 @@ def layer_names(files: ModelFiles, count: int) -> list[str]:
 
 
 def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
-    """Stored name -> name in a model of only these layers.
-
-    Raises:
-        ModelSourceError: a layer that the model does not have.
-    """
+    """Stored name -> name in a model of only these layers."""
     count = int(files.config["num_hidden_layers"])
     if any(not 0 <= layer < count for layer in kept):
         raise ModelSourceError(
@@ -80,12 +75,7 @@ def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
 
 
 def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
-    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too).
-
-    Raises:
-        DiskFullError: no room.
-        ModelSourceError: the weights cannot be read, or are too large for scales in float16.
-    """
+    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too)."""
     tensors: dict[str, npt.NDArray[Any]] = {}
     for name in names:
         if precision == "packed":

@@ -25,10 +25,9 @@ from moa_kernels.variants import source_hash
 from moa_shared.models.sources.cache import locked, require_space, writing
 from moa_shared.models.sources.digest import combine
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.tensors.formats import Floats
-from moa_shared.models.tensors.safetensors import map_file
+from moa_shared.models.tensors import Floats, map_file
 from moa_shared.models.weights.experts import is_of_expert
-from moa_shared.models.weights.packing import PAGE, Place, pack_places, plan_places, total_bytes
+from moa_shared.models.weights.packing import PAGE, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
@@ -39,11 +38,7 @@ _START = struct.Struct("<8sQQ")  # magic, start and size of the table
 
 
 class TiledWeights:
-    """The weights of a model, whose matrices are packed where there are tiles of them; all else is read from its files.
-
-    Args:
-        tiles: by name.
-    """
+    """The weights of a model: packed where there are tiles of a matrix; all else is read from its files."""
 
     def __init__(self, reader: WeightReader, tiles: Mapping[str, Tiles]) -> None:
         self.reader = reader
@@ -77,11 +72,7 @@ def tile_file(files: ModelFiles, root: Path, only: Collection[str] | None = None
 
 
 def tiles_in_memory(files: ModelFiles, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
-    """The tiles of all matrices, in memory of this process.
-
-    Raises:
-        ModelSourceError, KernelError: as of `map_tiles`.
-    """
+    """The tiles of all matrices, in memory of this process; raises as `map_tiles`."""
     reader = WeightReader(files)
     places = plan_places(reader, floats)
     memory = aligned_zeros(total_bytes(places))
@@ -89,13 +80,17 @@ def tiles_in_memory(files: ModelFiles, progress: Progress, floats: str = Q8_0) -
     def write(at: int, piece: Bytes) -> None:
         memory[at : at + len(piece)] = piece
 
-    with progress.task(f"Packing {files.target_id}", _source_bytes(files), is_bytes=True) as task:
+    nbytes = sum(path.stat().st_size for path in files.weights)
+    with progress.task(f"Packing {files.target_id}", nbytes, is_bytes=True) as task:
         pack_places(reader, places, write, task)
     return {place.name: place.tiles(memory) for place in places}
 
 
 def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
     """The tiles of all matrices, mapped; made first where there is no such file yet, or the model's have changed.
+
+    The pages that every forward needs are read now, in order, rather than one by one in the first. Those of experts are
+    left alone: rows choose a few, and a model may be larger than the memory.
 
     Args:
         floats: as of `plan_places`.
@@ -106,7 +101,12 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q
         KernelError: weights that the kernels do not take.
     """
     found = _read_or_make(files, root, progress, floats=floats)
-    _bring_in(found, files, progress)
+    needed = [each for name, each in found.items() if not is_of_expert(name)]
+    total = sum(each.memory.nbytes for each in needed)
+    with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
+        for each in needed:
+            populate(each.memory)
+            task.advance(each.memory.nbytes)
     return found
 
 
@@ -119,11 +119,7 @@ def map_some_tiles(files: ModelFiles, root: Path, only: Collection[str], progres
 
 
 def _read_or_make(
-    files: ModelFiles,
-    root: Path,
-    progress: Progress,
-    only: Collection[str] | None = None,
-    floats: str = Q8_0,
+    files: ModelFiles, root: Path, progress: Progress, only: Collection[str] | None = None, floats: str = Q8_0
 ) -> dict[str, Tiles]:
     path = tile_file(files, root, only, floats)
     found = _read(path, files)
@@ -138,37 +134,31 @@ def _read_or_make(
     return found
 
 
-def _bring_in(tiles: Mapping[str, Tiles], files: ModelFiles, progress: Progress) -> None:
-    """Reads the pages that every forward needs now, in order, rather than one by one in the first.
-
-    Those of experts are left alone: rows choose a few, and a model may be larger than the memory.
-    """
-    needed = [each for name, each in tiles.items() if not is_of_expert(name)]
-    total = sum(each.memory.nbytes for each in needed)
-    with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
-        for each in needed:
-            populate(each.memory)
-            task.advance(each.memory.nbytes)
-
-
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """What a file of tiles says of itself.
-
-    Args:
-        model: its name.
-        sources: path, size and time (in ns) of each file that it was made from.
-        tensors: by name: format, outputs, inputs, and where its tiles begin and how many bytes they take.
-    """
+    """What a file of tiles says of itself. `tensors`: format, outputs, inputs, begin and size of the tiles in bytes."""
 
     model: str
     fingerprint: str
-    sources: tuple[tuple[str, int, int], ...]
+    sources: tuple[tuple[str, int, int], ...]  # path, size and time (in ns) of each file that it was made from
     tensors: Mapping[str, tuple[str, int, int, int, int]]
 
-    def is_current(self) -> bool:
-        """Whether those of the files that are there are as they were."""
-        return all(_is_unchanged(Path(path), size, time) for path, size, time in self.sources if Path(path).exists())
+    def is_current(self, own: Collection[str] | None = None) -> bool:
+        """Whether those of its files that are there are as they were.
+
+        Args:
+            own: ask for these paths only: the same model elsewhere is known by its fingerprint.
+        """
+        asked = [each for each in self.sources if (Path(each[0]).exists() if own is None else each[0] in own)]
+        return all(_is_unchanged(Path(path), size, time) for path, size, time in asked)
+
+
+def _is_unchanged(path: Path, size: int, time: int) -> bool:
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (size, time)
 
 
 def read_table(path: Path) -> TileTable | None:
@@ -196,7 +186,7 @@ def read_table(path: Path) -> TileTable | None:
 def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
     """None where there is no file, or one of another model or another version."""
     table = read_table(path)
-    if table is None or table.fingerprint != files.fingerprint or not _is_of(table, files):
+    if table is None or table.fingerprint != files.fingerprint or not table.is_current({*map(str, files.weights)}):
         return None
     try:
         data = map_file(path, large_pages=True)
@@ -211,35 +201,21 @@ def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
     return tiles
 
 
-def _is_of(table: TileTable, files: ModelFiles) -> bool:
-    """Whether the files are those of the table; the same model elsewhere is known by its fingerprint."""
-    own = {str(path) for path in files.weights}
-    return all(_is_unchanged(Path(path), size, time) for path, size, time in table.sources if path in own)
-
-
-def _is_unchanged(path: Path, size: int, time: int) -> bool:
-    try:
-        stat = path.stat()
-    except OSError:
-        return False
-    return (stat.st_size, stat.st_mtime_ns) == (size, time)
-
-
-def _sources(files: ModelFiles) -> list[tuple[str, int, int]]:
-    stats = [(path, path.stat()) for path in files.weights]
-    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-
-
-def _source_bytes(files: ModelFiles) -> int:
-    return sum(path.stat().st_size for path in files.weights)
-
-
 def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[str] | None, floats: str) -> None:
     reader = WeightReader(files)
     places = plan_places(reader, floats, only)
-    sources = _sources(files)
+    stats = [(path, path.stat()) for path in files.weights]
+    table = json.dumps(
+        {
+            "model": files.target_id,
+            "fingerprint": files.fingerprint,
+            "sources": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+            "tensors": {
+                each.name: [each.kind, each.outputs, each.inputs, PAGE + each.start, each.nbytes] for each in places
+            },
+        }
+    ).encode()
     start = PAGE + -(-total_bytes(places) // PAGE) * PAGE
-    table = _table(files, sources, places)
     require_space(path.parent, start + len(table), "The file of packed weights")
     source_bytes = sum(reader.stored_bytes(place.name) for place in places)
     with (
@@ -261,19 +237,6 @@ def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[st
         file.write(_START.pack(_MAGIC, start, len(table)))
         file.seek(start)
         file.write(table)
-    _forget_pages(path)
-
-
-def _forget_pages(path: Path) -> None:
-    """Has the system read a written file again when it is mapped: in large pages, unlike what was written."""
-    if hasattr(os, "posix_fadvise"):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _table(files: ModelFiles, sources: list[tuple[str, int, int]], places: list[Place]) -> bytes:
-    tensors = {
-        place.name: [place.kind, place.outputs, place.inputs, PAGE + place.start, place.nbytes] for place in places
-    }
-    table = {"model": files.target_id, "fingerprint": files.fingerprint, "sources": sources, "tensors": tensors}
-    return json.dumps(table).encode()
+    if hasattr(os, "posix_fadvise"):  # it is read again when it is mapped: in large pages, unlike what was written
+        with path.open("rb") as written_file:
+            os.posix_fadvise(written_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,29 @@ from moa_shared.models.gguf.names import (
 from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.models.network.layer_sizes import unread_tensors
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.tensors.formats import (
+from moa_shared.models.tensors import (
     BF16,
     BLOCKS,
     F16,
     F32,
     Bytes,
+    FileTensor,
     Floats,
     TensorFormat,
     are_finite,
+    drop_pages,
+    map_file,
+    map_tensors,
     to_float32,
 )
-from moa_shared.models.tensors.safetensors import FileTensor, drop_pages, map_file, map_tensors
-from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_parts, known_name, take_mxfp4
+from moa_shared.models.weights.experts import (
+    BLOCKS_END,
+    SCALES_END,
+    expert_parts,
+    is_of_expert,
+    known_name,
+    take_mxfp4,
+)
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -59,23 +70,15 @@ _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model agai
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One tensor in its file: raw uint8 [..., bytes of a row].
-
-    Args:
-        source: the bytes in the file that it is taken from.
-        heads: of paired rows; 0: none are paired.
-        offset: what the file has added to the numbers.
-        take: how it is taken, where it is a part of `source`.
-        scales: of gpt-oss's blocks, which are in a tensor of their own.
-    """
+    """One tensor in its file: raw uint8 [..., bytes of a row]."""
 
     stored: TensorFormat
     shape: tuple[int, ...]
-    source: Bytes
-    heads: int = 0
-    offset: float = 0.0
-    take: Callable[[Bytes], Bytes] | None = None
-    scales: Bytes | None = None
+    source: Bytes  # the bytes in the file that it is taken from
+    heads: int = 0  # of paired rows; 0: none are paired
+    offset: float = 0.0  # what the file has added to the numbers
+    take: Callable[[Bytes], Bytes] | None = None  # how it is taken, where it is a part of `source`
+    scales: Bytes | None = None  # of gpt-oss's blocks, which are in a tensor of their own
 
     @property
     def raw(self) -> Bytes:
@@ -132,44 +135,24 @@ class WeightReader:
         return HEAD in self._tensors and not self._files.config.get("tie_word_embeddings", False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor: [outputs, inputs] of a matrix.
-
-        Raises:
-            ModelSourceError: there is no such tensor.
-        """
+        """The shape of a tensor: [outputs, inputs] of a matrix."""
         return self._find(name).shape
 
     def format_of(self, name: str) -> str:
-        """How a tensor is stored: "q4_1", "q8_0", "f32" and so on.
-
-        Raises:
-            ModelSourceError: there is no such tensor.
-        """
+        """How a tensor is stored: "q4_1", "q8_0", "f32" and so on."""
         return self._find(name).stored.name
 
     def stored_bytes(self, name: str) -> int:
-        """The bytes that a tensor takes in its file.
-
-        Raises:
-            ModelSourceError: there is no such tensor.
-        """
+        """The bytes that a tensor takes in its file."""
         return self._find(name).nbytes
 
     def stored(self, name: str) -> tuple[str, Bytes, int]:
-        """A tensor as its file has it: its format, its rows' bytes (mapped), and how many heads of paired rows it has.
-
-        Raises:
-            ModelSourceError: there is no such tensor.
-        """
+        """Its format, its rows' bytes as its file has them (mapped), and how many heads of paired rows it has."""
         tensor = self._find(name)
         return tensor.stored.name, tensor.raw, tensor.heads
 
     def blocks(self, name: str) -> QuantisedMatrix | None:
-        """A matrix in blocks as the file has it, rows in transformers' order; None in formats that the kernels lack.
-
-        Raises:
-            ModelSourceError: there is no such tensor, or a scale is no finite number.
-        """
+        """A matrix in blocks as the file has it, rows in transformers' order; None in formats that the kernels lack."""
         tensor = self._find(name)
         if tensor.stored.name not in BLOCKS or len(tensor.shape) != 2:
             return None
@@ -179,11 +162,7 @@ class WeightReader:
         return QuantisedMatrix(tensor.stored.name, unpair_rows(raw, tensor.heads) if tensor.heads else raw)
 
     def array(self, name: str) -> Floats:
-        """A tensor in float32, a new array that the caller may change.
-
-        Raises:
-            ModelSourceError: there is no such tensor, or it holds a number that is not finite.
-        """
+        """A tensor in float32, a new array that the caller may change."""
         tensor = self._find(name)
         values = self._widen(name, tensor.stored, tensor.raw)
         if tensor.offset:
@@ -191,12 +170,7 @@ class WeightReader:
         return unpair_rows(values, tensor.heads) if tensor.heads else values
 
     def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Floats:
-        """Some rows of a matrix in float32: [ids, width].
-
-        Raises:
-            ModelSourceError: there is no such tensor, or a row holds a number that is not finite.
-            IndexError: an id that is no row.
-        """
+        """Some rows of a matrix in float32: [ids, width]."""
         tensor = self._find(name)
         places = np.asarray(ids, np.int64)
         if tensor.heads:
@@ -208,9 +182,6 @@ class WeightReader:
 
         Returns:
             the bytes that it takes in its file.
-
-        Raises:
-            ModelSourceError: one is not finite.
         """
         tensor = self._find(name)
         self._require_finite(name, tensor.stored, tensor.raw)
@@ -323,3 +294,23 @@ def _interpret(path: Path, name: str, tensor: FileTensor) -> tuple[str, _Stored]
         )
     outputs, groups, _ = tensor.shape
     return base, _Stored(blocks, (outputs, groups * blocks.values), tensor.data.reshape(outputs, groups * blocks.size))
+
+
+_COUNTS = ("num_experts", "num_local_experts")
+_CHOSEN = ("num_experts_per_tok", "top_k_experts")
+
+
+def idle_share(config: Mapping[str, Any]) -> Fraction:
+    """The part of all experts that a step of one row does not read; 0: the model has none."""
+    count = next((int(config[key]) for key in _COUNTS if config.get(key)), 0)
+    chosen = next((int(config[key]) for key in _CHOSEN if config.get(key)), count)
+    return Fraction(count - chosen, count) if chosen < count else Fraction(0)
+
+
+def idle_experts_nbytes(files: ModelFiles) -> int:
+    """Bytes of a model's file that a step of one row does not read; 0: it has no experts."""
+    share = idle_share(files.config)
+    if not share:
+        return 0
+    reader = WeightReader(files)
+    return int(share * sum(reader.stored_bytes(name) for name in reader.names() if is_of_expert(name)))

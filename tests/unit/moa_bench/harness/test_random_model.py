@@ -14,8 +14,8 @@ from moa_bench.harness.random_model import _SCALES, STD, _Tensor, _tensors, rand
 from moa_bench.harness.shapes import FORMATS, SHAPES, ModelShape
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
-from moa_shared.models.gguf.file_type import file_type
 from moa_shared.models.gguf.header import read_header
+from moa_shared.models.gguf.parts import file_type
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import steady

@@ -13,7 +13,7 @@ from moa_server.capacity.plan import Needed, kv_budget, plan_capacity, plan_room
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ConfigError
-from moa_shared.models.tensors.safetensors import map_tensors
+from moa_shared.models.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import raises

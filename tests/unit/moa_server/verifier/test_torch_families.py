@@ -13,8 +13,8 @@ from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import resolve
+from moa_shared.models.families import FAMILIES
 from moa_shared.models.network import served
-from moa_shared.models.network.description import FAMILIES
 from moa_shared.models.network.served import is_for_torch
 from moa_shared.programs.progress import SilentProgress
 from transformers.activations import ACT2FN

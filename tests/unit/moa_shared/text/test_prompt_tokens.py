@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from moa_shared.errors import ContextLengthError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tokenizer.tokenizer import load_tokenizer
-from moa_shared.text.prompt_tokens import PIECE, prompt_tokens
+from moa_shared.text.template import PIECE, prompt_tokens
 
 from tests.support.messages import raises
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_shared.text.json_text import parse_request
-from moa_shared.text.unicode_text import is_text, marked_text
+from moa_shared.text.plain_text import is_text, marked_text
 
 from tests.support.messages import raises
 

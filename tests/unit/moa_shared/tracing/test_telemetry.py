@@ -7,8 +7,7 @@ import sys
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
-from moa_shared.tracing.spans import begin_span, is_traced, is_traceparent
-from moa_shared.tracing.telemetry import traced
+from moa_shared.tracing import begin_span, is_traced, is_traceparent, traced
 
 from tests.support.messages import raises
 

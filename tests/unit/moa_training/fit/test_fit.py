@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from moa_shared.drafter import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
-from moa_shared.models.tensors.safetensors import map_tensors
+from moa_shared.models.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.packing import PackedBatch
 from moa_training.data.prepare import prepare

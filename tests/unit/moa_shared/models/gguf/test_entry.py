@@ -13,7 +13,7 @@ from moa_shared.errors import DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
 from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
-from moa_shared.models.sources.manifest import FORMAT
+from moa_shared.models.sources.digest import FORMAT
 from moa_shared.programs.progress import SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 

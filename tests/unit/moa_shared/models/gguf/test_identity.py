@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf import identity
+from moa_shared.models.gguf import entry
+from moa_shared.models.gguf.entry import identify
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.identity import identify
 from moa_shared.models.gguf.parts import read_parts
 from moa_shared.models.sources.files import gguf_fingerprint
 from moa_shared.models.sources.packaged import DEFAULT_MODEL
@@ -35,7 +35,7 @@ def test_it_does_not_depend_on_name_and_place(write_gguf: GgufWriter, tmp_path: 
 
 
 def test_each_tensor_is_sampled(write_gguf: GgufWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_SAMPLE_BYTES", 64)
+    monkeypatch.setattr(entry, "_SAMPLE_BYTES", 64)
     path = write_gguf()
     first = of(path)
     large = 0
@@ -51,7 +51,7 @@ def test_each_tensor_is_sampled(write_gguf: GgufWriter, monkeypatch: pytest.Monk
 
 def test_what_is_read_does_not_grow_with_the_model(write_gguf: GgufWriter) -> None:
     header = read_header(write_gguf())
-    sizes = [size for _, size in identity._ranges(header)]
+    sizes = [size for _, size in entry._ranges(header)]
     assert sum(sizes) <= header.size + len(header.tensors) * 8 * 4096
 
 

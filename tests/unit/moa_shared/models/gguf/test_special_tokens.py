@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.gguf.configuration import special_ids
 from moa_shared.models.gguf.header import GgufHeader
-from moa_shared.models.gguf.special_tokens import special_ids
-from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.sources.generation import end_of_text
 
 from tests.support.tiny_gguf import TOKENS, GgufWriter
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 from moa_kernels import Linear, Segment, Stack, norm
 from moa_kernels.library import library
-from moa_shared.models.network.description import FAMILIES
-from moa_shared.models.network.embeddings import LayerEmbeddings
-from moa_shared.models.network.family import check_family
-from moa_shared.models.network.layers import read_layer
+from moa_shared.models.families import FAMILIES
+from moa_shared.models.network.layers import LayerEmbeddings, read_layer
 from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import check_family
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
 from tests.support.mixtures import weights_of
@@ -56,7 +55,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     model, weights = tiny_dense(family), weights_of(tiny_dense(family))
     plan, linear = plan_of(model.config.to_dict()), partial(Linear, reference=True)
     layers = [
-        read_layer(weights, f"model.layers.{index}", linear, description=plan.description, plan=each)
+        read_layer(weights, f"model.layers.{index}", linear, family=plan.family, plan=each)
         for index, each in enumerate(plan.layers)
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
@@ -65,7 +64,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     if width:
         embeddings = LayerEmbeddings(weights, linear, len(layers), width, plan.shape.eps)(TEXT, rows)
     out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))], embeddings=embeddings)
-    final = weights.array("model.norm.weight") + np.float32(plan.description.norm_offset)
+    final = weights.array("model.norm.weight") + np.float32(plan.family.norm_offset)
     logits = norm(out, final, plan.shape.eps) @ weights.array("lm_head.weight").T * np.float32(plan.logits_scale)
     if plan.logits_cap:
         logits = plan.logits_cap * np.tanh(logits / plan.logits_cap)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.description import FAMILIES
-from moa_shared.models.network.family import check_family
+from moa_shared.models.families import FAMILIES
+from moa_shared.models.network.served import check_family
 
 from tests.support.messages import raises
 

@@ -15,9 +15,9 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_server.verifier.memory_check import SizedTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, part_names, resolve
-from moa_shared.models.network.family import check_family
 from moa_shared.models.network.layer_sizes import cached_heads, kv_width
 from moa_shared.models.network.network import Network
+from moa_shared.models.network.served import check_family
 from moa_shared.models.weights.packing import plan_places
 from moa_shared.models.weights.weights import LAYER_EMBEDDINGS
 from safetensors.numpy import load_file, save_file

@@ -13,11 +13,11 @@ from moa_kernels import Linear, Segment, Stack, norm
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.description import FAMILIES
-from moa_shared.models.network.family import check_family
+from moa_shared.models.families import FAMILIES
 from moa_shared.models.network.layers import read_layer
 from moa_shared.models.network.network import Network
 from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import check_family
 
 from tests.support.messages import raises
 from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
@@ -63,7 +63,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     weights = weights_of(model)
     plan, linear = plan_of(model.config.to_dict()), partial(Linear, reference=True)
     layers = [
-        read_layer(weights, f"model.layers.{index}", linear, description=plan.description, plan=each)
+        read_layer(weights, f"model.layers.{index}", linear, family=plan.family, plan=each)
         for index, each in enumerate(plan.layers)
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)

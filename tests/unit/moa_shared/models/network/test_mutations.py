@@ -14,8 +14,8 @@ from moa_kernels import KernelError
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import GgufHeader, read_header
-from moa_shared.models.network.family import check_family
 from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import check_family
 from transformers import PreTrainedModel
 
 from tests.support.dense_families import DENSE_FAMILIES, GGUF_FAMILIES, tiny_dense, tiny_in_gguf

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError
-from moa_shared.models.sources.manifest import check_manifest, write_manifest
+from moa_shared.models.sources.digest import check_manifest, write_manifest
 
 from tests.support.messages import raises
 

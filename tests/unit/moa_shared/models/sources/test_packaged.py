@@ -12,8 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
 from moa_shared.models import resolve
-from moa_shared.models.library.examination import examine
-from moa_shared.models.library.places import installed_models
+from moa_shared.models.library import examine, installed_models
 from moa_shared.models.sources import packaged
 from moa_shared.models.sources.digest import hash_file
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged

@@ -6,8 +6,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_kernels import QuantisedMatrix
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.tensors import formats
-from moa_shared.models.tensors.formats import (
+from moa_shared.models.tensors import (
     BF16,
     BLOCKS,
     F16,
@@ -131,4 +130,4 @@ def test_bfloat16_is_widened_as_torch_widens() -> None:
     import torch
 
     values = torch.from_numpy(some(1000)).to(torch.bfloat16)
-    assert np.array_equal(formats.to_float32(BF16, values.view(torch.uint8).numpy()), values.float().numpy())
+    assert np.array_equal(to_float32(BF16, values.view(torch.uint8).numpy()), values.float().numpy())

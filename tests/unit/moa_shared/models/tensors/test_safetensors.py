@@ -8,7 +8,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.tensors.safetensors import map_file, map_tensors, read_metadata, write_tensors
+from moa_shared.models.tensors import map_file, map_tensors, read_metadata, write_tensors
 from safetensors.torch import load_file, save_file
 
 from tests.support.messages import raises

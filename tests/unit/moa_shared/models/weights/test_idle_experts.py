@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_shared.models import ModelFiles
-from moa_shared.models.tensors.safetensors import write_tensors
-from moa_shared.models.weights.idle_experts import idle_experts_nbytes
+from moa_shared.models.tensors import write_tensors
+from moa_shared.models.weights.weights import idle_experts_nbytes
 
 
 @pytest.mark.parametrize(

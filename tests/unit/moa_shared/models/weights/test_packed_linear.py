@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from moa_shared.models.weights import packed_linear
-from moa_shared.models.weights.packed_linear import PackedLinear, can_pack, pack_linears
+from moa_shared.models.weights import loading
+from moa_shared.models.weights.loading import PackedLinear, can_pack, pack_linears
 from torch import nn
 
 pytestmark = pytest.mark.torch
@@ -45,7 +45,7 @@ def test_what_can_be_trained_or_is_not_bfloat16_stays() -> None:
 
 
 def test_nothing_changes_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "can_pack", lambda: False)
+    monkeypatch.setattr(loading, "can_pack", lambda: False)
     module = network()
     assert pack_linears(module) == 0
     assert isinstance(module.get_submodule("1"), nn.Linear)

@@ -11,8 +11,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
-from moa_shared.models.tensors.formats import quantise_q8_0
-from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.tensors import quantise_q8_0, write_tensors
 from moa_shared.models.weights import parts
 from moa_shared.models.weights.parts import layer_names, layer_places, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD

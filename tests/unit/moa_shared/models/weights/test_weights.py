@@ -11,7 +11,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
-from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.tensors import write_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file, save_file
 

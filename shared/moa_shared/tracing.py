@@ -1,13 +1,17 @@
-"""Spans by OpenTelemetry, which only a program that traces imports (the extra `tracing`).
+"""Traces of answers, from the user's question to the last verdict; nothing is traced unless a program asks for it.
 
-Where they go, what they are called and how many are sampled is said by OpenTelemetry's own variables:
-OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and the like.
+By default spans record nothing and cost nothing; OpenTelemetry is imported by a program that traces only (the extra
+`tracing`), and its own variables say where they go, what they are called and how many are sampled:
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and the like. State: the program's tracer, which is
+set once at its start. Contexts cross the wire as W3C `traceparent` (https://www.w3.org/TR/trace-context/). Spans hold
+numbers and names, never text of a conversation.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,14 +20,68 @@ from typing import TYPE_CHECKING, Literal
 from moa_shared.errors import ConfigError
 from moa_shared.programs.missing_packages import install_extra
 from moa_shared.text.plain_text import plain_line
-from moa_shared.tracing.spans import TRACEPARENT, Span, Tracer, Value, use_tracer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as RecordedSpan
 
-PREFIX = "moa."  # of attributes
-CLOSE_SECONDS = 2.0  # for handing over what is recorded, when the program ends
+Value = str | int | float | bool
+
+TRACEPARENT = "traceparent"  # of a call's metadata, and of HTTP requests
+_FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_CLOSE_SECONDS = 2.0  # for handing over what is recorded, when the program ends
+
+
+class Span:
+    """A piece of work that takes time; this one records nothing. `traceparent`: by which others hang theirs below."""
+
+    traceparent = ""
+
+    def note(self, **values: Value) -> None:
+        """Adds facts."""
+
+    def mark(self, name: str, **values: Value) -> None:
+        """Records that something happened now."""
+
+    def end(self, *, at_ns: int | None = None, problem: str = "") -> None:
+        """Ends it, now or at `at_ns` as of `time.time_ns`, with the name of what went wrong; again changes nothing."""
+
+
+class Tracer:
+    """Makes spans; this one those that record nothing."""
+
+    def begin(self, name: str, parent: str, at_ns: int | None, values: dict[str, Value]) -> Span:
+        """A span that begins now, or at `at_ns`; below `parent`, a valid traceparent, or by itself."""
+        return _NO_SPAN
+
+    def close(self) -> None:
+        """Hands over what is recorded."""
+
+
+_NO_SPAN = Span()
+NOTHING = Tracer()
+_tracer = NOTHING
+
+
+def use_tracer(tracer: Tracer) -> Tracer:
+    """Traces with `tracer` from now on; returns the one before."""
+    global _tracer
+    before, _tracer = _tracer, tracer
+    return before
+
+
+def is_traced() -> bool:
+    return _tracer is not NOTHING
+
+
+def begin_span(name: str, parent: str = "", *, at_ns: int | None = None, **values: Value) -> Span:
+    """A span that begins now, or at `at_ns`; a `parent` that is no traceparent is ignored."""
+    return _tracer.begin(name, parent if is_traceparent(parent) else "", at_ns, values)
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether a text names a span: version, trace, span and flags in hexadecimal, none of them void."""
+    return _FORM.fullmatch(text) is not None
 
 
 @contextmanager
@@ -57,7 +115,7 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
     tracer = TelemetryTracer(provider)
     before = use_tracer(tracer)
     complaints = logging.getLogger("opentelemetry")
-    complaints.addHandler(FirstComplaint(tell))
+    complaints.addHandler(_FirstComplaint(tell))
     complaints.propagate = False
     try:
         yield
@@ -66,10 +124,10 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
         # It keeps trying where no collector listens; the program must not wait for that.
         closing = threading.Thread(target=tracer.close, daemon=True)
         closing.start()
-        closing.join(CLOSE_SECONDS)
+        closing.join(_CLOSE_SECONDS)
 
 
-class FirstComplaint(logging.Handler):
+class _FirstComplaint(logging.Handler):
     """Tells once that spans do not arrive, in place of OpenTelemetry's own lines for each attempt."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -97,24 +155,17 @@ class TelemetryTracer(Tracer):
         from opentelemetry.context import Context
 
         above = self._propagator.extract({TRACEPARENT: parent}, Context()) if parent else Context()
-        return TelemetrySpan(self._tracer.start_span(name, above, attributes=_named(values), start_time=at_ns))
+        return _TelemetrySpan(self._tracer.start_span(name, above, attributes=_named(values), start_time=at_ns))
 
     def close(self) -> None:
         self._provider.shutdown()
 
 
-class TelemetrySpan(Span):
-    """A span of OpenTelemetry."""
-
+class _TelemetrySpan(Span):
     def __init__(self, span: RecordedSpan) -> None:
         self._span = span
         context = span.get_span_context()
-        self._traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-        self._has_ended = False
-
-    @property
-    def traceparent(self) -> str:
-        return self._traceparent
+        self.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def note(self, **values: Value) -> None:
         self._span.set_attributes(_named(values))
@@ -123,15 +174,14 @@ class TelemetrySpan(Span):
         self._span.add_event(name, _named(values))
 
     def end(self, *, at_ns: int | None = None, problem: str = "") -> None:
-        if self._has_ended:
+        if not self._span.is_recording():
             return
         from opentelemetry.trace import Status, StatusCode
 
-        self._has_ended = True
         if problem:
             self._span.set_status(Status(StatusCode.ERROR, problem))
         self._span.end(at_ns)
 
 
 def _named(values: dict[str, Value]) -> dict[str, Value]:
-    return {PREFIX + name: value for name, value in values.items()}
+    return {f"moa.{name}": value for name, value in values.items()}

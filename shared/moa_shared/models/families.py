@@ -1,0 +1,264 @@
+"""The families of models that are served, a row each: what they compute, on which levels, and what GGUF calls them.
+
+Sizes and factors are in a model's own config.json, and names of tensors are transformers'. Sources of what is said of
+GGUF: llama.cpp's converter and `src/models`; which layers see a window is often in its code only. Pure.
+Invariant: a family that is described is computed as transformers computes it in float32, from whichever file; a test
+holds each of them to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf import keys
+from moa_shared.models.gguf.header import GgufHeader
+from moa_shared.models.gguf.keys import FULL, SLIDING, Config
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The modules of a layer that hold its norms; None: it has none there."""
+
+    attention: str | None = "input_layernorm"  # of what they read
+    mlp: str | None = "post_attention_layernorm"  # of what they read
+    attention_out: str | None = None  # of what they add to the rows
+    mlp_out: str | None = None  # of what they add to the rows
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """How the layers of a family with experts choose them.
+
+    Args:
+        inner: the key of config.json for an expert's width.
+        weighs_chosen: weights are a softmax over the chosen experts' scores; False: only where `norm_topk_prob` says
+            so, else over all.
+        chosen: the key for how many a row has; `count`: for how many there are.
+        switch: the key that says whether a model has any; empty: all of the family have.
+        beside: they stand beside an MLP, whose width is the usual key's.
+    """
+
+    inner: str = "intermediate_size"
+    weighs_chosen: bool = False
+    chosen: str = "num_experts_per_tok"
+    switch: str = ""
+    beside: bool = False
+    count: str = "num_experts"
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    """A family in GGUF files.
+
+    Args:
+        architecture: llama.cpp's name, which several families may share.
+        model_class: transformers' class, without "ForCausalLM".
+        keys: what config.json has besides what all have.
+        fits: which files of the architecture are of the family; None: those of no other.
+        pairs_heads: rows of queries and keys are paired for llama.cpp's rotary positions.
+        head_norms: queries and keys are normed: "head" by head, or "all" heads side by side.
+        biased: modules that need a bias; None: all.
+        renamed: tensors that other families lack or call otherwise, by transformers' names within a layer, or with
+            "model." in front; "": there is none.
+    """
+
+    architecture: str
+    model_class: str
+    keys: Callable[[GgufHeader, Config], dict[str, Any]] = lambda header, config: {}
+    fits: Callable[[GgufHeader], bool] | None = None
+    pairs_heads: bool = False
+    head_norms: str = ""
+    biased: tuple[str, ...] | None = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family. Biases, and norms of queries and keys, are computed wherever a layer has them.
+
+    Args:
+        norm_offset: what is added to the weights of norms (Gemma stores them less 1).
+        fused: queries, keys and values are one projection, gate and up another.
+        scales_embeddings: by the root of the hidden size.
+        window_every: each layer whose number is not a multiple of this (from 1) sees a window, where `layer_types` does
+            not say; 0: where the configuration names a window, all layers have it; None: none has.
+        no_rotary_every: each layer whose number is a multiple of this is not rotated, where `no_rope_layers` does not
+            say.
+        defaults: keys that the family's config.json may leave out.
+        needed: tensors that a layer must have, of those that other families' layers may have.
+        mixture: its MLPs are mixtures of experts, in all layers or in those that the configuration names.
+        value_norm: values are normed head by head, without weights.
+        layers_differ: in their heads, the width of their MLP, and in whose keys and values they read; and each may have
+            an embedding of its own (`network/layer_sizes.py`).
+        score_scale: of attention's scores; 0: as the configuration says, else one over the root of a head's size.
+        torch: the levels float32 and bf16 compute it: its layers are transformers' own, over attention in pages.
+        gguf: None: it is not read from GGUF files.
+    """
+
+    norms: Norms = Norms()
+    activation: str = SILU
+    norm_offset: float = 0.0
+    fused: bool = False
+    scales_embeddings: bool = False
+    window_every: int | None = None
+    no_rotary_every: int = 0
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
+    mixture: Mixture | None = None
+    value_norm: bool = False
+    layers_differ: bool = False
+    score_scale: float = 0.0
+    torch: bool = False
+    gguf: Gguf | None = None
+
+
+_AFTER = Norms(None, None, "post_attention_layernorm", "post_feedforward_layernorm")
+_AROUND = Norms(
+    "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"
+)
+_HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+_SINKS = ("self_attn.sinks", "self_attn.q_proj.bias", "self_attn.o_proj.bias", "mlp.gate.bias")
+_GEMMA = Family(
+    _AROUND,
+    GELU_TANH,
+    norm_offset=1.0,
+    scales_embeddings=True,
+    torch=True,
+    defaults={"rms_norm_eps": 1e-6, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096},
+)
+_GEMMA_4 = Family(
+    _AROUND,
+    GELU_TANH,
+    scales_embeddings=True,
+    window_every=6,
+    value_norm=True,
+    layers_differ=True,
+    score_scale=1.0,
+    needed=_HEAD_NORMS,
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "sliding_window": 1024,
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+            FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+        },
+    },
+)
+FAMILIES = {
+    "llama": Family(torch=True, gguf=Gguf("llama", "Llama", pairs_heads=True)),
+    "qwen2": Family(torch=True, gguf=Gguf("qwen2", "Qwen2", biased=("attn_q", "attn_k", "attn_v"))),
+    "qwen3": Family(torch=True, gguf=Gguf("qwen3", "Qwen3", head_norms="head")),
+    "mistral": Family(
+        window_every=0,
+        torch=True,
+        gguf=Gguf("mistral3", "Mistral", lambda header, config: {"sliding_window": None}, pairs_heads=True),
+    ),
+    "ministral": Family(window_every=0),
+    "ministral3": Family(
+        window_every=0,
+        gguf=Gguf(
+            "mistral3",
+            "Ministral3",
+            keys.ministral3,
+            fits=lambda header: bool(header.positive("mistral3.attention.temperature_scale")),
+            pairs_heads=True,
+        ),
+    ),
+    "gemma2": replace(
+        _GEMMA,
+        window_every=2,
+        defaults={**_GEMMA.defaults, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        gguf=Gguf("gemma2", "Gemma2", keys.gemma2),
+    ),
+    "gemma3_text": replace(
+        _GEMMA,
+        window_every=6,
+        defaults={**_GEMMA.defaults, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0},
+        gguf=Gguf("gemma3", "Gemma3", keys.gemma3, head_norms="head"),
+    ),
+    "gemma4_text": replace(
+        _GEMMA_4,
+        defaults={**_GEMMA_4.defaults, "sliding_window": 512},
+        mixture=Mixture("moe_intermediate_size", True, "top_k_experts", "enable_moe_block", beside=True),
+        gguf=Gguf("gemma4", "Gemma4", keys.gemma4, head_norms="head", renamed=keys.GEMMA_4_TENSORS),
+    ),
+    "gemma4_unified_text": _GEMMA_4,
+    "phi3": Family(fused=True, window_every=0, torch=True, gguf=Gguf("phi3", "Phi3", keys.phi3)),
+    "smollm3": Family(
+        no_rotary_every=4,
+        defaults={"rope_theta": 2000000.0},
+        torch=True,
+        gguf=Gguf("smollm3", "SmolLM3", pairs_heads=True),
+    ),
+    "olmo2": Family(
+        _AFTER, defaults={"rope_theta": 500000.0}, torch=True, gguf=Gguf("olmo2", "Olmo2", head_norms="all")
+    ),
+    "olmo3": Family(
+        _AFTER,
+        window_every=4,
+        defaults={"rope_theta": 500000.0, "sliding_window": 4096},
+        torch=True,
+        gguf=Gguf("olmo2", "Olmo3", keys.olmo3, fits=lambda header: keys.window(header) > 0, head_norms="all"),
+    ),
+    "granite": Family(torch=True, gguf=Gguf("granite", "Granite", keys.granite, pairs_heads=True)),
+    "qwen3_moe": Family(
+        needed=_HEAD_NORMS,
+        mixture=Mixture("moe_intermediate_size"),
+        defaults={"num_experts_per_tok": 8},
+        gguf=Gguf("qwen3moe", "Qwen3Moe", keys.qwen3_moe, head_norms="head"),
+    ),
+    "mixtral": Family(
+        window_every=0,
+        mixture=Mixture(weighs_chosen=True, count="num_local_experts"),
+        defaults={"num_experts_per_tok": 2},
+        gguf=Gguf("llama", "Mixtral", fits=lambda header: bool(header.integer("llama.expert_count")), pairs_heads=True),
+    ),
+    "olmoe": Family(
+        needed=_HEAD_NORMS,
+        mixture=Mixture(),
+        defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
+        gguf=Gguf("olmoe", "Olmoe", keys.olmoe, head_norms="all"),
+    ),
+    "gpt_oss": Family(
+        activation=CLAMPED_SWIGLU,
+        window_every=2,
+        needed=(*_SINKS, "mlp.experts.0.gate_proj.bias", "mlp.experts.0.down_proj.bias"),
+        mixture=Mixture(weighs_chosen=True, count="num_local_experts"),
+        defaults={"num_experts_per_tok": 4, "rope_theta": 150000.0, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+        gguf=Gguf(
+            "gpt-oss",
+            "GptOss",
+            keys.gpt_oss,
+            biased=None,
+            renamed={
+                "post_attention_norm.weight": "post_attention_layernorm.weight",
+                "ffn_norm.weight": "",
+                "attn_sinks.weight": "self_attn.sinks.weight",
+            },
+        ),
+    ),
+}
+EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are of Llama's form, and alike where there are no windows
+
+
+def gguf_family(header: GgufHeader) -> tuple[str, Family, Gguf]:
+    """The family of a file, by transformers' name."""
+    known = [(name, each, each.gguf) for name, each in FAMILIES.items() if each.gguf is not None]
+    found = [row for row in known if row[2].architecture == header.architecture]
+    if not found:
+        names = dict.fromkeys(gguf.architecture for _, _, gguf in known)
+        raise ModelSourceError(
+            f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
+            hint=f"Choose a model of one of the families {', '.join(names)}.",
+        )
+    return next(
+        (row for row in found if row[2].fits is not None and row[2].fits(header)),
+        next(row for row in found if row[2].fits is None),
+    )

@@ -1,1 +1,0 @@
-"""Tensors as files hold them: safetensors, and the number formats that weights come in."""
