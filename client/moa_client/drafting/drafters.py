@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.constraints.draft_form import DraftForm
+from moa_shared.constraints.constrained_text import DraftForm
 from moa_shared.drafting import (
     CHAIN,
     ConversationDraft,

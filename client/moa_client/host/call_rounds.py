@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.unicode_text import marked_text
+from moa_shared.text.plain_text import marked_text
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (

@@ -17,10 +17,10 @@ from moa_shared.drafter.companion.loading import check_vocabulary, find_companio
 from moa_shared.drafter.companion.records import measured_file
 from moa_shared.errors import MismatchError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.library.pull import PREFIX, HubModel
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import WEIGHTS_INDEX
+from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.weights.parts import TEXT_FILES
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import manifest_sha256

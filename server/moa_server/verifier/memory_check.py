@@ -15,8 +15,8 @@ from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
 from moa_shared.models.network.layer_sizes import cached_heads
-from moa_shared.models.weights.idle_experts import idle_share, is_of_experts
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS
+from moa_shared.models.weights.experts import is_of_expert
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, idle_share
 from moa_shared.programs.free_memory import FreeMemory, free_memory
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 from rich.filesize import decimal
@@ -51,7 +51,7 @@ def weights_nbytes(files: ModelFiles, level: str, weights: str = "q8") -> Weight
     for name in reader.names():
         nbytes = _served_bytes(reader, name, level, weights)
         total += nbytes
-        if is_of_experts(name):
+        if is_of_expert(name):
             experts += nbytes
     return WeightsBytes(int(total), int(idle_share(files.config) * int(experts)))
 
