@@ -22,8 +22,7 @@ _HEAD_NORMS = ("qwen3",)  # families whose queries and keys are normed head by h
 def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
     """Raises ConfigError for sizes that the target does not allow, or a target whose form training does not compute."""
     family = str(files.config["model_type"])
-    description = FAMILIES[family]
-    kinds = layer_kinds(with_defaults(files.config, description), description)
+    kinds = layer_kinds(with_defaults(files.config, FAMILIES[family]), FAMILIES[family])
     windows = " with sliding windows" if SLIDING in kinds else ""
     if family not in _FAMILIES or windows:
         raise ConfigError(

@@ -30,7 +30,7 @@ from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.layers.weights import ArrayWeights, StoredTensors
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
-from moa_shared.models.tensors.safetensors import FileTensor, map_tensors, read_metadata, write_tensors
+from moa_shared.models.tensors import FileTensor, map_tensors, read_metadata, write_tensors
 from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from moa_shared.drafting.guesses.ngrams import LONGEST_CONTEXT, NgramTable
 from moa_shared.drafting.reliability import ReliabilityCurve
 from moa_shared.drafting.written import TokenOrigin
 from moa_shared.errors import CheckpointError
-from moa_shared.models.tensors.safetensors import map_tensors, write_tensors
+from moa_shared.models.tensors import map_tensors, write_tensors
 from moa_shared.text.json_text import parse_json
 
 _TYPES = {"contexts": "I32", "counts": "U8", "tokens": "I32", "chances": "U8"}

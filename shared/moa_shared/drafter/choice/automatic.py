@@ -25,11 +25,10 @@ from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf, read_parts
-from moa_shared.models.library.places import hub_snapshots
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import recall, remember
-from moa_shared.models.sources.hub_client import hub_cache
-from moa_shared.models.tensors.safetensors import read_metadata
+from moa_shared.models.sources.hub import hub_cache, hub_snapshots
+from moa_shared.models.tensors import read_metadata
 from moa_shared.programs.progress import Progress, SilentProgress
 
 _MOST_LAYERS = 8  # of a published drafter

@@ -16,7 +16,7 @@ from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.state import BaseState
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.family import MOST_LAYERS
+from moa_shared.models.gguf.keys import MOST_LAYERS
 from moa_shared.models.network.layers import Weights
 from moa_shared.text.json_text import parse_json
 from moa_shared.text.plain_text import plain_line

@@ -84,7 +84,7 @@ class DraftDecoder:
                 self.bridge = arithmetic.stack(shape, between, rotaries)
             self._norm = target.array(FINAL_NORM)
             if plan:
-                self._norm = offset_norm(self._norm, plan.description)
+                self._norm = offset_norm(self._norm, plan.family)
         elif config.output_norm:
             self._norm = own.array("output_norm.weight")
         self._logits_of = plan.logits if plan else None

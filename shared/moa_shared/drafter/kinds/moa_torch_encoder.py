@@ -13,7 +13,7 @@ from torch import nn
 
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
-from moa_shared.models.weights.packed_linear import pack_linears
+from moa_shared.models.weights.loading import pack_linears
 
 
 class MemoryEncoder(nn.Module):

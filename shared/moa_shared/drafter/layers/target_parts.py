@@ -13,7 +13,7 @@ from moa_kernels import KernelError, Layer, Linear
 
 from moa_shared.drafter.layers.arithmetic import Arithmetic
 from moa_shared.drafter.layers.weights import read_head
-from moa_shared.models.network.description import EARLIEST
+from moa_shared.models.families import EARLIEST
 from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
 
@@ -80,7 +80,7 @@ class TargetParts:
                 if reason := plan.why_not_alone(number):
                     raise KernelError(f"A device does not run the last layers of this target: {reason}.")
                 own = plan.layers[number]
-                layer = read_layer(weights, prefix, arithmetic.linear, description=plan.description, plan=own)
+                layer = read_layer(weights, prefix, arithmetic.linear, family=plan.family, plan=own)
             self._layers[number, arithmetic] = layer
         return layer
 

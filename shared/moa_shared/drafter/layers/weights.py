@@ -17,7 +17,7 @@ from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layers import Weights
-from moa_shared.models.tensors.safetensors import FileTensor, drop_pages
+from moa_shared.models.tensors import FileTensor, drop_pages
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
 _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}

@@ -17,20 +17,16 @@ from moa_shared.drafter.published.adopt import adopt
 from moa_shared.drafter.published.files import PICKLED, SAFETENSORS, PublishedFiles
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.parts import model_name
-from moa_shared.models.library.local_model import storage_label
+from moa_shared.models.gguf.parts import model_name, storage_label
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.hub import HUB_ID, HubSelection, fetch_from_hub
-from moa_shared.models.tensors.safetensors import read_metadata
+from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.tensors import read_metadata
 from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.text.json_text import parse_json
 from moa_shared.text.plain_text import plain_line
 
-_WANTED = HubSelection(
-    ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json"),
-    "Check the network, or name a folder or a file.",
-)
+_WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 
 
 def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:

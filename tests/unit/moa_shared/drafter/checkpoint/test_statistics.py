@@ -23,7 +23,7 @@ from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.errors import CheckpointError, ModelSourceError
-from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.tensors import write_tensors
 
 from tests.support.messages import raises
 

@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from moa_shared.drafter.companion.known import KNOWN_COMPANIONS, fitting_companions
 from moa_shared.drafter.companion.loading import check_vocabulary, token_count
 from moa_shared.errors import MismatchError
-from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.families import FAMILIES
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
@@ -46,8 +46,10 @@ WORDS = ["<end>", "a", "b", "c"]
 
 def vocabulary(words: Sequence[str] = WORDS, special: Sequence[str] = ("<end>",)) -> Tokenizer:
     numbers = {word: number for number, word in enumerate(words)}
-    added = [{"id": numbers[word], "content": word, "special": True} for word in special]
-    content = {"added_tokens": added, "model": {"type": "WordLevel", "vocab": numbers}}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": numbers[word], "content": word, "special": True, **plain} for word in special]
+    model = {"type": "WordLevel", "vocab": numbers, "unk_token": "?"}
+    content = {"version": "1.0", "added_tokens": added, "model": model}
     return Tokenizer(JsonTokenizer(json.dumps(content)))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.layers.torch_layers import DecoderLayer, TorchRotary, attend, rotate
-from moa_shared.models.weights.packed_linear import PackedLinear
+from moa_shared.models.weights.loading import PackedLinear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
