@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from moa_shared.errors import MoaError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
-from moa_shared.tracing.spans import begin_span
+from moa_shared.tracing import begin_span
 
 from moa_server.access.caller import Caller
 from moa_server.access.limits import TokenMeter
