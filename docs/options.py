@@ -7,11 +7,10 @@ from pathlib import Path
 
 from moa_bench.report.report import with_section
 from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.fields import refused_table
 from moa_client.endpoint.health import Health, health_route
-from moa_client.endpoint.host_source import HostSource
-from moa_client.endpoint.refusals import refused_table
-from moa_client.endpoint.routes import endpoint_routes
-from moa_client.endpoint.routes_table import routes_table
+from moa_client.endpoint.host_source import model_source
+from moa_client.endpoint.routes import endpoint_routes, routes_table
 from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_client.web.closing import Closing
@@ -27,7 +26,7 @@ async def _no_host() -> Host:
 
 
 ROUTES = [
-    *endpoint_routes(HostSource(_no_host), EndpointSettings(), Closing()),
+    *endpoint_routes(model_source(_no_host), EndpointSettings(), Closing()),
     health_route(Health(dict, _no_host)),
 ]
 DOCS = Path(__file__).resolve().parent

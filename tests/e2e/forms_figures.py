@@ -29,9 +29,9 @@ from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_client.tools.forced import forced_grammar
+from moa_client.tools.answer_reader import AnswerReader, CallPiece
 from moa_client.tools.formats.families import find_format
-from moa_client.tools.reading.pieces import CallArguments, CallEnded
+from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.tool import Tool
 from moa_shared.models import load_tokenizer, resolve
@@ -135,10 +135,10 @@ def is_call_right(client: PlainClient, tokenizer: Tokenizer, seed: int) -> bool:
     grammar = forced_grammar(form, [TOOL], tokenizer.special_tokens)
     sampling = Sampling(1.0, seed=seed, constraint=Constraint(ConstraintKind.LARK, grammar))
     answer = client.ask(prompt, AnswerSettings(sampling, max_tokens=200), server_drafts=True)
-    reader = form.reader([TOOL])
+    reader = AnswerReader(None, form, [TOOL])
     pieces = [*reader.push(tokenizer.decode(list(answer.tokens))), *reader.finish()]
-    arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments))
-    return sum(isinstance(piece, CallEnded) for piece in pieces) == 1 and _is_record(arguments)
+    calls = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    return len(calls) == 1 and calls[0].is_whole and _is_record(calls[0].arguments)
 
 
 def speed_of(

@@ -14,7 +14,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
-from moa_client.tools.reasoned import Reasoning, limited_grammar
+from moa_client.tools.grammars import Reasoning, limited_grammar
 from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources.generation import read_sampling_defaults

@@ -12,7 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.host_source import HostSource
+from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.host.host import Host
 from moa_client.web.access import Access
@@ -50,7 +50,7 @@ async def endpoint_of(host: Host, settings: EndpointSettings | None = None) -> A
 
     listener, closing = bind("127.0.0.1", 0), Closing()
     access = Access("127.0.0.1", listener.getsockname()[1])
-    app = make_app(endpoint_routes(HostSource(give), settings or EndpointSettings(), closing), access)
+    app = make_app(endpoint_routes(model_source(give), settings or EndpointSettings(), closing), access)
     server = await serve(app, listener, closing, access)
     try:
         async with openai_client(server.url) as client:

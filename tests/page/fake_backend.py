@@ -13,7 +13,7 @@ from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
 from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
-from moa_client.tools.answer_split import ReasoningMarks
+from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ConflictError, NotFoundError
 from moa_shared.protocol.finish_rule import Finish
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.tools.answer_split import ReasoningMarks
-from moa_client.tools.thinking import THINKINGS
+from moa_client.tools.thinking import THINKINGS, ReasoningMarks
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve

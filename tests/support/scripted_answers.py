@@ -23,8 +23,8 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.endpoint.answer_source import Embeddings
 from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
 from moa_client.surface.open_conversation import Subscription
@@ -156,8 +156,8 @@ async def silence(answer: ScriptedAnswer) -> None:
     """Leaves all to the test."""
 
 
-class ScriptedSource:
-    """Implements `AnswerSource` and `ServedModel`.
+class ScriptedSource(HostModel):
+    """A model whose answers are scripted, and the source of it.
 
     Args:
         script: what each answer does.
@@ -251,7 +251,7 @@ async def serving(
     """The endpoint on a port of its own."""
     listener, closing = bind("127.0.0.1", 0), Closing()
     access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
-    routes = endpoint_routes(source, settings or EndpointSettings(), closing, lambda: history)
+    routes = endpoint_routes(source.model, settings or EndpointSettings(), closing, lambda: history)
     app = make_app(routes, access)
     server = await serve(app, listener, closing, access)
     try:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted, Piece, joined
-from moa_client.tools.reading.reader import CallMarkup, Reader
+from moa_client.tools.answer_reader import CallPiece, CallReader, Piece, joined
+from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.tool import Tool, ToolCall
 
 WEATHER = Tool(
@@ -54,15 +54,12 @@ def call(name: str, index: int = 0, /, **arguments: Any) -> ToolCall:
 
 def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
     """What reading these calls gives."""
-    events: list[Piece] = []
-    for index, each in enumerate(calls):
-        events += [CallStarted(index, each.name), CallArguments(index, each.arguments), CallEnded(index)]
-    return events
+    return [CallPiece(index, each.name, each.arguments) for index, each in enumerate(calls)]
 
 
-def read(markup: CallMarkup, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS) -> list[Piece]:
-    """What comes out of a text that comes in pieces, cut at these places."""
-    reader = Reader(markup, tools)
+def read(form: ToolFormat, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS) -> list[Piece]:
+    """What comes out of a text that comes in pieces, cut at these places; adjacent texts are one."""
+    reader = CallReader(form, tools)
     pieces: list[Piece] = []
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     for start, end in pairwise(places):

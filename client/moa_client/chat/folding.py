@@ -11,7 +11,7 @@ from copy import copy
 from typing import Literal
 
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.tools.answer_split import AnswerSplit, ReasoningMarks
+from moa_client.tools.thinking import AnswerSplit, ReasoningMarks
 
 HEADING = "Thinking:\n"
 BETWEEN = "\n\n"

@@ -13,7 +13,7 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.surface.messages import fields_of
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.tools.answer_split import AnswerSplit
+from moa_client.tools.thinking import AnswerSplit
 
 SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it
 

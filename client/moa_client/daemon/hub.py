@@ -26,7 +26,7 @@ from moa_client.mcp.opening import open_tools
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import OpenConversation
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
 UNWATCHED_SECONDS = 60.0  # a page that is loaded again finds its conversation as it was

@@ -14,7 +14,7 @@ from moa_shared.programs.addresses import is_loopback
 from moa_client.daemon.hub import Hub
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.health import Health, health_route
-from moa_client.endpoint.host_source import HostSource
+from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore
@@ -108,7 +108,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     closing = Closing()
     limits = EndpointSettings(settings.settle_seconds)
     routes = [
-        *endpoint_routes(HostSource(hub.host), limits, closing, hub.store),
+        *endpoint_routes(model_source(hub.host), limits, closing, hub.store),
         health_route(Health(hub.status, hub.link.check)),
         *page_routes(DaemonPage(hub)),
     ]

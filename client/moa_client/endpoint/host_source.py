@@ -1,26 +1,60 @@
-"""The host of this process as the source of answers."""
+"""The host of this process as the source of answers: its model, and conversations of one question."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.template import ChatTemplate, prompt_tokens
 
+from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.answer_source import Embeddings, OneAnswer
+from moa_client.conversation.answer_text import Update
 from moa_client.host.host import Host
 from moa_client.host.library import LocalConversation
 from moa_client.link.calls import call_best, embed
 from moa_client.tools.template_input import TemplateInput
 
 
+class OneAnswer(Protocol):
+    """A conversation of one question, as far as the endpoint needs it: a part of `OpenConversation`."""
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state of the link."""
+        ...
+
+    def updates(self) -> AsyncIterator[Update]:
+        """What happens, from when it was asked on."""
+        ...
+
+    async def close(self) -> None:
+        """Leaves the conversation; an answer that is not over ends, also at the server."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The vectors of some texts.
+
+    Args:
+        vectors: of any length.
+        pooling: how each was made of its tokens' states.
+        is_trained: the model was made for that.
+    """
+
+    vectors: Sequence[Sequence[float]]
+    pooling: str
+    is_trained: bool
+
+
 class HostModel:
-    """The model of the host's server; implements `ServedModel`."""
+    """The server's model, as this device knows it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -114,16 +148,10 @@ class HostModel:
             )
 
 
-class HostSource:
-    """Where the daemon's answers come from; implements `AnswerSource`.
+def model_source(host: Callable[[], Awaitable[Host]]) -> Callable[[], Awaitable[HostModel]]:
+    """Where the daemon's answers come from; `host`: gives the host, once there is one."""
 
-    Args:
-        host: gives the host, once there is one.
-    """
+    async def model() -> HostModel:
+        return HostModel(await host())
 
-    def __init__(self, host: Callable[[], Awaitable[Host]]) -> None:
-        self._host = host
-
-    async def model(self) -> HostModel:
-        """The model, as it is now."""
-        return HostModel(await self._host())
+    return model

@@ -1,22 +1,29 @@
-"""Sends an answer as it comes, or when it is over, and ends it when the client leaves.
+"""Follows the answers to one request and sends them, as they come or when they are over.
 
-Invariant: a failure before anything was sent is a status of HTTP; after that it is the last event of the stream.
+State: a task for each answer. What a slow client has not read waits as text, not as events; so it holds up neither the
+conversation nor other requests. Invariants: a failure before anything was sent is a status of HTTP, after that the last
+event of the stream; when an answer is closed, the server has been told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, cast
 
-from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from moa_client.endpoint.asked import AnyProgress, Form, Progress
+from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.form import Form
+from moa_client.endpoint.host_source import OneAnswer
+from moa_client.failures import told
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import request_error
 
+MOST_WAITING = 64  # each is one open connection
 KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30
 HEADERS = {
     "cache-control": "no-cache",
@@ -24,51 +31,139 @@ HEADERS = {
 }
 
 
-GivenProgress = TypeVar("GivenProgress", bound=Progress, covariant=True)
-
-
-class Following(Protocol[GivenProgress]):
-    """Follows what a request asked for: `Answering`, or several of them."""
-
-    @property
-    def progress(self) -> GivenProgress:
-        """How far it is."""
-        ...
-
-    async def change(self, seconds: float) -> bool:
-        """Waits until something has changed since the last call, at most so long; whether it has."""
-        ...
-
-    def fail(self, error: MoaError) -> None:
-        """It ends here; `close` tells the server."""
-        ...
-
-    async def close(self) -> None:
-        """Ends it, if it is not over."""
-        ...
-
-
-class AnswerResponse(Response, Generic[AnyProgress]):
-    """The response to a request for an answer, or for several.
+class AnswerSlots:
+    """Lets a number of answers run; others wait in the order in which they came, up to a bound.
 
     Args:
-        start: begins the answer.
-        closing: ends it when the server closes.
-        form: how it is sent.
+        running: how many at once.
+        waiting: how many more may wait.
     """
 
-    def __init__(self, start: Callable[[], Following[AnyProgress]], closing: Closing, form: Form[AnyProgress]) -> None:
+    def __init__(self, running: int, waiting: int = MOST_WAITING) -> None:
+        self._free = asyncio.Semaphore(running)
+        self._waiting = 0
+        self._most_waiting = waiting
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits for a turn, and has it."""
+        if self._free.locked() and self._waiting >= self._most_waiting:
+            raise OverloadedError(f"{self._waiting} requests wait already.", hint="Try again in a few seconds.")
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+class Answering:
+    """Follows one answer: waits for its turn, asks, and takes in the updates as fast as they come.
+
+    Args:
+        begin: asks for it; may raise MoaError. None: nothing is asked.
+        prepare: what is done first; may raise MoaError.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        slots: AnswerSlots,
+        begin: Callable[[], OneAnswer] | None,
+        prepare: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.answer = answer
+        self._slots = slots
+        self._begin = begin
+        self._prepare = prepare
+        self._is_leaving = False  # the conversation is being closed, which must not be interrupted
+
+    def start(self, changed: asyncio.Event) -> None:
+        """Begins to follow it, and sets the event when something has changed."""
+        self._changed = changed
+        self._task = asyncio.create_task(self._follow())
+
+    def fail(self, error: MoaError) -> None:
+        """The answer ends here; `close` tells the server."""
+        self.answer.fail(error)
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Ends the answer, if it is not over."""
+        if not self._is_leaving:
+            self._task.cancel()
+        await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+
+    async def _follow(self) -> None:
+        try:
+            async with self._slots.turn():
+                await self._prepare()
+                if self._begin is not None:
+                    await self._converse(self._begin())
+                else:
+                    self.answer.end_unasked()
+        except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
+            self.answer.fail(told(error, "The answer"))
+        finally:
+            self._changed.set()
+
+    async def _converse(self, conversation: OneAnswer) -> None:
+        try:
+            await self._read(conversation)
+        finally:
+            self._is_leaving = True
+            self._changed.set()
+            await conversation.close()
+
+    async def _read(self, conversation: OneAnswer) -> None:
+        answer, now = self.answer, asyncio.get_running_loop().time
+        answer.begin(conversation.status.state, now())
+        try:
+            async with asyncio.timeout_at(answer.deadline) as clock:
+                async with aclosing(cast("Any", conversation.updates())) as updates:
+                    async for update in updates:
+                        answer.apply(update, now())
+                        self._changed.set()
+                        if answer.is_over:
+                            return
+                        clock.reschedule(answer.deadline)
+            answer.fail(UnavailableError("The conversation was closed.", hint="Ask again."))
+        except TimeoutError:
+            answer.give_up()
+
+
+class AnswerResponse(Response):
+    """The response to a request for answers, of which one that fails ends all.
+
+    Args:
+        closing: ends them when the server closes.
+        keep_alive_seconds: after which a stream that has nothing to say says so; None: it is no stream.
+    """
+
+    def __init__(
+        self, following: Sequence[Answering], form: Form, closing: Closing, keep_alive_seconds: float | None
+    ) -> None:
         super().__init__()
-        self._start = start
-        self._closing = closing
+        self._following = following
+        self._answers = [each.answer for each in following]
         self._form = form
+        self._closing = closing
+        self._keep_alive_seconds = keep_alive_seconds
+        self._changed = asyncio.Event()
+        headers = {"content-type": form.media_type, **HEADERS}
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = self._start()
+        for each in self._following:
+            each.start(self._changed)
+        respond = self._respond_whole if self._keep_alive_seconds is None else self._stream
         ways = [
-            asyncio.create_task(self._respond(answering, scope, receive, send)),
+            asyncio.create_task(respond(scope, receive, send)),
             asyncio.create_task(_left(receive)),
-            asyncio.create_task(self._end_at_closing(answering)),
+            asyncio.create_task(self._end_at_closing()),
         ]
         try:
             await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
@@ -76,68 +171,58 @@ class AnswerResponse(Response, Generic[AnyProgress]):
             for task in ways:
                 task.cancel()
             outcomes = await asyncio.gather(*ways, return_exceptions=True)
-            await answering.close()
+            await asyncio.gather(*(each.close() for each in self._following))
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
-    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
+    @property
+    def _failure(self) -> MoaError | None:
+        return next((answer.failure for answer in self._answers if answer.failure is not None), None)
 
-    async def _end_at_closing(self, answering: Following[AnyProgress]) -> None:
+    async def _end_at_closing(self) -> None:
         await self._closing.wait()
-        answering.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
+        for each in self._following:
+            each.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
 
+    async def _has_changed(self, seconds: float) -> bool:
+        """Waits until something has changed since the last call, at most so long; whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        has_changed = self._changed.is_set()
+        self._changed.clear()
+        return has_changed
 
-class WholeResponse(AnswerResponse[AnyProgress]):
-    """The answer when it is over."""
-
-    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
-        progress = answering.progress
-        while not progress.is_over:
-            await answering.change(KEEP_ALIVE_SECONDS)
-        if progress.failure is not None:
-            response = self._form.refusal(request_error(progress.failure))
+    async def _respond_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while self._failure is None and not all(answer.is_over for answer in self._answers):
+            await self._has_changed(KEEP_ALIVE_SECONDS)
+        if (failure := self._failure) is not None:
+            response = request_error(failure).response(self._form.path)
         else:
-            response = JSONResponse(self._form.whole(progress))
+            response = JSONResponse(self._form.whole(self._answers))
         await response(scope, receive, send)
 
-
-class StreamedResponse(AnswerResponse[AnyProgress]):
-    """The answer as it comes."""
-
-    def __init__(
-        self,
-        start: Callable[[], Following[AnyProgress]],
-        closing: Closing,
-        form: Form[AnyProgress],
-        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-    ) -> None:
-        super().__init__(start, closing, form)
-        self._keep_alive_seconds = keep_alive_seconds
-        self.raw_headers = [
-            (name.encode(), value.encode()) for name, value in {"content-type": form.media_type, **HEADERS}.items()
-        ]
-
-    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
-        form, progress = self._form, answering.progress
-        has_begun = False
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        form, answers, has_begun = self._form, self._answers, False
         while True:
-            has_changed = await answering.change(self._keep_alive_seconds)
-            is_over, failure = progress.is_over, progress.failure  # sending takes time, in which they may change
+            has_changed = await self._has_changed(self._keep_alive_seconds or KEEP_ALIVE_SECONDS)
+            failure = self._failure  # sending takes time, in which it may change
+            is_over = failure is not None or all(answer.is_over for answer in answers)
             if failure is not None and not has_begun:
-                await form.refusal(request_error(failure))(scope, receive, send)
+                await request_error(failure).response(form.path)(scope, receive, send)
                 return
-            body = form.next(progress) if has_changed else form.keep_alive
             if failure is not None:
-                body += form.failed(request_error(failure))
+                body = form.next(answers) + form.failed(request_error(failure))
             elif is_over:
-                body += form.last(progress)
+                body = form.last(answers)
+            else:
+                body = form.next(answers) if has_changed else form.keep_alive
             if not body:
                 continue
             if not has_begun:
                 has_begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                body = form.first() + body
+                body = form.first(answers) + body
             await send({"type": "http.response.body", "body": body, "more_body": not is_over})
             if is_over:
                 return

@@ -1,23 +1,40 @@
-"""The routes of the endpoint, of all APIs."""
+"""The routes of the endpoint, of all APIs, and a table of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from hashlib import sha256
 
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
-from moa_client.endpoint.answer_source import AnswerSource
-from moa_client.endpoint.anthropic.routes import anthropic_routes
-from moa_client.endpoint.endpoint import Endpoint, EndpointSettings
-from moa_client.endpoint.ollama.routes import ollama_routes
-from moa_client.endpoint.openai.routes import openai_routes
-from moa_client.endpoint.responses.routes import response_routes
+from moa_client.endpoint import anthropic, ollama, openai, responses
+from moa_client.endpoint.ask import ChatAsk
+from moa_client.endpoint.embeddings import embedding_fields, embedding_request
+from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
+from moa_client.endpoint.fields import DEFAULT_MODEL, refused
+from moa_client.endpoint.form import Fields
+from moa_client.endpoint.host_source import HostModel
+from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
+from moa_client.tools.thinking import find_thinking
+from moa_client.web.body import read_json
 from moa_client.web.closing import Closing
+from moa_client.web.error_form import RequestError
+
+VERSION = "0.12.6"  # of ollama, whose API this is: clients ask for one that is new enough for tools and thinking
+FAMILY = "moa"  # ollama's clients look for the context's length under it
+FOR_EVER = "9999-12-31T23:59:59+00:00"
+NO_DETAILS = {"parent_model": "", "format": "", "parameter_size": "", "quantization_level": ""}
 
 
 def endpoint_routes(
-    source: AnswerSource,
+    source: ModelSource,
     settings: EndpointSettings,
     closing: Closing,
     history: Callable[[], HistoryStore | None] = lambda: None,
@@ -25,14 +42,190 @@ def endpoint_routes(
     """The routes.
 
     Args:
-        source: where answers come from.
+        source: gives the model, as it is now; raises MoaError where there is none yet.
         closing: ends requests when the server closes.
         history: where what programs ask to keep is kept; None: nowhere.
     """
-    endpoint = Endpoint(source, settings, closing)
+    handlers = Handlers(Endpoint(source, settings, closing), history)
     return [
-        *openai_routes(endpoint),
-        *response_routes(endpoint, history),
-        *anthropic_routes(endpoint),
-        *ollama_routes(endpoint),
+        Route("/v1/models", handlers.models),
+        Route("/v1/models/{name:path}", handlers.model),
+        Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
+        Route("/v1/completions", handlers.text, methods=["POST"]),
+        Route("/v1/embeddings", handlers.embeddings, methods=["POST"]),
+        Route("/v1/responses", handlers.respond, methods=["POST"]),
+        Route("/v1/responses/{identifier}", handlers.retrieve, methods=["GET"]),
+        Route("/v1/responses/{identifier}", handlers.delete, methods=["DELETE"]),
+        Route("/v1/messages", handlers.messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", handlers.count, methods=["POST"]),
+        Route("/api/version", handlers.ollama_version),
+        Route("/api/tags", handlers.ollama_models),
+        Route("/api/ps", handlers.ollama_loaded),
+        Route("/api/show", handlers.ollama_model, methods=["POST"]),
+        Route("/api/chat", handlers.ollama_chat, methods=["POST"]),
+        Route("/api/generate", handlers.ollama_text, methods=["POST"]),
     ]
+
+
+class Handlers:
+    """Handles requests. The first line of each handler's docstring is what the table says."""
+
+    def __init__(self, endpoint: Endpoint, history: Callable[[], HistoryStore | None]) -> None:
+        self._endpoint = endpoint
+        self._history = history
+
+    async def models(self, request: Request) -> Response:
+        """The server's model, as OpenAI's and as Anthropic's clients read a list of one."""
+        model = await self._endpoint.model()
+        page = {"has_more": False, "first_id": model.name, "last_id": model.name}
+        return JSONResponse({"object": "list", "data": [self._model_fields(model)], **page})
+
+    async def model(self, request: Request) -> Response:
+        """The server's model by its name, or by `default`."""
+        return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
+
+    async def chat(self, request: Request) -> Response:
+        """The next message of a chat."""
+        return await self._endpoint.answer(*openai.chat_request(await read_json(request)), request)
+
+    async def text(self, request: Request) -> Response:
+        """The continuation of a text."""
+        return await self._endpoint.answer(*openai.text_request(await read_json(request)), request)
+
+    async def embeddings(self, request: Request) -> Response:
+        """The vectors of some texts."""
+        asked = embedding_request(await read_json(request))
+        model = await self._endpoint.model(asked.model)
+        texts = await asyncio.to_thread(asked.texts, model)
+        return JSONResponse(embedding_fields(asked, model.name, texts, await self._endpoint.embed(model, texts)))
+
+    async def respond(self, request: Request) -> Response:
+        """An answer as a response, which can be continued by its id."""
+        asked = responses.response_request(await read_json(request), self._kept())
+        return await self._endpoint.answer(*asked, request)
+
+    async def retrieve(self, request: Request) -> Response:
+        """A response that is kept."""
+        if request.query_params.get("stream") == "true":
+            raise refused("stream", "a response is not streamed again")
+        return JSONResponse(json.loads(self._must_keep().load(request.path_params["identifier"]).body))
+
+    async def delete(self, request: Request) -> Response:
+        """Deletes a response."""
+        identifier = request.path_params["identifier"]
+        self._must_keep().delete(identifier)
+        return JSONResponse({"id": identifier, "object": "response", "deleted": True})
+
+    async def messages(self, request: Request) -> Response:
+        """The next message of a chat, as Anthropic has it."""
+        return await self._endpoint.answer(*anthropic.messages_request(await read_json(request)), request)
+
+    async def count(self, request: Request) -> Response:
+        """How many tokens the prompt of such a request has."""
+        ask, _ = anthropic.messages_request({**await read_json(request), "max_tokens": 1})
+        model = await self._endpoint.model(ask.model)
+        (prompt,) = await asyncio.to_thread(ask.prompts, model)
+        return JSONResponse({"input_tokens": len(prompt.tokens)})
+
+    async def ollama_version(self, request: Request) -> Response:
+        """The version of ollama whose API this is."""
+        return JSONResponse({"version": VERSION})
+
+    async def ollama_models(self, request: Request) -> Response:
+        """The server's model, as ollama has it."""
+        return JSONResponse({"models": [self._ollama_fields(await self._endpoint.model())]})
+
+    async def ollama_loaded(self, request: Request) -> Response:
+        """The same, which is always loaded."""
+        model = await self._endpoint.model()
+        loaded = {"expires_at": FOR_EVER, "size_vram": 0, "context_length": model.context_tokens}
+        return JSONResponse({"models": [self._ollama_fields(model) | loaded]})
+
+    async def ollama_model(self, request: Request) -> Response:
+        """What the model can do, and how long its context is."""
+        body = await read_json(request)
+        name = body.get("model") or body.get("name") or DEFAULT_MODEL
+        if not isinstance(name, str):
+            raise RequestError(400, "model: expected a text.", param="model")
+        model = await self._endpoint.model(name.removesuffix(ollama.LATEST))
+        thinking = ["thinking"] if find_thinking(model.chat_template) is not None else []
+        fields = self._ollama_fields(model)
+        return JSONResponse(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "template": model.chat_template,
+                "details": fields["details"],
+                "model_info": {"general.architecture": FAMILY, f"{FAMILY}.context_length": model.context_tokens},
+                "capabilities": ["completion", "tools", *thinking],
+                "modified_at": fields["modified_at"],
+            }
+        )
+
+    async def ollama_chat(self, request: Request) -> Response:
+        """The next message of a chat, as ollama has it."""
+        body = await read_json(request)
+        return await self._ollama(ollama.chat_request(body), request)
+
+    async def ollama_text(self, request: Request) -> Response:
+        """The answer to a prompt, or the continuation of a raw one, as ollama has it."""
+        body = await read_json(request)
+        return await self._ollama(ollama.text_request(body), request)
+
+    async def _ollama(self, asked: ollama.Asked, request: Request) -> Response:
+        match asked:
+            case ChatAsk() as ask, form:
+                return await self._endpoint.answer(ask, form, request)
+            case name, fields:
+                model = await self._endpoint.model(name)
+        loaded = {"model": model.name, "created_at": ollama.date_of(self._endpoint.since), **fields}
+        return JSONResponse(loaded | {"done": True, "done_reason": "load"})
+
+    def _kept(self) -> KeptResponses | None:
+        history = self._history()
+        return None if history is None else history.responses
+
+    def _must_keep(self) -> KeptResponses:
+        kept = self._kept()
+        if kept is None:
+            raise RequestError(404, "No response is kept here (--no-history).", code="not_found")
+        return kept
+
+    def _model_fields(self, model: HostModel) -> Fields:
+        since = self._endpoint.since
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": since,
+            "owned_by": "moa",
+            "type": "model",  # this and what follows: Anthropic's
+            "display_name": model.name,
+            "created_at": datetime.fromtimestamp(since, UTC).isoformat(),
+            "lifecycle": "active",
+            "max_input_tokens": model.context_tokens,
+            "max_tokens": model.context_tokens,
+        }
+
+    def _ollama_fields(self, model: HostModel) -> Fields:
+        return {
+            "name": model.name,
+            "model": model.name,
+            "modified_at": ollama.date_of(self._endpoint.since),
+            "size": 0,  # on this device
+            "digest": sha256(model.fingerprint.encode()).hexdigest(),
+            "details": NO_DETAILS | {"family": FAMILY, "families": [FAMILY]},
+        }
+
+
+def routes_table(routes: Iterable[BaseRoute]) -> str:
+    """The routes as a Markdown table, each with the first line of its handler's docstring."""
+    lines = ["| request | answer |", "| --- | --- |"]
+    for route in routes:
+        if isinstance(route, Route):
+            words = (inspect.getdoc(route.endpoint) or "").partition("\n")[0].removesuffix(".")
+            if not words:
+                raise ValueError(f"The handler of {route.path} has no docstring.")
+            methods = "|".join(sorted((route.methods or set()) - {"HEAD"}))
+            path = route.path.replace("{name:path}", "NAME")
+            lines.append(f"| `{methods} {path}` | {words[0].lower()}{words[1:]} |")
+    return "\n".join(lines) + "\n"

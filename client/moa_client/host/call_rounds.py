@@ -31,8 +31,7 @@ from moa_client.conversation.events import (
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.host.publisher import Publisher
-from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import AnsweredCall, Tool, ToolBox, ToolCall
 from moa_client.tools.turns import ConversationTurns
 
 DENIED_WORDS = "The user did not allow this call."

@@ -33,7 +33,7 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import ToolBox
 
 
 class Host:

@@ -26,7 +26,7 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import ToolBox
 
 
 class LocalConversation:

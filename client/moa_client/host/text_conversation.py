@@ -31,8 +31,7 @@ from moa_client.host.call_rounds import CallRounds
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
-from moa_client.tools.tool import Tool
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
 
 MOST_WAITING = 16  # questions behind the one that is answered

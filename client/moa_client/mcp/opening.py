@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moa_shared.programs.missing_packages import missing_extra
 
-from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.tool import ToolBox
 
 
 async def open_tools(path: Path | None, stack: AsyncExitStack) -> ToolBox | None:

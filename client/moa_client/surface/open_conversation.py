@@ -18,7 +18,7 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Permission
-from moa_client.tools.answer_split import ReasoningMarks
+from moa_client.tools.thinking import ReasoningMarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,6 @@ def effort_arguments(chat_template: str, effort: str | None) -> dict[str, Any]:
 
     Args:
         effort: one of `EFFORTS`; None: as the model has it.
-
-    Raises:
-        ConfigError: the template cannot ask for it.
     """
     if effort is None:
         return {}
@@ -85,11 +82,7 @@ AS_IT_IS = AskedReasoning()
 
 
 def template_arguments(chat_template: str, asked: AskedReasoning) -> dict[str, Any]:
-    """The arguments of a template that ask for what is asked.
-
-    Raises:
-        ConfigError: the template cannot ask for it, or has arguments of its own already.
-    """
+    """The arguments of a template that ask for what is asked."""
     effort = asked.effort
     if asked.is_on is not None and effort is None:
         if asked.is_on and find_thinking(chat_template) is None:

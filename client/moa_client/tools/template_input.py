@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.system_text import result_text, system_text
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolResult
 
@@ -63,7 +62,7 @@ def template_input(
     """
     knows_tools = _TOOLS.search(chat_template) is not None
     if tools and not knows_tools:
-        messages = _with_system_text(messages, system_text(form, tools))
+        messages = _with_system_text(messages, form.render_tools(tools))
     key = next((each for each in _REASONING if re.search(rf"\.{each}\b|\[['\"]{each}['\"]\]", chat_template)), "")
     if "tool_calls" in chat_template:
         rendered = [_as_is(message, form, key) for message in messages]
@@ -118,7 +117,7 @@ def _as_text(messages: Sequence[ChatMessage | ToolResult], form: ToolFormat) -> 
     for message in messages:
         is_result = isinstance(message, ToolResult)
         if isinstance(message, ToolResult):
-            message = ChatMessage("user", result_text(message))
+            message = ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
         elif message.calls:
             message = replace(message, text=form.render(message.text, message.calls), calls=())
         if follows_result and message.role == "user":

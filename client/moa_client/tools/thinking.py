@@ -8,12 +8,19 @@ https://github.com/openai/harmony/blob/main/docs/format.md.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from functools import lru_cache
+from typing import Any
 
-from moa_client.tools.reading.markers import MarkerSearch
-from moa_client.tools.reading.pieces import TextPiece
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some text for the reader of the answer."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ def find_thinking(chat_template: str) -> Thinking | None:
 
 
 class ThinkingReader:
-    """Splits one answer. What comes out depends on the text alone, not on its pieces.
+    """Splits one answer. What comes out depends on the text alone, not on its pieces. A copy reads on by itself.
 
     Args:
         is_open: the answer begins with reasoning, which the prompt has opened.
@@ -102,26 +109,35 @@ class ThinkingReader:
         self._others = thinking.others if drops_others else ()
         self._drops_space = is_open  # what comes next follows a marker
         self._has_answer = False
-        self._space: list[str] = []  # held until something follows it
-        self._search = MarkerSearch()
-        self._certain: list[tuple[bool, str]] = []  # whether it is reasoning, and the text
+        self._space = ""  # held until something follows it
+        self._held = ""  # what may begin a marker
+        self._certain: list[ReasoningPiece | TextPiece] = []
 
     def push(self, text: str) -> list[ReasoningPiece | TextPiece]:
         """Reads more text; what has become certain."""
-        for char in text:
-            self._search.add(char)
-            while taken := self._search.take(self._markers):
-                self._take(taken)
-        return self._taken()
+        self._certain, text = [], self._held + text
+        while True:
+            markers = self._markers
+            found = _search(markers).search(text)
+            end = found.start() if found is not None else len(text) - held_back(text, markers)
+            self._write(text[:end])
+            text = text[end:]
+            if self._markers != markers:
+                continue  # an answer has begun, which may tell of markers
+            if found is None:
+                self._held = text
+                return self._certain
+            self._take(found[0])
+            text = text[len(found[0]) :]
 
     def finish(self) -> list[ReasoningPiece | TextPiece]:
         """Ends the text; the rest of it."""
-        for char in self._search.drain():
-            self._write(char)
-        if not self.is_thinking and not self._drops_space:
-            self._certain.append((False, "".join(self._space)))
-        self._space.clear()
-        return self._taken()
+        self._certain = []
+        self._write(self._held)
+        if self._space and not self.is_thinking and not self._drops_space:
+            self._certain.append(TextPiece(self._space))
+        self._space = self._held = ""
+        return self._certain
 
     @property
     def _markers(self) -> tuple[str, ...]:
@@ -134,31 +150,137 @@ class ThinkingReader:
         return self._thinking.openings if self._thinking.is_repeated or not self._has_answer else ()
 
     def _take(self, taken: str) -> None:
+        self._space, self._drops_space = "", True
         if not self.is_thinking and taken in self._others:
-            self._space.clear()
-            self._drops_space = True
-        elif taken in self._markers:
-            self.is_thinking = not self.is_thinking
-            self._space.clear()
-            self._drops_space = True
-            self._has_answer = self._has_answer or not self.is_thinking
-        else:
-            self._write(taken)
-
-    def _write(self, char: str) -> None:
-        if char.isspace():
-            self._space.append(char)
             return
-        space = "" if self._drops_space else "".join(self._space)
-        self._certain.append((self.is_thinking, space + char))
-        self._space.clear()
-        self._drops_space = False
+        self.is_thinking = not self.is_thinking
         self._has_answer = self._has_answer or not self.is_thinking
 
-    def _taken(self) -> list[ReasoningPiece | TextPiece]:
-        pieces: list[ReasoningPiece | TextPiece] = []
-        for is_reasoning, group in groupby(self._certain, key=itemgetter(0)):
-            if text := "".join(each for _, each in group):
-                pieces.append(ReasoningPiece(text) if is_reasoning else TextPiece(text))
-        self._certain.clear()
-        return pieces
+    def _write(self, text: str) -> None:
+        sure = text.rstrip()
+        if sure:
+            piece = sure.lstrip() if self._drops_space else self._space + sure
+            self._certain.append(ReasoningPiece(piece) if self.is_thinking else TextPiece(piece))
+            self._space, self._drops_space = "", False
+            self._has_answer = self._has_answer or not self.is_thinking
+        self._space += text[len(sure) :]
+
+
+@lru_cache(maxsize=16)
+def _search(markers: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, markers)) or "(?!)")
+
+
+def held_back(text: str, markers: Sequence[str]) -> int:
+    """How many characters at the end of a text may begin a marker."""
+    most = max((len(marker) - 1 for marker in markers), default=0)
+    for length in range(min(most, len(text)), 0, -1):
+        if any(marker.startswith(text[-length:]) for marker in markers):
+            return length
+    return 0
+
+
+def have_any(markers: Iterable[str], special_tokens: Iterable[str]) -> bool:
+    """Whether some of these special tokens are in markers, so that text without special tokens would lack them."""
+    tokens = tuple(special_tokens)
+    return any(token in marker for marker in markers for token in tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """How the answers of one model mark reasoning.
+
+    Args:
+        openings, closings: markers around it.
+        repeated: it may come anywhere; otherwise only where an answer begins, with nothing but white space before it.
+        others: further markers in an answer's text that are not shown.
+        opened: the values of `reasoning_effort` with which the prompt has opened reasoning, so that the answer begins
+            within it; "": nothing was asked.
+        efforts: the values of `reasoning_effort` that the model can be asked for.
+    """
+
+    openings: tuple[str, ...]
+    closings: tuple[str, ...]
+    repeated: bool = False
+    others: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All markers."""
+        return self.openings + self.closings + self.others
+
+    def split(self, effort: str | None) -> AnswerSplit:
+        """An answer before its first character.
+
+        Args:
+            effort: that was asked of it.
+        """
+        thinking = Thinking("", self.openings, self.closings, self.repeated, self.others)
+        return AnswerSplit(ThinkingReader(thinking, is_open=(effort or "") in self.opened, drops_others=True))
+
+
+def marks_from(fields: Mapping[str, Any] | None) -> ReasoningMarks | None:
+    """The marks that `dataclasses.asdict` has made an object of; None: the model marks no reasoning."""
+    if fields is None:
+        return None
+    openings, closings, others, opened, efforts = (
+        tuple(map(str, fields[name])) for name in ("openings", "closings", "others", "opened", "efforts")
+    )
+    return ReasoningMarks(openings, closings, bool(fields["repeated"]), others, opened, efforts)
+
+
+class AnswerSplit:
+    """One answer, divided into its reasoning and its text. What comes out depends on the text alone, not on its pieces.
+
+    State: how far the committed text was read, and what came out.
+    """
+
+    def __init__(self, reader: ThinkingReader | None = None) -> None:
+        self.reasoning = ""  # committed, as the next two
+        self.text = ""
+        self.reasoning_tokens = 0  # with those that mark it, and those that were read together with its end
+        self._reader = reader  # None: the model marks no reasoning
+        self.tokens = 0  # read so far
+        self._read = 0  # characters
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the committed text ends within reasoning."""
+        return self._reader is not None and self._reader.is_thinking
+
+    def read(self, committed: str, tokens: int = 0) -> None:
+        """Reads the committed text as it is now: it begins with what was read before.
+
+        Args:
+            tokens: in it.
+        """
+        was_thinking, reasoning = self.is_thinking, len(self.reasoning)
+        self._push(committed[self._read :])
+        self._read = len(committed)
+        if was_thinking or self.is_thinking or len(self.reasoning) > reasoning:
+            self.reasoning_tokens += tokens - self.tokens
+        self.tokens = tokens
+
+    def ahead(self, provisional: str = "") -> tuple[str, str]:
+        """The reasoning and the text that follow if the answer ends with this text after what is committed."""
+        ahead = copy(self)
+        ahead.reasoning, ahead.text, ahead._reader = "", "", copy(self._reader)
+        ahead._push(provisional)
+        if ahead._reader is not None:
+            ahead._take(ahead._reader.finish())
+        return ahead.reasoning, ahead.text
+
+    def _push(self, text: str) -> None:
+        if self._reader is None:
+            self.text += text
+        else:
+            self._take(self._reader.push(text))
+
+    def _take(self, pieces: list[ReasoningPiece | TextPiece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, ReasoningPiece):
+                self.reasoning += piece.text
+            else:
+                self.text += piece.text

@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from hashlib import sha256
+from string import ascii_letters, digits
+from typing import Any, Protocol
 
 from moa_shared.errors import ConfigError
 from moa_shared.text.json_text import parse_json
 
-from moa_client.tools.schema_check import check_schema
+from moa_client.tools.schemas import check_schema
 
 MOST_TOOLS = 128  # as OpenAI has it
 MOST_DESCRIPTION = 1 << 15  # characters: agents explain a tool on pages
@@ -35,9 +37,6 @@ class Tool:
         parameters: the JSON schema of its arguments, which are an object.
         server: of whose tools it is one; empty: the program's that asks.
         listed: its name there.
-
-    Raises:
-        ConfigError: a name, a description or a schema that cannot be used.
     """
 
     name: str
@@ -92,9 +91,6 @@ class ToolCall:
 
     Args:
         arguments: an object, as JSON text.
-
-    Raises:
-        ConfigError: a name or arguments that no call can have.
     """
 
     id: str
@@ -164,40 +160,46 @@ class ChoiceMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolChoice:
-    """Which tools an answer may call, and whether it has to.
+class ToolOffer:
+    """The tools that an answer may call, if any.
 
     Args:
-        name: of the tool, where the mode is NAMED.
+        is_forced: it must call one.
+        is_parallel: it may make several calls.
     """
 
-    mode: ChoiceMode = ChoiceMode.AUTO
-    name: str = ""
+    tools: tuple[Tool, ...] = ()
+    is_forced: bool = False
+    is_parallel: bool = True
 
-    @property
-    def is_forced(self) -> bool:
-        """Whether the answer must be a call."""
-        return self.mode in (ChoiceMode.REQUIRED, ChoiceMode.NAMED)
 
-    def of(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """The tools that the answer may call.
+NO_TOOLS = ToolOffer()
 
-        Raises:
-            ConfigError: it has to call one that is not offered.
-        """
-        if self.mode is ChoiceMode.NONE:
-            return ()
-        if self.mode is not ChoiceMode.NAMED:
-            if self.mode is ChoiceMode.REQUIRED and not tools:
-                raise ConfigError("A call is required, but no tool is offered.", hint="Offer one, or require none.")
-            return tuple(tools)
-        chosen = tuple(tool for tool in tools if tool.name == self.name)
-        if not chosen:
-            raise ConfigError(
-                f"A call of {self.name[:80]!r} is required, which is not among the tools.",
-                hint=f"Offered: {', '.join(tool.name for tool in tools) or 'none'}.",
-            )
-        return chosen
+
+def offer_of(
+    tools: Sequence[Tool], mode: ChoiceMode = ChoiceMode.AUTO, name: str = "", *, is_parallel: bool = True
+) -> ToolOffer:
+    """What is offered of these tools.
+
+    Args:
+        name: of the tool that must be called, where the mode is NAMED.
+
+    Raises:
+        ConfigError: one must be called that is not there.
+    """
+    if mode is ChoiceMode.NONE:
+        return ToolOffer((), is_parallel=is_parallel)
+    if mode is not ChoiceMode.NAMED:
+        if mode is ChoiceMode.REQUIRED and not tools:
+            raise ConfigError("A call is required, but no tool is offered.", hint="Offer one, or require none.")
+        return ToolOffer(tuple(tools), mode is ChoiceMode.REQUIRED, is_parallel)
+    chosen = tuple(tool for tool in tools if tool.name == name)
+    if not chosen:
+        raise ConfigError(
+            f"A call of {name[:80]!r} is required, which is not among the tools.",
+            hint=f"Offered: {', '.join(tool.name for tool in tools) or 'none'}.",
+        )
+    return ToolOffer(chosen, is_forced=True, is_parallel=False)  # naming one tool asks for one call
 
 
 def is_name(name: str) -> bool:
@@ -206,11 +208,7 @@ def is_name(name: str) -> bool:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Checks what is offered together.
-
-    Raises:
-        ConfigError: too many tools, two of one name, or too much text.
-    """
+    """Checks what is offered together."""
     if len(tools) > MOST_TOOLS:
         raise ConfigError(f"{len(tools)} tools are offered, at most {MOST_TOOLS} are allowed.", hint=_FEWER)
     names = [tool.name for tool in tools]
@@ -222,3 +220,56 @@ def check_tools(tools: Sequence[Tool]) -> None:
             f"The parameters of all tools have {size:,} bytes, at most {MOST_SCHEMAS:,} are allowed.",
             hint=_FEWER,
         )
+
+
+_CHARACTERS = digits + ascii_letters
+
+
+def call_id(answer: str, index: int) -> str:
+    """The id of a call in OpenAI's form; the same answer, resumed or repeated, gives its calls the same ids.
+
+    Args:
+        answer: what tells the answer from all others, such as its own id, or its conversation and seed.
+        index: of the call in the answer.
+    """
+    return "call_" + _characters(f"{answer}/{index}", 24)
+
+
+def mistral_id(id: str) -> str:
+    """The id under which Mistral's templates take a call with this id; one that they take is left as it is."""
+    return id if len(id) == 9 and id.isascii() and id.isalnum() else _characters(id, 9)
+
+
+def _characters(text: str, length: int) -> str:
+    number = int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest())
+    return "".join(_CHARACTERS[number // len(_CHARACTERS) ** place % len(_CHARACTERS)] for place in range(length))
+
+
+class ToolBox(Protocol):
+    """Tools that can be run."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Those that there are."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a user should know of them, one sentence each, such as which could not be had."""
+        ...
+
+    def server_of(self, tool: str, server: str = "") -> str:
+        """The name of the server that has a tool; empty: none has.
+
+        Args:
+            server: whose tool it has to be; empty: anyone's.
+        """
+        ...
+
+    async def run(self, call: ToolCall, server: str = "") -> AnsweredCall:
+        """Runs a call; whatever goes wrong is its answer. Cancelling this cancels the call.
+
+        Args:
+            server: as above.
+        """
+        ...

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from moa_shared.text.template import CALL_MARK, ChatTemplate
 
+from moa_client.tools.answer_reader import AnswerReader, CallPiece
 from moa_client.tools.effort import EFFORTS, effort_arguments
-from moa_client.tools.finished_calls import finished_calls
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.template_input import ChatMessage, template_input
-from moa_client.tools.thinking import find_thinking
-from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult
+from moa_client.tools.thinking import ThinkingReader, find_thinking
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -87,8 +87,14 @@ class ConversationTurns:
         if not self.tools:
             return ()
         thinking = find_thinking(self._chat_template)
-        prompt, text = self._spelled(before[-PROMPT_END:]), self._spelled(answer)
-        calls = finished_calls(self._form, thinking, self.tools, prompt, text, identifier)
+        is_open = thinking is not None and thinking.is_open(self._spelled(before[-PROMPT_END:]))
+        reasoning = None if thinking is None else ThinkingReader(thinking, is_open=is_open)
+        reader = AnswerReader(reasoning, self._form, self.tools)
+        calls = tuple(
+            ToolCall(call_id(identifier, piece.index), piece.name, piece.arguments)
+            for piece in [*reader.push(self._spelled(answer)), *reader.finish()]
+            if isinstance(piece, CallPiece) and piece.is_whole
+        )
         return calls if self._form.is_parallel else calls[:1]
 
     def _of_question(self, question: str, template: ChatTemplate) -> Turn:

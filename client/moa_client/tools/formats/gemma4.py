@@ -7,20 +7,36 @@ Source: https://ai.google.dev/gemma/docs/capabilities/text/function-calling-gemm
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from moa_client.tools.formats.argument_types import escaped
-from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.gemma4_grammar import QUOTE, value_grammar
-from moa_client.tools.formats.grammar import Grammar
-from moa_client.tools.reading.calls import Call, Calls
-from moa_client.tools.reading.json_scanner import MOST_DEPTH, Mismatch
-from moa_client.tools.reading.steps import Steps, expect, read_json, read_text, read_until, skip_space
-from moa_client.tools.tool import Tool, ToolCall
+from moa_client.tools.formats.base import Found, ToolFormat
+from moa_client.tools.formats.call_text import CutError, json_value
+from moa_client.tools.grammars import Grammar
+from moa_client.tools.schemas import ANY, check_keywords, choices_of, refusal, types_of
+from moa_client.tools.tool import Tool, ToolCall, is_name
 
 OPENING, CLOSING = "<|tool_call>", "<tool_call|>"
-CALL = "call:"
-MOST_NAME = 256  # characters of a key
+CALL, QUOTE = "call:", '<|"|>'
+_QUOTED = r'<\|"\|>(.*?)(?:<\|"\|>|\Z)'
+_TOKEN = re.compile(rf'{_QUOTED}|([^\s:,{{}}\[\]"<][^:,{{}}\[\]<]*?)(?=\s*:)', re.DOTALL)
+_TEXT_OR_END = re.compile(rf"{_QUOTED}|{re.escape(CLOSING)}", re.DOTALL)
+_KNOWN = {
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items"},
+    "string": {"enum", "const"},
+    "integer": {"enum", "const"},
+    "number": {"enum", "const"},
+    "boolean": {"enum", "const"},
+    "null": {"enum", "const"},
+}
+_PLAIN = {
+    "integer": r"/-?(0|[1-9][0-9]{0,17})/",
+    "number": r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/",
+    "boolean": '("true" | "false")',
+    "null": '"null"',
+}
 
 
 class Gemma4(ToolFormat):
@@ -34,15 +50,34 @@ class Gemma4(ToolFormat):
     def detect(self, chat_template: str) -> bool:
         return OPENING in chat_template
 
-    def read_calls(self, opening: str, calls: Calls) -> Steps[None]:
-        yield from expect(CALL)
-        call = calls.begin()
-        call.set_name((yield from read_until("{", MOST_NAME)).strip())
-        yield from _read_object(call, 1)
-        call.end()
-        if (yield from skip_space()) != CLOSING[0]:
-            raise Mismatch
-        yield from expect(CLOSING[1:])
+    def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
+        return (CALL,)
+
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        found = (each for each in _TEXT_OR_END.finditer(text, len(opening)) if each[0] == CLOSING)
+        closing = next(found, None)
+        name, brace, values = (
+            text[len(opening) : closing.start() if closing else None].strip()[len(CALL) :].partition("{")
+        )
+        if closing is None and not brace:
+            return Found(is_cut=True)
+        if not is_name(name.strip()):
+            raise ValueError("no name")
+        written = _as_json(brace + values)
+        try:
+            arguments, end = json_value(written)
+        except CutError:
+            if closing is None:
+                return Found(is_cut=True)
+            raise
+        if not CLOSING.startswith(written[end:].strip()):
+            raise ValueError("more than an object")
+        made = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        return Found([(name.strip(), made)], len(text) if closing is None else closing.end())
+
+    def cut(self, text: str) -> tuple[str, str] | None:
+        name, brace, values = text[len(OPENING) :].strip()[len(CALL) :].partition("{")
+        return (name.strip(), _as_json(brace + values)) if brace and is_name(name.strip()) else None
 
     def render_call(self, call: ToolCall) -> str:
         return f"{OPENING}{CALL}{call.name}{_written(call.values)}{CLOSING}"
@@ -52,63 +87,10 @@ class Gemma4(ToolFormat):
         return f"{head} {value_grammar(tool.name, tool.parameters, grammar)} {grammar.markup(CLOSING)}"
 
 
-def _read_object(call: Call, depth: int) -> Steps[None]:
-    """Reads an object after its brace, and writes it as JSON."""
-    call.write("{")
-    char = yield from skip_space()
-    while char != "}":
-        key = yield from _read_key(char)
-        call.write(json.dumps(key, ensure_ascii=False) + ": ")
-        after = yield from _read_value((yield from skip_space()), call, depth)
-        char = yield from _read_separator(after, "}", call)
-    call.write("}")
-
-
-def _read_list(call: Call, depth: int) -> Steps[None]:
-    call.write("[")
-    char = yield from skip_space()
-    while char != "]":
-        after = yield from _read_value(char, call, depth)
-        char = yield from _read_separator(after, "]", call)
-    call.write("]")
-
-
-def _read_separator(first: str | None, end: str, call: Call) -> Steps[str]:
-    """Reads what is between two values; the first character after it, or the end."""
-    char = yield from skip_space(first)
-    if char == ",":
-        call.write(", ")
-        char = yield from skip_space()
-        if char == end:
-            raise Mismatch
-    elif char != end:
-        raise Mismatch
-    return char
-
-
-def _read_key(first: str) -> Steps[str]:
-    if first in ':,{}[]"':
-        raise Mismatch
-    text = first + (yield from read_until(":", MOST_NAME))
-    return text.strip().removeprefix(QUOTE).removesuffix(QUOTE)
-
-
-def _read_value(first: str, call: Call, depth: int) -> Steps[str | None]:
-    """Reads a value; the character after it, if that had to be read."""
-    if depth == MOST_DEPTH:
-        raise Mismatch
-    if first == "{":
-        yield from _read_object(call, depth + 1)
-    elif first == "[":
-        yield from _read_list(call, depth + 1)
-    elif first == QUOTE[0]:
-        yield from expect(QUOTE[1:])
-        call.write('"')
-        yield from read_text((QUOTE,), lambda char: call.write(escaped(char)))
-        call.write('"')
-    else:
-        return (yield from read_json(first, call.write))
-    return None
+def _as_json(values: str) -> str:
+    """The same in JSON; a text without its end has none there."""
+    made = _TOKEN.sub(lambda each: json.dumps(each[1] if each[2] is None else each[2], ensure_ascii=False), values)
+    return made[:-1] if values.count(QUOTE) % 2 else made
 
 
 def _written(value: Any) -> str:
@@ -121,3 +103,56 @@ def _written(value: Any) -> str:
             return "[" + ",".join(map(_written, value)) + "]"
         case _:
             return json.dumps(value)
+
+
+def value_grammar(place: str, schema: Mapping[str, Any] | bool, grammar: Grammar) -> str:
+    """A term for a value of a schema.
+
+    Args:
+        place: of the schema, for errors.
+    """
+    if isinstance(schema, bool):
+        schema = {}
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            check_keywords(place, schema, {key})
+            return grammar.choice([value_grammar(place, each, grammar) for each in schema[key]])
+    kinds = types_of(schema, {})
+    check_keywords(place, schema, set().union(*(_KNOWN[kind] for kind in kinds)))
+    if (values := choices_of(place, schema, kinds)) is not None:
+        return grammar.choice([_constant(value, grammar) for value in values])
+    if kinds == ANY:
+        raise refusal("allows any value", place)
+    return grammar.choice([_of_type(kind, place, schema, grammar) for kind in sorted(kinds)])
+
+
+def _of_type(kind: str, place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
+    if kind == "object":
+        return grammar.rule(_object(place, schema, grammar))
+    if kind == "array":
+        item = value_grammar(f"{place}[]", schema.get("items", {}), grammar)
+        return grammar.rule(f'"[" ({item} ("," {item})*)? "]"')
+    if kind == "string":
+        return grammar.rule(f"{grammar.markup(QUOTE)} {grammar.text_until(QUOTE)}")
+    return grammar.rule(_PLAIN[kind])
+
+
+def _object(place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
+    """An object with its properties in the schema's order, of which those that are not required may be left out."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    required = schema.get("required", [])
+    first = rest = '"}"'  # what may follow before any property was written, and after one
+    for key, each in reversed(list(properties.items())):
+        value = value_grammar(f"{place}.{key}", each, grammar)
+        written = f"{grammar.markup(key + ':')} {value} {rest}"
+        if key in required:
+            first, rest = grammar.rule(written), grammar.rule(f'"," {written}')
+        else:
+            first, rest = grammar.rule(f"{written} | {first}"), grammar.rule(f'"," {written} | {rest}')
+    return f'"{{" {first}'
+
+
+def _constant(value: Any, grammar: Grammar) -> str:
+    if isinstance(value, str):
+        return grammar.markup(f"{QUOTE}{value}{QUOTE}")
+    return grammar.markup(json.dumps(value))

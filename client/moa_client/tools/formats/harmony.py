@@ -8,21 +8,20 @@ Source: https://github.com/openai/harmony/blob/main/docs/format.md
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from moa_client.tools.formats.base import ToolFormat, arguments_grammar
-from moa_client.tools.formats.grammar import Grammar
-from moa_client.tools.reading.call_object import read_arguments
-from moa_client.tools.reading.calls import Calls
-from moa_client.tools.reading.json_scanner import Mismatch
-from moa_client.tools.reading.steps import Steps, read_until, skip_space
-from moa_client.tools.tool import Tool, ToolCall
+from moa_client.tools.formats.base import Found, ToolFormat, after_mark, arguments_grammar
+from moa_client.tools.formats.call_text import CutError, arguments_of, json_value, skip
+from moa_client.tools.grammars import Grammar
+from moa_client.tools.tool import Tool, ToolCall, is_name
 
 START, CHANNEL, MESSAGE = "<|start|>assistant", "<|channel|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 MOST_HEADER = 256  # characters
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
+_AT_ONCE = re.compile("")
+_ENDS = re.compile("|".join(map(re.escape, (MESSAGE, END, RETURN, CALL))))
 
 
 class Harmony(ToolFormat):
@@ -36,21 +35,30 @@ class Harmony(ToolFormat):
     def detect(self, chat_template: str) -> bool:
         return CHANNEL in chat_template and MESSAGE in chat_template
 
-    def read_calls(self, opening: str, calls: Calls) -> Steps[None]:
-        calls.only_markup = True
-        if opening in (END, RETURN, CALL):
-            return
-        header = yield from read_until(MESSAGE, MOST_HEADER)
-        if "to=" not in header:
-            return
-        if (recipient := _RECIPIENT.search(header)) is None:
-            raise Mismatch
-        call = calls.begin()
-        call.set_name(recipient[1])
-        if (yield from skip_space()) != "{":
-            raise Mismatch
-        yield from read_arguments(call, "{")
-        call.end()
+    def ends(self, opening: str) -> re.Pattern[str]:
+        return _ENDS if opening in (START, CHANNEL) else _AT_ONCE
+
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        if opening not in (START, CHANNEL):
+            return Found(end=len(opening))
+        header, mark, message = text[len(opening) :].partition(MESSAGE)
+        if len(header) > MOST_HEADER:
+            raise ValueError("no header")
+        if not mark or "to=" not in header:
+            return Found(end=len(text) - len(message))
+        if (recipient := _RECIPIENT.search(header)) is None or not is_name(recipient[1]):
+            raise ValueError("a message to someone else")
+        at = skip(text, len(text) - len(message))
+        try:
+            _, end = json_value(text, at)
+        except CutError:
+            return Found(is_cut=True)
+        return Found([(recipient[1], arguments_of(text[at:end]))], after_mark(text, end, CALL))
+
+    def cut(self, text: str) -> tuple[str, str] | None:
+        header, _, message = text.partition(MESSAGE)
+        recipient = _RECIPIENT.search(header)
+        return None if recipient is None or not message else (recipient[1], message)
 
     def render_call(self, call: ToolCall) -> str:
         return f"{_header(call.name)}{call.arguments}{CALL}"

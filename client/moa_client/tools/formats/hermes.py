@@ -1,21 +1,21 @@
 """Hermes, Qwen 2.5 and 3, and models whose template knows no calls: JSON in `<tool_call>`. Pure.
 
-Source: https://github.com/NousResearch/Hermes-Function-Calling, and the chat templates of Qwen2.5 and Qwen3.
+Sources: https://github.com/NousResearch/Hermes-Function-Calling, and the chat templates of Qwen2.5, Qwen3 and SmolLM3.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from moa_client.tools.formats.base import ToolFormat, call_object, object_grammar
-from moa_client.tools.formats.grammar import Grammar
-from moa_client.tools.reading.call_object import read_call_object
-from moa_client.tools.reading.calls import Calls
-from moa_client.tools.reading.json_scanner import Mismatch
-from moa_client.tools.reading.steps import Steps, expect, skip_space
+from moa_client.tools.formats.base import Found, ToolFormat, after_mark, call_object, object_grammar
+from moa_client.tools.formats.call_text import read_calls, read_python
+from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+CODE, CODE_END = "<code>", "</code>"
 
 
 class Hermes(ToolFormat):
@@ -27,16 +27,45 @@ class Hermes(ToolFormat):
     def detect(self, chat_template: str) -> bool:
         return OPENING in chat_template
 
-    def read_calls(self, opening: str, calls: Calls) -> Steps[None]:
-        if (yield from skip_space()) != "{":
-            raise Mismatch
-        yield from read_call_object(calls)
-        if (yield from skip_space()) != CLOSING[0]:
-            raise Mismatch
-        yield from expect(CLOSING[1:])
+    def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
+        return ("{",)
+
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        found = read_calls(text, len(opening), None, "(?!)")
+        return found if found.is_cut else Found(found.calls, after_mark(text, found.end, CLOSING))
 
     def render_call(self, call: ToolCall) -> str:
         return f"{OPENING}\n{call_object(call, 'arguments')}\n{CLOSING}"
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
         return object_grammar(tool, "arguments", grammar, f"{OPENING}\n", f"\n{CLOSING}")
+
+
+class SmolLM3(Hermes):
+    """Hermes' form with the template's `xml_tools`, or `<code>f(a=1)</code>` with its `python_tools`.
+
+    Tools are offered as the former. Python is read as calls where it is nothing but calls. The template writes neither
+    earlier calls nor marks results (discussions 41 and 44 there): both are written into messages as text.
+    """
+
+    likely_openings: ClassVar = (CODE,)
+    _code_ends: ClassVar = re.compile(CODE_END)
+
+    def detect(self, chat_template: str) -> bool:
+        return "xml_tools" in chat_template
+
+    def ends(self, opening: str) -> re.Pattern[str]:
+        return self._code_ends if opening == CODE else super().ends(opening)
+
+    def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
+        return () if opening == CODE else super().starts(opening, tools)
+
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        if opening != CODE:
+            return super().parse(text, opening, tools)
+        if not text.endswith(CODE_END):
+            return Found(is_cut=True)
+        return Found(read_python(text[len(CODE) : -len(CODE_END)], tools), len(text))
+
+    def template_arguments(self, tools: Sequence[Tool]) -> dict[str, Any]:
+        return {"xml_tools": [tool.function() for tool in tools]}

@@ -6,18 +6,24 @@ Mistral Small 3.1 and Devstral.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import ClassVar
 
-from moa_client.tools.formats.base import ToolFormat, arguments_grammar, call_object, object_grammar
-from moa_client.tools.formats.grammar import Grammar
-from moa_client.tools.ids import mistral_id
-from moa_client.tools.reading.call_object import read_arguments, read_call_list, read_call_object
-from moa_client.tools.reading.calls import Calls
-from moa_client.tools.reading.steps import Steps, read_until, skip_space
-from moa_client.tools.tool import MOST_NAME, Tool, ToolCall
+from moa_client.tools.formats.base import (
+    Found,
+    ToolFormat,
+    after_mark,
+    arguments_grammar,
+    call_object,
+    object_grammar,
+)
+from moa_client.tools.formats.call_text import CutError, arguments_of, json_value, read_calls, skip
+from moa_client.tools.grammars import Grammar
+from moa_client.tools.tool import MOST_NAME, Tool, ToolCall, mistral_id
 
-OPENING, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-MOST_HEAD = MOST_NAME + 128  # characters of a name and an id
+OPENING, ARGS = "[TOOL_CALLS]", "[ARGS]"
+_NAMED = re.compile(rf"\s*([\w-]{{1,{MOST_NAME}}})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{{|\Z)", re.ASCII)
 
 
 class Mistral(ToolFormat):
@@ -30,14 +36,26 @@ class Mistral(ToolFormat):
     def detect(self, chat_template: str) -> bool:
         return OPENING in chat_template
 
-    def read_calls(self, opening: str, calls: Calls) -> Steps[None]:
-        char = yield from skip_space()
-        if char == "[":
-            yield from read_call_list(calls)
-        elif char == "{":
-            yield from read_call_object(calls)
-        else:
-            yield from _read_named(char, calls)
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        at = skip(text, len(opening))
+        if text.startswith("[", at):
+            found = read_calls(text, at + 1, None)
+            return found if found.is_cut else Found(found.calls, after_mark(text, found.end, "]"))
+        if text.startswith("{", at) or at == len(text):
+            return read_calls(text, at, None, "(?!)")
+        if (named := _NAMED.match(text, at)) is None:
+            raise ValueError("no name")
+        try:
+            _, end = json_value(text, named.end())
+        except CutError:
+            return Found(is_cut=True)
+        return Found([(named[1], arguments_of(text[named.end() : end]))], end)
+
+    def cut(self, text: str) -> tuple[str, str] | None:
+        named = _NAMED.match(text, len(OPENING)) if text.startswith(OPENING) else None
+        if named is None or named.end() == len(text):
+            return super().cut(text)
+        return named[1], text[named.end() :]
 
     def render_call(self, call: ToolCall) -> str:
         return call_object(call, "arguments")
@@ -62,13 +80,3 @@ class Mistral11(Mistral):
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
         return f"{grammar.markup(f'{OPENING}{tool.name}{ARGS}')} {arguments_grammar(tool, grammar)}"
-
-
-def _read_named(first: str, calls: Calls) -> Steps[None]:
-    """Reads `name[ARGS]{...}`; some versions put `[CALL_ID]id` between."""
-    head = first + (yield from read_until("{", MOST_HEAD))
-    name = head.strip().removesuffix(ARGS).split(CALL_ID)[0]
-    call = calls.begin()
-    call.set_name(name)
-    yield from read_arguments(call, "{")
-    call.end()

@@ -7,23 +7,24 @@ Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from moa_client.tools.formats.argument_types import ANY, escaped, json_of, resolved, types_of
-from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.enforceable import check_keywords, choices_of, refusal
-from moa_client.tools.formats.grammar import Grammar
-from moa_client.tools.reading.calls import Call, Calls
-from moa_client.tools.reading.json_scanner import Mismatch, Scan, scan
-from moa_client.tools.reading.steps import Steps, expect, read_text, read_until, skip_space
-from moa_client.tools.tool import Tool, ToolCall
+from moa_client.tools.formats.base import Found, ToolFormat, after_mark
+from moa_client.tools.formats.call_text import CutError, json_value, skip
+from moa_client.tools.grammars import Grammar
+from moa_client.tools.schemas import ANY, check_keywords, choices_of, refusal, resolved, type_of, types_of
+from moa_client.tools.tool import Tool, ToolCall, is_name
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-VALUE_ENDS = (f"\n{PARAMETER_END}", PARAMETER_END)
-MOST_NAME = 256  # characters of a parameter's name
 TEXT = frozenset({"string"})
+_PARAMETER = re.compile(rf"\s*{PARAMETER}([^>]{{1,256}})>\n?")
+_VALUE_END = re.compile(rf"\s*{PARAMETER_END}")
+_WHOLE_NUMBER = re.compile(r"\s*-?(?:0|[1-9][0-9]*)\s*")  # of any length: Python reads no more than 4,300 digits
+_PYTHONS = {"True": "true", "False": "false", "None": "null"}  # templates write values as Python does
 _DEFINITIONS = ("$defs", "definitions")
 _KNOWN = {"properties", "required", "additionalProperties", *_DEFINITIONS}
 
@@ -39,17 +40,18 @@ class QwenXml(ToolFormat):
     def detect(self, chat_template: str) -> bool:
         return OPENING in chat_template and FUNCTION in chat_template
 
-    def read_calls(self, opening: str, calls: Calls) -> Steps[None]:
-        if opening == OPENING:
-            if (yield from skip_space()) != FUNCTION[0]:
-                raise Mismatch
-            yield from expect(FUNCTION[1:])
-        call = calls.begin()
-        call.set_name((yield from read_until(">", MOST_NAME)).strip())
-        yield from _read_parameters(call, calls.tools.get(call.name))
-        if (yield from skip_space()) != CLOSING[0]:
-            raise Mismatch
-        yield from expect(CLOSING[1:])
+    def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
+        return (FUNCTION,) if opening == OPENING else tuple(f"{name}>" for name in tools)
+
+    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        name, members, end = _read(text, opening, tools)
+        if end < 0:
+            return Found(is_cut=True)
+        return Found([(name, f"{{{', '.join(members)}}}")], after_mark(text, skip(text, end, FUNCTION_END), CLOSING))
+
+    def cut(self, text: str) -> tuple[str, str] | None:
+        name, members, _ = _read(text, OPENING if text.startswith(OPENING) else FUNCTION, {})
+        return (name, "{" + ", ".join(members)) if name else None
 
     def render_call(self, call: ToolCall) -> str:
         lines = [f"{OPENING}\n{FUNCTION}{call.name}>"]
@@ -68,43 +70,61 @@ class QwenXml(ToolFormat):
         return " ".join([*terms, grammar.markup(f"{FUNCTION_END}\n{CLOSING}")])
 
 
-def _read_parameters(call: Call, tool: Tool | None) -> Steps[None]:
-    """Reads the arguments and the end of the function."""
-    separator = "{"
-    while True:
-        if (yield from skip_space()) != "<":
-            raise Mismatch
-        if (yield) == "/":
-            break
-        yield from expect(PARAMETER[2:])
-        key = (yield from read_until(">", MOST_NAME)).strip()
-        call.write(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-        separator = ", "
-        yield from _read_value(call, types_of(tool.properties.get(key), tool.parameters) if tool else ANY)
-    yield from expect(FUNCTION_END[2:])
-    call.write("{}" if separator == "{" else "}")
-    call.end()
+def _read(text: str, opening: str, tools: Mapping[str, Tool]) -> tuple[str, list[str], int]:
+    """The name of a function, its arguments as members of an object, and where they end; -1: the text does before."""
+    if opening == OPENING and FUNCTION.startswith(text[len(opening) :].lstrip()):
+        return "", [], -1
+    at = len(opening) if opening == FUNCTION else skip(text, len(opening), FUNCTION)
+    if (named := text.find(">", at)) < 0:
+        return "", [], -1
+    if not is_name(name := text[at:named].strip()):
+        raise ValueError("no name")
+    at, tool, members = named + 1, tools.get(name), list[str]()
+    while head := _PARAMETER.match(text, at):
+        key = head[1].strip()
+        types = types_of(tool.properties.get(key), tool.parameters) if tool else ANY
+        if (found := _value(text, head.end(), types)) is None:
+            return name, members, -1
+        written, at = found
+        members.append(f"{json.dumps(key, ensure_ascii=False)}: {json_of(written, types)}")
+    rest = text[at:].lstrip()
+    is_cut = rest != FUNCTION_END and any(mark.startswith(rest) for mark in (PARAMETER, FUNCTION_END))
+    return name, members, -1 if is_cut or rest.startswith(PARAMETER) else at
 
 
-def _read_value(call: Call, types: frozenset[str]) -> Steps[None]:
-    """Reads a value and its end. A text is passed on as it comes, all else once it is whole."""
-    first = (yield).removeprefix("\n")
-    if types == TEXT:
-        call.write('"')
-        yield from read_text(VALUE_ENDS, lambda char: call.write(escaped(char)), first)
-        call.write('"')
-        return
-    value: list[str] = []
-    end = yield from read_text(VALUE_ENDS, value.append, first)
-    while _is_open("".join(value)):  # the mark is in a text of the value
-        value.append(end)
-        end = yield from read_text(VALUE_ENDS, value.append)
-    call.write(json_of("".join(value), types))
+def _value(text: str, at: int, types: frozenset[str]) -> tuple[str, int] | None:
+    """A value as it is written, and where its end mark ends; None: it is cut. A mark in a text of JSON is none."""
+    if types != TEXT and text[at:].lstrip()[:1] in ("{", "["):
+        try:
+            _, end = json_value(text, skip(text, at))
+            if ended := _VALUE_END.match(text, end):
+                return text[at:end], ended.end()
+        except CutError:
+            return None
+        except ValueError:
+            pass  # another notation, which is kept as text
+    end = text.find(PARAMETER_END, at)
+    return None if end < 0 else (text[at:end].removesuffix("\n"), end + len(PARAMETER_END))
 
 
-def _is_open(value: str) -> bool:
-    """Whether this is the beginning of an object or a list."""
-    return value.lstrip()[:1] in ("{", "[") and scan(value) is Scan.MORE
+def json_of(text: str, types: frozenset[str]) -> str:
+    """The JSON that stands for an argument that was written as `text`."""
+    kind = _kind_of(text)
+    if kind != "string" and (kind in types or (kind == "integer" and "number" in types)):
+        return text.strip()
+    if text in _PYTHONS and types & {"boolean", "null"}:
+        return _PYTHONS[text]
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _kind_of(text: str) -> str:
+    if _WHOLE_NUMBER.fullmatch(text):
+        return "integer"
+    try:
+        value, end = json_value(text, skip(text, 0))
+    except ValueError:
+        return "string"
+    return type_of(value) if skip(text, end) == len(text) else "string"
 
 
 def _parameter_grammar(tool: Tool, key: str, schema: Any, grammar: Grammar) -> str:

@@ -17,7 +17,7 @@ from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Asked, Committed, Corrected, Ended, LinkState, Provisional
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
-from moa_client.tools.answer_split import ReasoningMarks
+from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

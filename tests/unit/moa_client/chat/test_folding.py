@@ -22,7 +22,7 @@ from moa_client.conversation.events import (
     Provisional,
     SurfaceEvent,
 )
-from moa_client.tools.answer_split import ReasoningMarks
+from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
 
 MARKS = ReasoningMarks(("<think>",), ("</think>",))

@@ -9,7 +9,7 @@ import openai
 import pytest
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.openai.requests import MOST_CHOICES
+from moa_client.endpoint.openai import MOST_CHOICES
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

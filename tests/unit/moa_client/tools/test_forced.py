@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
-from moa_client.tools.forced import forced_grammar
+from moa_client.tools.answer_reader import CallPiece
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import FORMATS
-from moa_client.tools.formats.gemma3 import Gemma3
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.hermes import Hermes
+from moa_client.tools.formats.llama import Gemma3
 from moa_client.tools.formats.mistral import Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml
-from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted, TextPiece
-from moa_client.tools.reasoned import Reasoning
-from moa_client.tools.thinking import THINKINGS
+from moa_client.tools.grammars import Grammar, Reasoning, forced_grammar
+from moa_client.tools.thinking import THINKINGS, TextPiece
 from moa_client.tools.tool import Tool
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
@@ -84,16 +83,10 @@ def check_calls(form: ToolFormat, text: str) -> list[str]:
     """Asserts that a text is nothing but calls of the tools; their names."""
     names: list[str] = []
     schemas = {tool.name: dict(tool.parameters) for tool in TOOLS}
-    pieces = read(form, text)
-    for piece in pieces:
-        match piece:
-            case CallStarted(_, name):
-                names.append(name)
-            case CallArguments(_, arguments):
-                check(json.loads(arguments), schemas[names[-1]])
-            case _:
-                assert isinstance(piece, CallEnded)
-    assert len(pieces) == 3 * len(names)
+    for piece in read(form, text):
+        assert isinstance(piece, CallPiece)
+        check(json.loads(piece.arguments), schemas[piece.name])
+        names.append(piece.name)
     return names
 
 
@@ -193,3 +186,12 @@ def test_a_number_that_cannot_be_enforced_is_refused_by_tool_and_field(form: Too
     tool = Tool("seek", parameters={"properties": {"a": {"type": "integer", "const": 2**53 + 1}}})
     with pytest.raises(ConfigError, match=f"The schema of {place}: 9007199254740993"):
         forced_grammar(form, [tool], {})
+
+
+def test_special_tokens_are_tokens_and_all_else_is_text() -> None:
+    grammar = Grammar({"<|call|>": 7, "<|call": 8})
+    assert grammar.markup('a"<|call|>\n<|call') == '"a\\"" <[7]> "\\n" <[8]>'
+    assert (grammar.markup(""), Grammar({}).markup("<|call|>")) == ("", '"<|call|>"')
+    assert (grammar.text_until("<|call|>"), grammar.text_until("\n")) == ("r0 <[7]>", "r1")
+    assert grammar.lark("r0 r1") == 'start: r0 r1\nr0: /(?s:.*)/\nr1[suffix="\\n"]: /(?s:.*)/'
+    assert (grammar.choice(['"a"']), grammar.choice(['"a"', '"b"'])) == ('"a"', "r2")

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
-from moa_client.tools.forced import forced_grammar
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.reasoned import Reasoning, _as_lark, limited_grammar, reasoned_grammar
+from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.trial import ByteTokens, try_constraint

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 from moa_client.tools.formats.families import find_format
-from moa_client.tools.ids import mistral_id
-from moa_client.tools.system_text import system_text
 from moa_client.tools.template_input import ChatMessage, TemplateInput, template_input
-from moa_client.tools.tool import ToolResult
+from moa_client.tools.tool import ToolResult, mistral_id
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.tool_calls import NOW, WEATHER, call
@@ -56,7 +54,7 @@ def test_a_template_that_knows_none_gets_text() -> None:
     given = rendered(chat_template)
     assert given.arguments == {}
     assert given.messages == [
-        {"role": "system", "content": system_text(form, TOOLS)},
+        {"role": "system", "content": form.render_tools(TOOLS)},
         {"role": "user", "content": "Paris?"},
         {"role": "assistant", "content": form.render(CALLED.text, CALLED.calls)},
         {

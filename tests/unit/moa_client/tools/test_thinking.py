@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.tools.reading.pieces import TextPiece
-from moa_client.tools.thinking import THINKINGS, ReasoningPiece, Thinking, ThinkingReader, find_thinking
+from moa_client.tools.thinking import (
+    THINKINGS,
+    AnswerSplit,
+    ReasoningMarks,
+    ReasoningPiece,
+    TextPiece,
+    Thinking,
+    ThinkingReader,
+    find_thinking,
+    marks_from,
+)
 
 from tests.support.tool_calls import cuts
 
@@ -110,3 +120,65 @@ def test_a_prompt_may_have_opened_it() -> None:
     assert not TAGS.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert not TAGS.is_open("<|im_start|>assistant\n")
     assert GEMMA4.is_open("<|turn>model\n<|channel>thought\n")
+
+
+# ------------------------------------------------------------ on a surface
+
+CHANNELS, _, _, MARKS = (
+    ReasoningMarks(each.openings, each.closings, each.is_repeated, each.others, opened=("", "high"))
+    for each in THINKINGS
+)
+ANSWER = (
+    "<|channel|>analysis<|message|>First.<|end|><|start|>assistant<|channel|>commentary<|message|>Then.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>\n An answer. "
+)
+
+
+def test_reasoning_grows_apart_from_the_text() -> None:
+    split = MARKS.split(None)
+    split.read("Fi", 1)
+    assert (split.reasoning, split.text, split.is_thinking) == ("Fi", "", True)
+    split.read("First.\n</thi", 3)
+    assert split.ahead("nk>\n\nAn answer") == ("", "An answer")
+    split.read("First.\n</think>\n\nAn", 5)
+    split.read("First.\n</think>\n\nAn answer", 6)
+    assert (split.reasoning, split.text, split.is_thinking) == ("First.", "An answer", False)
+    assert split.reasoning_tokens == 5
+
+
+def test_reasoning_that_comes_at_once_is_counted() -> None:
+    split = MARKS.split("none")
+    split.read("<think>Hm</think>An", 4)
+    split.read("<think>Hm</think>An answer", 5)
+    assert split.reasoning_tokens == 4
+
+
+def test_an_answer_whose_prompt_opens_no_reasoning_begins_with_its_text() -> None:
+    split = MARKS.split("none")
+    split.read("An answer", 2)
+    assert (split.text, split.reasoning, split.reasoning_tokens) == ("An answer", "", 0)
+
+
+def test_a_model_without_reasoning() -> None:
+    split = AnswerSplit()
+    split.read("<think>", 1)
+    assert split.text == "<think>"
+    assert split.ahead(" more") == ("", " more")
+
+
+@given(st.lists(st.integers(0, len(ANSWER))))
+def test_the_marks_of_channels_are_never_shown(places: list[int]) -> None:
+    split = CHANNELS.split("none")
+    for end in [*sorted(places), len(ANSWER)]:
+        split.read(ANSWER[:end])
+        assert "<|" not in "".join([split.text, split.reasoning])
+    reasoning, text = split.ahead()
+    assert (split.reasoning + reasoning, split.text + text) == ("First.", "Then.An answer. ")
+
+
+def test_marks_cross_the_socket() -> None:
+    assert (
+        marks_from({name: list(value) if name != "repeated" else value for name, value in asdict(MARKS).items()})
+        == MARKS
+    )
+    assert marks_from(None) is None

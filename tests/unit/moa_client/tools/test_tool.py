@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_client.tools.tool import MOST_DESCRIPTION, ChoiceMode, Tool, ToolCall, ToolChoice, check_tools
+from moa_client.tools.tool import (
+    MOST_DESCRIPTION,
+    ChoiceMode,
+    Tool,
+    ToolCall,
+    ToolOffer,
+    call_id,
+    check_tools,
+    mistral_id,
+    offer_of,
+)
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -107,11 +120,10 @@ def test_a_call_that_cannot_be(fields: tuple[str, str, str], message: str) -> No
 
 
 def test_a_choice_says_which_tools_may_be_called() -> None:
-    assert ToolChoice().of(TOOLS) == TOOLS
-    assert ToolChoice(ChoiceMode.NONE).of(TOOLS) == ()
-    assert ToolChoice(ChoiceMode.REQUIRED).of(TOOLS) == TOOLS
-    assert ToolChoice(ChoiceMode.NAMED, "get_weather").of(TOOLS) == (WEATHER,)
-    assert [ToolChoice(mode).is_forced for mode in ChoiceMode] == [False, False, True, True]
+    assert offer_of(TOOLS) == ToolOffer(TOOLS)
+    assert offer_of(TOOLS, ChoiceMode.NONE).tools == ()
+    assert offer_of(TOOLS, ChoiceMode.REQUIRED, is_parallel=False) == ToolOffer(TOOLS, True, False)
+    assert offer_of(TOOLS, ChoiceMode.NAMED, "get_weather") == ToolOffer((WEATHER,), True, False)
 
 
 def test_a_choice_of_what_is_not_offered() -> None:
@@ -119,6 +131,18 @@ def test_a_choice_of_what_is_not_offered() -> None:
         ConfigError,
         snapshot("A call of 'other' is required, which is not among the tools. Offered: get_weather, take-note, now."),
     ):
-        ToolChoice(ChoiceMode.NAMED, "other").of(TOOLS)
+        offer_of(TOOLS, ChoiceMode.NAMED, "other")
     with raises(ConfigError, snapshot("A call is required, but no tool is offered. Offer one, or require none.")):
-        ToolChoice(ChoiceMode.REQUIRED).of([])
+        offer_of([], ChoiceMode.REQUIRED)
+
+
+@given(st.text(), st.integers(0, 200))
+def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> None:
+    assert re.fullmatch(r"call_[a-zA-Z0-9]{24}", call_id(answer, index))
+    assert re.fullmatch(r"[a-zA-Z0-9]{9}", mistral_id(call_id(answer, index)))
+
+
+def test_the_same_call_has_the_same_id_and_others_have_others() -> None:
+    assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"
+    assert len({call_id(answer, index) for answer in ("a", "b", "a/1") for index in range(20)}) == 60
+    assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)

@@ -1,0 +1,205 @@
+"""What is asked, whichever API it is asked in, and what the model gets of it: tokens, and the form of the answer.
+
+Pure over the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.defaults import SamplingDefaults
+
+from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions
+from moa_client.endpoint.fields import refused, refusing
+from moa_client.endpoint.host_source import HostModel
+from moa_client.tools.answer_reader import AnswerReader
+from moa_client.tools.effort import AS_IT_IS, AskedReasoning, template_arguments
+from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.formats.families import find_format
+from moa_client.tools.formats.harmony import Harmony
+from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.template_input import ChatMessage, template_input
+from moa_client.tools.thinking import Thinking, ThinkingReader, find_thinking, have_any
+from moa_client.tools.tool import NO_TOOLS, ToolOffer, ToolResult
+from moa_client.web.error_form import RequestError, request_error
+
+END = 32  # tokens: enough to hold what opens reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMarkup:
+    """How a model marks the parts of one answer.
+
+    Args:
+        form: of calls; None: none are read.
+        offer: the tools that it may call.
+        thinking: marks reasoning; None: none is known.
+        is_thinking: the prompt has opened reasoning.
+    """
+
+    form: ToolFormat | None = None
+    offer: ToolOffer = NO_TOOLS
+    thinking: Thinking | None = None
+    is_thinking: bool = False
+
+    def has_any(self, special_tokens: Mapping[str, int]) -> bool:
+        """Whether some of these tokens, which readers are not shown otherwise, are marks."""
+        marks = () if self.form is None else self.form.marks
+        if self.thinking is not None:
+            marks += self.thinking.openings + self.thinking.closings
+        return have_any(marks, special_tokens)
+
+    def reader(self) -> AnswerReader:
+        """A reader of the answer."""
+        thinking = None if self.thinking is None else ThinkingReader(self.thinking, is_open=self.is_thinking)
+        return AnswerReader(thinking, self.form, self.offer.tools)
+
+
+PLAIN = AnswerMarkup()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is asked.
+
+    Args:
+        constraint: the form of the answer; None: any.
+        text: that the tokens are of; empty: the request has given the tokens, or messages.
+    """
+
+    tokens: list[int]
+    markup: AnswerMarkup = PLAIN
+    constraint: Constraint | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAsk:
+    """What is asked, whichever API it is asked in: the next message of a chat, or the continuation of texts.
+
+    Args:
+        options: how answers are chosen; what they leave open is the model's, or else as in `defaults`.
+        offer: the tools that the answer may call.
+        reasoning: what is asked of it; `spares_reasoning`: nothing, where the model has none.
+        texts: or their tokens: to be continued, in place of messages.
+        is_repeated: answers begin with their text, with the chances of its tokens where chances are wanted.
+        is_answered: False: nothing follows it.
+        n: how many answers to each question.
+        unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
+    """
+
+    model: str
+    stream: bool
+    options: AnswerOptions
+    defaults: SamplingDefaults = API_DEFAULTS
+    messages: Sequence[ChatMessage | ToolResult] = ()
+    offer: ToolOffer = NO_TOOLS
+    reasoning: AskedReasoning = AS_IT_IS
+    spares_reasoning: bool = False
+    texts: Sequence[str | list[int]] = ()
+    is_repeated: bool = False
+    is_answered: bool = True
+    n: int = 1
+    unverified: Literal["end", "fail"] | None = None
+
+    def prompts(self, model: HostModel) -> list[Prompt]:
+        """What the model is asked; at least one question. Takes a while."""
+        for token, _ in self.options.logit_bias:
+            if token >= model.vocab_size:
+                raise refused("logit_bias", f"expected tokens 0 to {model.vocab_size - 1}, got {token}")
+        prompts = [self._text_prompt(model, text) for text in self.texts] or [self._chat_prompt(model)]
+        for length in (len(prompt.tokens) for prompt in prompts):
+            if length + self.is_answered > model.context_tokens:
+                words = f"The prompt has {length} tokens, the context {model.context_tokens} in all."
+                raise ContextLengthError(words, hint="Shorten the prompt.")
+        return prompts
+
+    def _text_prompt(self, model: HostModel, text: str | list[int]) -> Prompt:
+        if isinstance(text, str):
+            return Prompt(model.encode(text), constraint=self.options.constraint, text=text)
+        if not all(0 <= token < model.vocab_size for token in text):
+            raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
+        return Prompt(text, constraint=self.options.constraint)
+
+    def _chat_prompt(self, model: HostModel) -> Prompt:
+        offer, asked = self.offer, self.reasoning
+        if offer.tools:
+            model = model.with_tools()
+        template, form = model.chat_template, self.options.constraint
+        thinking, calls = find_thinking(template), find_format(template)
+        if thinking is None and self.spares_reasoning:
+            asked = AS_IT_IS
+        given = template_input(calls, template, self.messages, offer.tools)
+        with refusing(asked.param):
+            given.arguments.update(template_arguments(template, asked))
+        try:
+            tokens = model.render(given)
+        except ModelSourceError as error:
+            raise request_error(error, param="messages") from None
+        reasoning = None
+        if thinking is not None:
+            is_open, ends = thinking.is_open(model.spelled(tokens[-END:])), frozenset(model.end_of_text)
+            reasoning = Reasoning.of(thinking, model.token_id, is_open=is_open, budget=asked.budget, ends=ends)
+        has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
+        is_open = reasoning is not None and reasoning.is_open
+        markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)
+        if asked.is_off and not is_open:
+            reasoning = None  # the prompt has closed it
+        with refusing(asked.budget_param):
+            return Prompt(tokens, markup, _constraint(calls, offer, model, reasoning, form))
+
+
+def _constraint(
+    calls: ToolFormat, offer: ToolOffer, model: HostModel, reasoning: Reasoning | None, form: Constraint | None
+) -> Constraint | None:
+    """What the answer is held to; None: nothing."""
+    if offer.is_forced or (offer.tools and form is not None):
+        with refusing("tools"):
+            grammar = forced_grammar(
+                calls,
+                offer.tools,
+                model.special_tokens,
+                is_parallel=offer.is_parallel,
+                reasoning=reasoning,
+                otherwise=None if form is None or offer.is_forced else _schema(form),
+            )
+    elif form is not None:
+        if reasoning is None or (form.kind is ConstraintKind.LARK and not reasoning.is_open):
+            return form
+        with refusing("response_format"):
+            grammar = reasoned_grammar(reasoning, form, model.special_tokens)
+    elif reasoning is not None and reasoning.budget is not None:
+        grammar = limited_grammar(reasoning, model.special_tokens)
+    else:
+        return None
+    return Constraint(ConstraintKind.LARK, grammar)
+
+
+def _schema(form: Constraint) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(form.text) if form.text else {"type": "object"}
+    return schema
+
+
+def schema_form(schema: Mapping[str, Any]) -> Constraint:
+    """The form of an answer that is JSON of a schema."""
+    return Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
+
+
+def checked(options: AnswerOptions, within: str = "") -> AnswerOptions:
+    """The options, all of which are within their ranges.
+
+    Args:
+        within: the parameter that has them; empty: they are parameters themselves.
+    """
+    try:
+        options.settings()
+    except ConfigError as error:
+        words = f"{within}: {error.message}" if within else error.message
+        param = within or error.message.partition(" ")[0]
+        raise RequestError(400, words, param=param, code="invalid_value") from None
+    return options

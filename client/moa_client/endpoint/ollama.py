@@ -1,0 +1,315 @@
+"""ollama's API, in and out: chats, and prompts. Pure but for a random seed and a clock.
+
+Older clients give calls no ids, and results the name of a tool at most: a result then answers the first call of its
+tool that has none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.settings import REPEAT_LAST_N
+from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from moa_client.conversation.answer_options import draw_seed
+from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.anthropic import values_of
+from moa_client.endpoint.ask import ChatAsk, checked, schema_form
+from moa_client.endpoint.fields import (
+    DEFAULT_MODEL,
+    MOST_MESSAGES,
+    REFUSED,
+    REFUSED_IN_MESSAGES,
+    RequestFields,
+    parsed_request,
+    refused,
+    refusing,
+)
+from moa_client.endpoint.form import AnswerHeader, Fields, Form, written
+from moa_client.endpoint.openai_fields import SamplingFields, ToolField, tool_offer
+from moa_client.tools.answer_reader import CallPiece, Piece
+from moa_client.tools.effort import AskedReasoning
+from moa_client.tools.template_input import ChatMessage
+from moa_client.tools.thinking import ReasoningPiece, TextPiece
+from moa_client.tools.tool import ToolCall, ToolResult, call_id
+from moa_client.web.error_form import RequestError
+
+EFFORTS = ("low", "medium", "high", "max")
+LATEST = ":latest"  # the tag that clients add to a name without one
+# ollama's: programs that leave them out rely on them
+DEFAULTS = SamplingDefaults(0.8, 40, 0.9, 0.0, 1.1, REPEAT_LAST_N)
+
+
+class CalledFunction(RequestFields):
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class CallField(RequestFields):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Message(RequestFields):
+    refused = REFUSED_IN_MESSAGES
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    tool_calls: list[CallField] = Field(default_factory=list)
+    tool_name: str = ""
+    name: str = ""
+    tool_call_id: str = ""
+
+
+def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
+    """The messages as templates are prepared for."""
+    made: list[ChatMessage | ToolResult] = []
+    open_calls: list[ToolCall] = []  # without a result
+    for number, message in enumerate(messages):
+        path = f"messages[{number}]"
+        if message.tool_calls and message.role != "assistant":
+            raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
+        if message.role == "tool":
+            call = _answered(message, path, open_calls)
+            open_calls.remove(call)
+            made.append(ToolResult(call.id, call.name, message.content))
+            continue
+        calls = []
+        for place, each in enumerate(message.tool_calls):
+            with refusing(call_path := f"{path}.tool_calls[{place}]"):
+                arguments = json.dumps(each.function.arguments, ensure_ascii=False)
+                calls.append(ToolCall(each.id or call_id(call_path, 0), each.function.name, arguments))
+        open_calls += calls
+        made.append(ChatMessage(message.role, message.content, tuple(calls)))
+    return made
+
+
+def _answered(message: Message, path: str, open_calls: Sequence[ToolCall]) -> ToolCall:
+    """The call that a result answers."""
+    tool = message.tool_name or message.name
+    for call in open_calls:
+        if message.tool_call_id in ("", call.id) and tool in ("", call.name):
+            return call
+    name = message.tool_call_id or tool
+    raise refused(path, f"no message before it made a call {name[:80]!r} that has no result")
+
+
+class OptionFields(SamplingFields):
+    refused = REFUSED
+    seed: int = -1
+    num_predict: int = Field(-1, lt=1 << 31)
+
+
+def _format(value: object) -> object:
+    if isinstance(value, dict) or value in ("", "json"):
+        return value
+    raise PydanticCustomError("format", "expected 'json' or a JSON schema")
+
+
+def _think(value: object) -> object:
+    if isinstance(value, bool) or value in EFFORTS:
+        return value
+    raise PydanticCustomError("think", "expected true, false, {efforts}", {"efforts": ", ".join(EFFORTS)})
+
+
+class OllamaRequest(RequestFields):
+    """What both kinds of requests have."""
+
+    refused = REFUSED
+    model: Annotated[
+        str, BeforeValidator(lambda name: name.removesuffix(LATEST) if isinstance(name, str) else name)
+    ] = DEFAULT_MODEL
+    stream: bool = True
+    format: Annotated[dict[str, Any] | str, PlainValidator(_format)] = ""
+    options: OptionFields = Field(default_factory=OptionFields)
+    think: Annotated[bool | str | None, PlainValidator(_think)] = None
+
+    def asked(self, **more: Any) -> ChatAsk:
+        """What is asked; `more`: that the kinds of requests differ in."""
+        given, form = self.options, None
+        try:
+            if isinstance(self.format, dict):
+                form = schema_form(self.format)
+            elif self.format:
+                form = Constraint(ConstraintKind.JSON_OBJECT)
+        except ConfigError as error:
+            raise RequestError(400, f"options: {error.message}", param="options", code="invalid_value") from None
+        options = given.sampled(
+            seed=given.seed if given.seed >= 0 else draw_seed(), max_tokens=max(0, given.num_predict), constraint=form
+        )
+        effort = self.think if isinstance(self.think, str) else None
+        is_on = self.think if isinstance(self.think, bool) else None
+        return ChatAsk(
+            model=self.model,
+            stream=self.stream,
+            options=checked(options, "options"),
+            defaults=DEFAULTS,
+            reasoning=AskedReasoning("xhigh" if effort == "max" else effort, is_on, param="think"),
+            **more,
+        )
+
+    def form(self, kind: type[OllamaForm]) -> Callable[[AnswerHeader], Form]:
+        """How its answer is sent."""
+        return lambda header: kind(header, shows_thinking=self.think is not False)
+
+
+class ChatRequest(OllamaRequest):
+    """A request for the next message of a chat."""
+
+    messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    tools: list[ToolField] = Field(default_factory=list)
+
+
+class TextRequest(OllamaRequest):
+    """A request for the answer to a prompt."""
+
+    text: str = Field("", alias="prompt")
+    system: str = ""
+    raw: bool = False
+
+
+Asked = tuple[ChatAsk, Callable[[AnswerHeader], Form]] | tuple[str, Fields]
+
+
+def chat_request(body: Mapping[str, Any]) -> Asked:
+    """What a body asks, and how it is answered; or the model that it only wants loaded, and what is answered then."""
+    request = parsed_request(ChatRequest, body)
+    if not request.messages:
+        return request.model, {"message": {"role": "assistant", "content": ""}}
+    if request.messages[-1].role == "assistant":
+        raise refused(
+            f"messages[{len(request.messages) - 1}].role",
+            "the last message must not be from assistant: answers are not continued",
+        )
+    offer = tool_offer([tool.function for tool in request.tools])
+    return request.asked(messages=conversation(request.messages), offer=offer), request.form(ChatForm)
+
+
+def text_request(body: Mapping[str, Any]) -> Asked:
+    """The same for a prompt, which is a chat of its own unless it is raw."""
+    request = parsed_request(TextRequest, body)
+    if request.raw and request.system:
+        raise refused("system", "raw uses no template: write it into the prompt")
+    if not request.text:
+        return request.model, {"response": ""}
+    system = [ChatMessage("system", request.system)] if request.system else []
+    messages = [] if request.raw else [*system, ChatMessage("user", request.text)]
+    texts = [request.text] if request.raw else []
+    return request.asked(messages=messages, texts=texts), request.form(TextForm)
+
+
+class OllamaForm(Form):
+    """An answer as ollama has it: one object, or one a line as it comes.
+
+    State: when the answer was asked for and began.
+
+    Args:
+        shows_thinking: reasoning is sent.
+        clock: in ns.
+    """
+
+    media_type = "application/x-ndjson"
+    path = "/api/"
+
+    def __init__(
+        self, header: AnswerHeader, *, shows_thinking: bool, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        super().__init__(header)
+        self._shows_thinking = shows_thinking
+        self._clock = clock
+        self._asked = self._begun = clock()  # where an answer is sent whole, nothing says when it began
+        # an object without text: clients would stumble over an empty line
+        self.keep_alive = self._line(self.content(""))
+
+    def whole(self, answers: Sequence[Answer]) -> Fields:
+        (answer,), pieces = answers, answers[0].take()
+        text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
+        thinking = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
+        calls = [_call(piece, answer) for piece in pieces if isinstance(piece, CallPiece)]
+        return self._ended(self.content(text, thinking if self._shows_thinking else "", calls), answer)
+
+    def next(self, answers: Sequence[Answer]) -> bytes:
+        body = super().next(answers)
+        if body and self._begun == self._asked:
+            self._begun = self._clock()
+        return body
+
+    def part(self, piece: Piece, answer: Answer) -> bytes:
+        match piece:
+            case TextPiece(text):
+                return self._line(self.content(text))
+            case ReasoningPiece(text):
+                return self._line(self.content("", text)) if self._shows_thinking else b""
+            case CallPiece():
+                return self._line(self.content("", "", [_call(piece, answer)]))
+
+    def end(self, answer: Answer) -> bytes:
+        return f"{written(self._ended(self.content(''), answer))}\n".encode()
+
+    def failed(self, error: RequestError) -> bytes:
+        return f"{written(error.ollama_fields)}\n".encode()
+
+    def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
+        """The fields of an object that have a piece of the answer."""
+        raise NotImplementedError
+
+    def _line(self, content: Fields) -> bytes:
+        return f"{written({**self._fields(), **content, 'done': False})}\n".encode()
+
+    def _ended(self, content: Fields, answer: Answer) -> Fields:
+        """The last object of an answer, or the only one."""
+        now = self._clock()
+        return {
+            **self._fields(),
+            **content,
+            "done": True,
+            "done_reason": "stop" if answer.reason == "tool_calls" else answer.reason,
+            "total_duration": now - self._asked,
+            "load_duration": 0,
+            "prompt_eval_count": self.header.prompt_tokens,
+            "prompt_eval_duration": self._begun - self._asked,
+            "eval_count": answer.completion_tokens,
+            "eval_duration": now - self._begun,
+            "moa": {"seed": self.header.seeds[0], "verified": answer.is_verified},
+        }
+
+    def _fields(self) -> Fields:
+        """The first fields of an object."""
+        return {"model": self.header.model, "created_at": date_of(self.header.created)}
+
+
+class ChatForm(OllamaForm):
+    """The next message of a chat."""
+
+    def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
+        message: Fields = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = list(calls)
+        return {"message": message}
+
+
+class TextForm(OllamaForm):
+    """The answer to a prompt."""
+
+    def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
+        return {"response": text, **({"thinking": thinking} if thinking else {})}
+
+
+def date_of(seconds: int) -> str:
+    """A time since 1970 as ollama has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _call(piece: CallPiece, answer: Answer) -> Fields:
+    function = {"index": piece.index, "name": piece.name, "arguments": values_of(piece.arguments)}
+    return {"id": answer.call_id(piece), "function": function}

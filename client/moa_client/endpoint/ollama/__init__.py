@@ -1,1 +1,0 @@
-"""ollama's API: what requests may ask for, and the objects that answers are sent as."""

@@ -1,0 +1,235 @@
+"""What requests of OpenAI's APIs have in common: how answers are sampled, their form, and the tools they may call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.chances import WantedChances
+from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+from pydantic import BeforeValidator, Field
+
+from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias
+from moa_client.endpoint.ask import checked, schema_form
+from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, RequestFields, refused, refusing
+from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, check_tools, offer_of
+from moa_client.web.error_form import RequestError
+
+MOST_STOPS, MOST_STOP = 16, 64  # characters of each
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Limit = Annotated[int, Field(ge=1, lt=1 << 31)]
+Texts = Annotated[
+    list[str],
+    Field(max_length=MOST_STOPS),
+    BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
+class SamplingFields(RequestFields):
+    """How answers are chosen, and where they end, as OpenAI's and ollama's requests name it."""
+
+    temperature: Finite | None = None
+    top_p: Finite | None = None
+    top_k: int | None = None
+    min_p: Finite | None = None
+    repeat_penalty: Finite | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: Finite = 0.0
+    frequency_penalty: Finite = 0.0
+    stop: Texts = Field(default_factory=list)
+
+    def sampled(self, **more: Any) -> AnswerOptions:
+        """The options of an answer.
+
+        Args:
+            more: that have other names in each API.
+        """
+        names = SamplingFields.model_fields.keys() - {"stop"}
+        return AnswerOptions(**{name: getattr(self, name) for name in names}, stop=tuple(self.stop), **more)
+
+
+class TextFormat(RequestFields):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(RequestFields):
+    type: Literal["json_object"]
+
+
+class NamedSchema(RequestFields):
+    """A JSON schema; `strict` or not, it is enforced."""
+
+    name: str = Field("", max_length=64)
+    description: str | None = None
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(RequestFields):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+class StructuredOutputs(RequestFields):
+    """vLLM's extension: exactly one of these; a schema may also be its text."""
+
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+    def constraint(self) -> Constraint:
+        """The form."""
+        given = self.model_dump(exclude_none=True)
+        if len(given) != 1:
+            raise ConfigError(f"Exactly one of json, regex, choice and grammar is expected, {len(given)} were given.")
+        if isinstance(self.json_schema, dict):
+            return schema_form(self.json_schema)
+        if self.json_schema is not None:
+            return Constraint(ConstraintKind.JSON_SCHEMA, self.json_schema)
+        if self.choice is not None:
+            return choice_of(self.choice)
+        kind = ConstraintKind.LARK if self.regex is None else ConstraintKind.REGEX
+        return Constraint(kind, self.regex or self.grammar or "")
+
+
+class StreamOptions(RequestFields):
+    include_usage: bool = False
+
+
+class Extensions(RequestFields):
+    """What only this endpoint has.
+
+    Args:
+        unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
+        provisional: the stream also has text that the server may take back.
+        logprobs: those of the model, or after all settings, of the distribution that tokens are drawn from.
+    """
+
+    unverified: Literal["end", "fail"] | None = None
+    provisional: bool = False
+    logprobs: Literal["raw", "processed"] | None = None
+
+
+class AnswerRequest(SamplingFields):
+    """What all of OpenAI's kinds of requests have."""
+
+    refused = REFUSED
+    model: str = DEFAULT_MODEL
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    logit_bias: dict[str, float] = Field(default_factory=dict)
+    loop_guard: bool = True
+    seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
+    structured_outputs: StructuredOutputs | None = None
+    moa: Extensions = Extensions()
+
+    def answer_options(
+        self, most_tokens: int, form: RequestFields | None, form_param: str, likeliest: int | None = None
+    ) -> AnswerOptions:
+        """The options of the answer.
+
+        Args:
+            most_tokens: of the answer; 0: as the context allows.
+            form: that it must have; None: any, or what `structured_outputs` says. `form_param`: that has it.
+            likeliest: how many of the likeliest tokens are told at each place, with all chances; None: no chances.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise refused("stream_options", "only a request with stream: true may have them")
+        if self.moa.provisional and not self.stream:
+            raise refused("moa.provisional", "only a request with stream: true may ask for it")
+        if self.moa.logprobs is not None and likeliest is None:
+            raise refused("moa.logprobs", "only a request with logprobs may ask for it")
+        check_stops("stop", self.stop)
+        chances = None
+        if likeliest is not None:
+            chances = WantedChances(likeliest, processed=self.moa.logprobs == "processed")
+        try:
+            bias = token_bias(self.logit_bias)
+        except ConfigError as error:
+            raise RequestError(400, error.message, param="logit_bias", code="invalid_value") from None
+        options = self.sampled(
+            seed=self.seed % (1 << 64),  # a negative one is another name of a large one
+            max_tokens=most_tokens,
+            logit_bias=bias,
+            loop_guard=self.loop_guard,
+            chances=chances,
+        )
+        return replace(checked(options), constraint=self._constraint(form, form_param))
+
+    def _constraint(self, form: RequestFields | None, param: str) -> Constraint | None:
+        structured = self.structured_outputs
+        if form is not None and not isinstance(form, TextFormat) and structured is not None:
+            raise refused("structured_outputs", f"give either it or {param}")
+        try:
+            if structured is not None:
+                param = "structured_outputs"
+                return structured.constraint()
+            if isinstance(form, JsonObjectFormat):
+                return Constraint(ConstraintKind.JSON_OBJECT)
+            named = form.json_schema if isinstance(form, JsonSchemaFormat) else form
+            return schema_form(named.json_schema) if isinstance(named, NamedSchema) else None
+        except ConfigError as error:
+            raise RequestError(400, error.message, param=param, code="invalid_value") from None
+
+
+def check_stops(param: str, stops: Sequence[str]) -> None:
+    """Refuses stop strings that cannot be looked for."""
+    if not all(0 < len(stop) <= MOST_STOP for stop in stops):
+        raise refused(param, f"each text must have 1 to {MOST_STOP} characters")
+
+
+class FunctionField(RequestFields):
+    """A function. Its schema is enforced where a call is required, `strict` or not."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolField(RequestFields):
+    """A tool; there are only functions."""
+
+    type: Literal["function"]
+    function: FunctionField
+
+
+def tool_offer(
+    functions: Sequence[FunctionField], choice: Any = None, *, is_parallel: bool = True, at: str = ".function"
+) -> ToolOffer:
+    """What a request offers.
+
+    Args:
+        choice: its `tool_choice`, which names a function as its tools do.
+        at: where a tool of the request has its function; empty: it is one.
+    """
+    tools = []
+    for number, function in enumerate(functions):
+        with refusing(f"tools[{number}]{at}"):
+            given: dict[str, Any] = {} if function.parameters is None else {"parameters": function.parameters}
+            tools.append(Tool(function.name, function.description or "", **given))
+    mode, name = ChoiceMode.AUTO, ""
+    match choice, at:
+        case None, _:
+            pass
+        case "auto" | "none" | "required", _:
+            mode = ChoiceMode(choice)
+        case ({"type": "function", "function": {"name": str(each)}}, ".function") | (
+            {"type": "function", "name": str(each)},
+            "",
+        ):
+            mode, name = ChoiceMode.NAMED, each
+        case _:
+            named = "'name': ..." if not at else "'function': {'name': ...}"
+            raise refused("tool_choice", f"expected 'auto', 'none', 'required' or {{'type': 'function', {named}}}")
+    with refusing("tools"):
+        check_tools(tools)
+    with refusing("tool_choice"):
+        return offer_of(tools, mode, name, is_parallel=is_parallel)

@@ -1,0 +1,445 @@
+"""OpenAI's API of responses, in and out: items, which may continue kept responses. Pure but for what is kept.
+
+Programs send back what they got: what has no effect of it is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from moa_shared.errors import MoaError, NotFoundError
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.ask import ChatAsk
+from moa_client.endpoint.fields import (
+    REFUSED,
+    Refusal,
+    RequestFields,
+    TextPart,
+    TextParts,
+    parsed_request,
+    refused,
+    refusing,
+)
+from moa_client.endpoint.form import AnswerHeader, Fields, Form, event, verification
+from moa_client.endpoint.openai_fields import (
+    AnswerRequest,
+    Effort,
+    FunctionField,
+    JsonObjectFormat,
+    Limit,
+    NamedSchema,
+    TextFormat,
+    tool_offer,
+)
+from moa_client.history.responses import KeptResponse, KeptResponses
+from moa_client.tools.answer_reader import CallPiece, Piece
+from moa_client.tools.effort import AskedReasoning
+from moa_client.tools.template_input import ChatMessage
+from moa_client.tools.thinking import ReasoningPiece
+from moa_client.tools.tool import ToolCall, ToolResult
+from moa_client.web.error_form import RequestError
+
+MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
+MOST_NOTES = 16  # of metadata, as OpenAI has it
+NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
+PREFIX = "resp_"
+FAILURES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}  # OpenAI's codes by status; else "server_error"
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+log = logging.getLogger(__name__)
+
+
+class MessageItem(RequestFields):
+    type: Literal["message"]
+    role: Literal["system", "developer", "user", "assistant"]
+    content: TextParts
+
+
+class CallItem(RequestFields):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(RequestFields):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: TextParts
+
+
+class ReasoningItem(RequestFields):
+    """What a model thought before an earlier answer; this one does not get it."""
+
+    type: Literal["reasoning"]
+
+
+Item = Annotated[MessageItem | CallItem | ResultItem | ReasoningItem, Field(discriminator="type")]
+_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+
+
+def _as_items(given: object) -> object:
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    return list(map(_typed, given)) if isinstance(given, list) else given
+
+
+def _typed(item: object) -> object:
+    """An item with its type, which a message may lack."""
+    has_none = isinstance(item, dict) and item.get("type") is None and "role" in item
+    return {**item, "type": "message"} if isinstance(item, dict) and has_none else item
+
+
+def conversation(
+    before: Sequence[Item], items: Sequence[Item], instructions: str | None
+) -> list[ChatMessage | ToolResult]:
+    """The items as templates are prepared for. What an answer said and what it called become one message.
+
+    Templates know one system prompt, at the beginning: the instructions and all messages of the system there become
+    one.
+
+    Args:
+        before: of the responses that are continued.
+    """
+    system = [] if instructions is None else [instructions]
+    made: list[ChatMessage | ToolResult] = []
+    called: dict[str, str] = {}  # names by the ids of the calls so far
+    for number, item in enumerate([*before, *items], -len(before)):
+        path, last = f"input[{number}]", made[-1] if made else None
+        said = last if isinstance(last, ChatMessage) and last.role == "assistant" else None
+        match item:
+            case MessageItem(role="system" | "developer") if not made:
+                system.append(_text(item.content))
+            case MessageItem(role="assistant") if said is not None and said.calls and not said.text:
+                made[-1] = ChatMessage("assistant", _text(item.content), said.calls)
+            case MessageItem(role="assistant" | "user" as role):
+                made.append(ChatMessage(role, _text(item.content)))
+            case MessageItem():
+                made.append(ChatMessage("system", _text(item.content)))
+            case CallItem():
+                with refusing(path):
+                    call = ToolCall(item.call_id, item.name, item.arguments)
+                if said is not None:
+                    made[-1] = ChatMessage("assistant", said.text, (*said.calls, call))
+                else:
+                    made.append(ChatMessage("assistant", "", (call,)))
+                called[item.call_id] = item.name
+            case ResultItem():
+                if item.call_id not in called:
+                    raise refused(f"{path}.call_id", f"no item before it made the call {item.call_id[:80]!r}")
+                made.append(ToolResult(item.call_id, called[item.call_id], _text(item.output)))
+    if made and isinstance(made[-1], ChatMessage) and made[-1].role == "assistant":
+        raise refused(
+            "input", "the last item must not be a message from assistant, or a call: answers are not continued"
+        )
+    if system:
+        made.insert(0, ChatMessage("system", "\n\n".join(system)))
+    if not made:
+        raise refused("input", "there is no message in it")
+    return made
+
+
+def _text(parts: Sequence[TextPart]) -> str:
+    return "".join(part.text for part in parts)
+
+
+class NamedSchemaFormat(NamedSchema):
+    """JSON of a schema, in one object."""
+
+    type: Literal["json_schema"]
+
+
+class TextConfig(RequestFields):
+    refused: ClassVar[Mapping[str, Refusal]] = {"verbosity": REFUSED["verbosity"]}
+    format: Annotated[TextFormat | JsonObjectFormat | NamedSchemaFormat, Field(discriminator="type")] = TextFormat(
+        type="text"
+    )
+
+
+class ReasoningConfig(RequestFields):
+    effort: Effort | None = None
+
+
+class FlatTool(FunctionField):
+    """A function that may be called; there are no other tools."""
+
+    type: Literal["function"]
+
+
+class ResponseRequest(AnswerRequest):
+    """A request for a response."""
+
+    input: Annotated[list[Item], BeforeValidator(_as_items)] = Field(min_length=1, max_length=MOST_ITEMS)
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    metadata: dict[Annotated[str, Field(max_length=NOTE_NAME)], Annotated[str, Field(max_length=NOTE)]] = Field(
+        default_factory=dict, max_length=MOST_NOTES
+    )
+    text: TextConfig = TextConfig()
+    reasoning: ReasoningConfig = ReasoningConfig()
+    max_output_tokens: Limit | None = None
+    tools: list[FlatTool] = Field(default_factory=list)
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+
+    def ask(self, before: Sequence[Item] = ()) -> ChatAsk:
+        """What is asked.
+
+        Args:
+            before: the items of the responses that this one continues.
+        """
+        if self.stream_options is not None and self.stream_options.include_usage:
+            raise refused("stream_options.include_usage", "a response says how many tokens there were in any case")
+        if self.moa.provisional:
+            raise refused("moa.provisional", "only streams of /v1/chat/completions and /v1/completions have it")
+        offer = tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls, at="")
+        if offer.tools and self.structured_outputs is not None:
+            raise refused("structured_outputs", "an answer of this form calls no tools: use text.format")
+        return ChatAsk(
+            model=self.model,
+            stream=self.stream,
+            options=self.answer_options(self.max_output_tokens or 0, self.text.format, "text.format"),
+            messages=conversation(before, self.input, self.instructions),
+            offer=offer,
+            reasoning=AskedReasoning(self.reasoning.effort, param="reasoning.effort"),
+            unverified=self.moa.unverified,
+        )
+
+
+def response_request(
+    body: Mapping[str, Any], kept: KeptResponses | None = None
+) -> tuple[ChatAsk, Callable[[AnswerHeader], Form]]:
+    """What a body asks over what is kept of earlier responses, and how it is answered.
+
+    Args:
+        kept: None: nothing is, by the user's wish.
+    """
+    request = parsed_request(ResponseRequest, body, ITEM_TYPES)
+    if kept is None and request.store:
+        raise refused("store", "nothing is kept here (--no-history): send false")
+    before: list[Item] = []
+    if request.previous_response_id is not None:
+        before = _items_of(request.previous_response_id, kept)
+        if (number := len(before) + len(request.input)) > MOST_ITEMS:
+            words = f"with the responses before it there are {number} items, at most {MOST_ITEMS} are allowed"
+            raise refused("previous_response_id", f"{words}: begin again")
+    keeping = kept if request.store is not False else None
+    return request.ask(before), lambda header: ResponseForm(header, request, keeping)
+
+
+def _items_of(identifier: str, kept: KeptResponses | None) -> list[Item]:
+    """All items of a response and of those that it continues: what was asked, and what was answered."""
+    param, code = "previous_response_id", "previous_response_not_found"
+    if kept is None:
+        raise RequestError(400, f"{param}: nothing is kept here (--no-history).", param=param, code=code)
+    try:
+        chain = kept.chain(identifier)
+    except NotFoundError as error:
+        raise RequestError(400, f"{param}: {error}", param=param, code=code) from None
+    items: list[Item] = []
+    for response in chain:
+        output = json.loads(response.body)["output"]
+        # a call without its end nobody can have answered
+        answered = [each for each in output if (each["type"], each["status"]) != ("function_call", "incomplete")]
+        items += _ITEMS.validate_python([*json.loads(response.input), *answered])
+    return items
+
+
+class ResponseForm(Form):
+    """A response: items, of which the last one may be open, and the events that add up to them.
+
+    Args:
+        kept: where it is kept when it is over; None: nowhere.
+    """
+
+    def __init__(self, header: AnswerHeader, request: ResponseRequest, kept: KeptResponses | None) -> None:
+        super().__init__(header)
+        self._request = request
+        self._kept = kept
+        self.items: list[Fields] = []
+        self._open = ""  # the type of the last item, while it is open
+        self._texts: list[str] = []  # of it
+        self._space = ""  # held until something follows it: white space alone makes no message
+        self._events = 2  # those of the beginning have the first two numbers
+
+    def whole(self, answers: Sequence[Answer]) -> Fields:
+        self.last(answers)
+        return self._ended(answers[0])
+
+    def first(self, answers: Sequence[Answer]) -> bytes:
+        response, kinds = self._fields("in_progress", []), ("response.created", "response.in_progress")
+        numbered = enumerate(kinds)
+        return b"".join(
+            event({"type": kind, "sequence_number": number, "response": response}, kind) for number, kind in numbered
+        )
+
+    def part(self, piece: Piece, answer: Answer) -> bytes:
+        if isinstance(piece, CallPiece):
+            call = {"call_id": answer.call_id(piece), "name": piece.name, "arguments": ""}
+            begun = self._close() + self._begin("function_call", call)
+            kind = "response.function_call_arguments"
+            self.items[-1]["arguments"] = piece.arguments
+            delta = self._event(f"{kind}.delta", **self._place, delta=piece.arguments)
+            done = self._event(f"{kind}.done", **self._place, name=piece.name, arguments=piece.arguments)
+            return begun + delta + done + self._end_item("completed" if piece.is_whole else "incomplete")
+        kind, text = "reasoning" if isinstance(piece, ReasoningPiece) else "message", piece.text
+        if kind == "message":
+            if self._open != kind and not text.strip():
+                self._space += text
+                return b""
+            text, self._space = self._space + text, ""
+        return self._begin_text(kind) + self._delta(text)
+
+    def end(self, answer: Answer) -> bytes:
+        response = self._ended(answer)
+        return self._event(f"response.{response['status']}", response=response)
+
+    def last(self, answers: Sequence[Answer]) -> bytes:
+        answer, rest = answers[0], self.next(answers)
+        if not self.items:  # an answer without anything is an empty message
+            rest += self._begin_text("message") + (self._delta(self._space) if self._space else b"")
+        rest += self._close("completed" if _is_whole(answer) else "incomplete")
+        return rest + self.end(answer) if self._request.stream else b""
+
+    def failed(self, error: RequestError) -> bytes:
+        failure = {"code": FAILURES.get(error.status, "server_error"), "message": str(error), "param": error.param}
+        rest = self._close("incomplete")
+        response = {**self._fields("failed", self.items), "error": failure, "store": False}
+        return rest + self._event("response.failed", response=response)
+
+    @property
+    def _place(self) -> Fields:
+        return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+
+    def _begin_text(self, kind: str) -> bytes:
+        """Begins an item with text, unless it is open."""
+        if self._open == kind:
+            return b""
+        begun = self._close()
+        begun += self._begin(kind, {"role": "assistant"} if kind == "message" else {"summary": []}, content=[])
+        part = _part(kind, "")
+        return begun + self._event("response.content_part.added", **self._place, content_index=0, part=part)
+
+    def _begin(self, kind: str, fields: Fields, **more: Any) -> bytes:
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
+        identifier = f"{prefix}_{self.header.identifier}{len(self.items):02}"
+        self.items.append({"id": identifier, "type": kind, "status": "in_progress", **fields, **more})
+        self._open = kind
+        item = dict(self.items[-1])
+        return self._event("response.output_item.added", output_index=len(self.items) - 1, item=item)
+
+    def _delta(self, text: str) -> bytes:
+        self._texts.append(text)
+        return self._event(f"{self._kind}.delta", **self._place, content_index=0, delta=text, **self._chances)
+
+    def _close(self, status: str = "completed") -> bytes:
+        """Ends the open item, if there is one."""
+        if not self._open:
+            return b""
+        text = "".join(self._texts)
+        part = _part(self._open, text)
+        self.items[-1]["content"] = [part]
+        done = self._event(f"{self._kind}.done", **self._place, content_index=0, text=text, **self._chances)
+        done += self._event("response.content_part.done", **self._place, content_index=0, part=part)
+        return done + self._end_item(status)
+
+    def _end_item(self, status: str) -> bytes:
+        self.items[-1]["status"] = status
+        self._open, self._texts = "", []
+        item = dict(self.items[-1])
+        return self._event("response.output_item.done", output_index=len(self.items) - 1, item=item)
+
+    @property
+    def _kind(self) -> str:
+        """What the events of the open item's text begin with."""
+        return "response.output_text" if self._open == "message" else "response.reasoning_text"
+
+    @property
+    def _chances(self) -> Fields:
+        """The log probabilities that an event of text has room for."""
+        return {"logprobs": []} if self._open == "message" else {}
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._events += 1
+        return event({"type": kind, "sequence_number": self._events - 1, **fields}, kind)
+
+    def _ended(self, answer: Answer) -> Fields:
+        """The response that is over, once it is kept."""
+        fields = self._fields("completed" if _is_whole(answer) else "incomplete", self.items)
+        fields |= {
+            "incomplete_details": None if _is_whole(answer) else {"reason": "max_output_tokens"},
+            "usage": self._usage(answer),
+            "moa": {"seed": self.header.seeds[0], **verification(answer)},
+        }
+        if self._kept is not None:
+            fields["store"] = self._keep(fields, self._kept)
+        return fields
+
+    def _keep(self, fields: Fields, kept: KeptResponses) -> bool:
+        """Keeps the response; whether that was possible. It is not lost to the program if it was not."""
+        asked = json.dumps([item.model_dump() for item in self._request.input], ensure_ascii=False)
+        body, previous = json.dumps(fields, ensure_ascii=False), self._request.previous_response_id
+        try:
+            kept.keep(KeptResponse(fields["id"], previous, fields["created_at"], asked, body))
+        except MoaError as error:
+            log.warning("a response was not kept: %s", error)
+            return False
+        return True
+
+    def _fields(self, status: str, output: Sequence[Fields]) -> Fields:
+        header, request = self.header, self._request
+        wanted = request.text.format.model_dump(by_alias=True, exclude_none=True)
+        return {
+            "id": PREFIX + header.identifier,
+            "object": "response",
+            "created_at": header.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata,
+            "model": header.model,
+            "output": output,
+            "parallel_tool_calls": request.parallel_tool_calls,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": request.reasoning.effort, "summary": None},
+            "service_tier": "default",
+            "store": self._kept is not None,
+            "temperature": request.temperature,
+            "text": {"format": wanted, "verbosity": "medium"},
+            "tool_choice": request.tool_choice,
+            "tools": [tool.model_dump() for tool in request.tools],
+            "top_logprobs": 0,
+            "top_p": request.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "moa": {"seed": header.seeds[0]},
+        }
+
+    def _usage(self, answer: Answer) -> Fields:
+        """How many tokens there were; which of them were cached is not counted."""
+        asked, answered = self.header.prompt_tokens, answer.completion_tokens
+        return {
+            "input_tokens": asked,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": answered,
+            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
+            "total_tokens": asked + answered,
+        }
+
+
+def _is_whole(answer: Answer) -> bool:
+    return answer.reason != "length"
+
+
+def _part(kind: str, text: str) -> Fields:
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

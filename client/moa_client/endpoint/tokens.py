@@ -1,0 +1,138 @@
+"""The tokens of a text with what each adds to it, and with its chances. Pure.
+
+State: the tokens so far; those that are only a part of a character wait for the rest of it. Invariant: the texts of the
+tokens, and their bytes, add up to the text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
+from moa_shared.sampling.chances import TokenChances
+from moa_shared.text.text_stream import TextStream
+
+from moa_client.endpoint.host_source import HostModel
+
+
+@dataclass(frozen=True, slots=True)
+class ToldToken:
+    """One token of a text.
+
+    Args:
+        text: what it adds to the text; of the tokens of one character the last one adds it.
+        data: the same in UTF-8, as far as a character's tokens can be told apart by their bytes.
+        start: characters of the text before it.
+        chance: the natural logarithm of its probability; None: nothing comes before the token, or nobody asked.
+        likeliest: the likeliest tokens in its place, in UTF-8, with theirs.
+    """
+
+    text: str
+    data: bytes
+    start: int
+    chance: float | None = None
+    likeliest: tuple[tuple[bytes, float], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Characters of the text up to its end, or to that of the character that it is a part of."""
+        return self.start + (len(self.text) or bool(self.data))
+
+
+class ToldTokens:
+    """The tokens of one text.
+
+    Args:
+        decode: text of some tokens, as the whole text is made.
+    """
+
+    def __init__(self, vocabulary: HostModel, decode: Callable[[Sequence[int]], str]) -> None:
+        self.tokens: list[ToldToken] = []  # but for those that wait
+        self.length = 0  # characters of what they add up to
+        self._vocabulary = vocabulary
+        self._decode = decode
+        self._special = frozenset(vocabulary.special_tokens.values())
+        self._stream = TextStream(decode)
+        self._waiting: list[tuple[int, TokenChances | None]] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens) + len(self._waiting)
+
+    def take(self, tokens: Sequence[int], chances: Sequence[TokenChances | None]) -> None:
+        """Adds tokens with the chances of each."""
+        for token, each in zip(tokens, chances, strict=True):
+            self._waiting.append((token, each))
+            if piece := self._stream.push((token,)):
+                self._add(piece)
+
+    def fill(self, tokens: Sequence[int], chances: Sequence[TokenChances | None]) -> None:
+        """Takes in a whole text. Takes a while where it is long."""
+        self.take(tokens, chances)
+        self.finish()
+
+    def finish(self, text: str | None = None) -> None:
+        """Ends the text.
+
+        Args:
+            text: as it was sent, which may leave its end out; None: all of it was.
+        """
+        self._add(self._stream.finish())
+        if text is None:
+            return
+        characters, nbytes = len(text), len(text.encode())
+        for number, token in enumerate(self.tokens):
+            start, data = min(token.start, characters), token.data[:nbytes]
+            self.tokens[number] = replace(token, text=token.text[: characters - start], data=data, start=start)
+            nbytes -= len(data)
+
+    def _add(self, piece: str) -> None:
+        """Divides a piece of the text among the tokens that wait."""
+        parts = [self._bytes_of(token) for token, _ in self._waiting]
+        if b"".join(parts) != piece.encode():  # a space that a tokenizer leaves out, or bytes that are no text
+            parts = [b""] * (len(parts) - 1) + [piece.encode()] * bool(parts)
+        characters = codecs.getincrementaldecoder("utf-8")()
+        for part, (_, chances) in zip(parts, self._waiting, strict=True):
+            token = ToldToken(characters.decode(part), part, self.length)
+            self.length += len(token.text)
+            self.tokens.append(token if chances is None else self._with_chances(token, chances))
+        self._waiting.clear()
+
+    def _with_chances(self, token: ToldToken, chances: TokenChances) -> ToldToken:
+        likeliest = map(self._vocabulary.token_bytes, chances.tokens)
+        return replace(token, chance=chances.chosen, likeliest=tuple(zip(likeliest, chances.chances, strict=True)))
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self._decode([token]).encode() if token in self._special else self._vocabulary.token_bytes(token)
+
+
+class StopSearch:
+    """Which of its stop strings has ended an answer: its text ends before that string.
+
+    Args:
+        stops: that may end it; at least one.
+        decode: text of some tokens.
+    """
+
+    def __init__(self, stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+        self._stops = tuple(stops)
+        self._decode = decode
+        self._newest: deque[int] = deque(maxlen=STOP_WINDOW_TOKENS)
+
+    def push(self, tokens: Sequence[int]) -> None:
+        """Adds tokens of the answer."""
+        self._newest.extend(tokens)
+
+    def found(self, more: Sequence[int] = ()) -> str | None:
+        """The stop string that the text has first; None: it has none of them.
+
+        Args:
+            more: tokens after those that were added.
+        """
+        if len(self._stops) == 1:
+            return self._stops[0]
+        text = self._decode([*self._newest, *more][-STOP_WINDOW_TOKENS:])
+        places = {at: stop for stop in reversed(self._stops) if (at := text.find(stop)) >= 0}
+        return places[min(places)] if places else None

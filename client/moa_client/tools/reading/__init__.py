@@ -1,1 +1,0 @@
-"""Reads calls out of an answer's text as it comes."""

@@ -1,0 +1,956 @@
+"""Each API's translator, in and out: what requests become, in which words they are refused, what answers are sent as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.answer_text import Update
+from moa_client.conversation.events import Committed, Ended, LinkState
+from moa_client.endpoint import anthropic, ollama, openai, responses
+from moa_client.endpoint.answer import Answer, AnswerRule
+from moa_client.endpoint.ask import AnswerMarkup, ChatAsk
+from moa_client.endpoint.embeddings import EmbeddingRequest
+from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
+from moa_client.endpoint.form import AnswerHeader, Form
+from moa_client.endpoint.tokens import StopSearch
+from moa_client.tools.formats.hermes import Hermes
+from moa_client.tools.template_input import ChatMessage
+from moa_client.tools.thinking import find_thinking
+from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
+from moa_client.web.error_form import RequestError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import WantedChances
+from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+
+USER: dict[str, Any] = {"role": "user", "content": "Hi"}
+SAID = ChatMessage("user", "Hi")
+PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "chat": openai.chat_request,
+    "text": openai.text_request,
+    "responses": responses.response_request,
+    "anthropic": anthropic.messages_request,
+    "ollama": ollama.chat_request,
+    "generate": ollama.text_request,
+}
+LEAST: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [USER]},
+    "text": {"prompt": "Once"},
+    "responses": {"input": "Hi"},
+    "anthropic": {"max_tokens": 9, "messages": [USER]},
+    "ollama": {"messages": [USER]},
+    "generate": {"prompt": "Hi"},
+}
+
+
+def asked(api: str, given: dict[str, Any]) -> ChatAsk:
+    """What a request asks that has no more than it must, and this."""
+    ask, _ = PARSERS[api](LEAST[api] | given)
+    assert isinstance(ask, ChatAsk)
+    return ask
+
+
+# ------------------------------------------------------------ requests
+
+OBJECT = {"type": "object", "properties": {"é": {"type": "integer"}}}
+JSON, TEXT = Constraint(ConstraintKind.JSON_OBJECT), json.dumps(OBJECT, ensure_ascii=False)
+SCHEMA = Constraint(ConstraintKind.JSON_SCHEMA, TEXT)
+NAMED = {"name": "x", "schema": OBJECT, "strict": True}
+OFF = {"min_p": None, "repeat_penalty": None, "repeat_last_n": None, "logit_bias": (), "loop_guard": True}
+SAMPLED = {"temperature": 0.5, "top_p": 0.9, "top_k": 4}
+TUNED = {"min_p": 0.1, "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 1, "frequency_penalty": -0.5}
+
+
+@pytest.mark.parametrize(
+    ("api", "given", "options"),
+    [
+        ("chat", {}, {"temperature": None, "max_tokens": 0, "stop": (), "constraint": None, "chances": None, **OFF}),
+        ("chat", SAMPLED | TUNED, SAMPLED | TUNED),
+        ("chat", {"seed": -1, "max_completion_tokens": 7}, {"seed": (1 << 64) - 1, "max_tokens": 7}),
+        ("chat", {"max_tokens": 7, "stop": "END"}, {"max_tokens": 7, "stop": ("END",)}),
+        ("chat", {"logit_bias": {"42": -100, "7": 1.5}}, {"logit_bias": ((7, 1.5), (42, -100.0))}),
+        ("chat", {"loop_guard": False, "stop": ["a", "b"]}, {"loop_guard": False, "stop": ("a", "b")}),
+        ("chat", {"logprobs": True}, {"chances": WantedChances()}),
+        ("chat", {"logprobs": True, "top_logprobs": 20, "moa": {"logprobs": "raw"}}, {"chances": WantedChances(20)}),
+        ("chat", {"logprobs": False, "temperature": None, "user": "x", "n": 1}, {"chances": None}),
+        ("chat", {"response_format": {"type": "text"}}, {"constraint": None}),
+        ("chat", {"response_format": {"type": "json_object"}}, {"constraint": JSON}),
+        ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}, {"constraint": SCHEMA}),
+        ("chat", {"structured_outputs": {"json": OBJECT}}, {"constraint": SCHEMA}),
+        ("text", {"structured_outputs": {"json": TEXT}}, {"constraint": SCHEMA}),
+        ("text", {"structured_outputs": {"regex": "a+"}}, {"constraint": Constraint(ConstraintKind.REGEX, "a+")}),
+        ("text", {"structured_outputs": {"choice": ["a", "b"]}}, {"constraint": choice_of(["a", "b"])}),
+        (
+            "text",
+            {"structured_outputs": {"grammar": "start:"}},
+            {"constraint": Constraint(ConstraintKind.LARK, "start:")},
+        ),
+        ("text", {}, {"max_tokens": 16}),
+        ("text", {"max_tokens": 3, "logprobs": False}, {"max_tokens": 3, "chances": None}),
+        ("text", {"logprobs": 0, "moa": {"logprobs": "processed"}}, {"chances": WantedChances(processed=True)}),
+        ("responses", SAMPLED | {"max_output_tokens": 7, "stop": "END"}, SAMPLED | {"max_tokens": 7, "stop": ("END",)}),
+        ("responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, {"constraint": SCHEMA}),
+        ("responses", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}, {"constraint": JSON}),
+        ("anthropic", SAMPLED | {"stop_sequences": ["a", "b"]}, SAMPLED | {"max_tokens": 9, "stop": ("a", "b")}),
+        ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": OBJECT}}}, {"constraint": SCHEMA}),
+        ("ollama", {"options": SAMPLED | TUNED}, SAMPLED | TUNED),
+        (
+            "ollama",
+            {"options": {"num_predict": 7, "stop": "END", "num_ctx": 4096}},
+            {"max_tokens": 7, "stop": ("END",)},
+        ),
+        ("ollama", {"options": {"seed": 3, "num_predict": -1}, "format": ""}, {"seed": 3, "max_tokens": 0}),
+        ("ollama", {"format": "json"}, {"constraint": JSON}),
+        ("generate", {"format": OBJECT}, {"constraint": SCHEMA}),
+    ],
+)
+def test_how_an_answer_is_chosen(api: str, given: dict[str, Any], options: dict[str, Any]) -> None:
+    found = asked(api, given).options
+    assert {name: getattr(found, name) for name in options} == options
+
+
+def test_what_is_left_open_is_the_apis() -> None:
+    assert all(len({asked(api, {}).options.seed for _ in range(5)}) > 1 for api in PARSERS)
+    assert {api: asked(api, {}).defaults.temperature for api in ("chat", "anthropic", "ollama")} == {
+        "chat": 1.0,
+        "anthropic": 1.0,
+        "ollama": 0.8,
+    }
+    assert [asked(api, {}).stream for api in PARSERS] == [False, False, False, False, True, True]
+    assert [asked(api, {"moa": {"unverified": "end"}}).unverified for api in ("chat", "anthropic")] == ["end", "end"]
+    assert asked("ollama", {"model": "default:latest"}).model == "default"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("Once", ["Once"]),
+        (["Once"], ["Once"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2]], [[1, 2]]),
+        (["Once", "upon"], ["Once", "upon"]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_a_prompt_is_a_text_or_tokens_or_several_of_these(prompt: object, texts: list[object]) -> None:
+    ask = asked("text", {"prompt": prompt, "echo": True, "max_tokens": 0})
+    assert (ask.texts, ask.is_repeated, ask.is_answered) == (texts, True, False)
+    assert asked("generate", {"prompt": "a", "raw": True}).texts == ["a"]
+    assert asked("generate", {"prompt": "a", "system": "b"}).messages == [
+        ChatMessage("system", "b"),
+        ChatMessage("user", "a"),
+    ]
+
+
+FUNCTION = {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
+TOOL, FLAT = {"type": "function", "function": FUNCTION}, {"type": "function", **FUNCTION}
+CUSTOM = {"name": "now", "description": "The time.", "input_schema": {"type": "object", "properties": {}}}
+NOW = (Tool("now", "The time."),)
+
+
+@pytest.mark.parametrize(
+    ("api", "given", "offer"),
+    [
+        ("chat", {"tools": [TOOL]}, ToolOffer(NOW)),
+        ("chat", {"tools": [TOOL], "tool_choice": "none"}, ToolOffer()),
+        (
+            "chat",
+            {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+            ToolOffer(NOW, True, False),
+        ),
+        ("chat", {"tools": [TOOL], "tool_choice": TOOL}, ToolOffer(NOW, True, False)),
+        ("responses", {"tools": [FLAT], "tool_choice": "auto"}, ToolOffer(NOW)),
+        ("responses", {"tools": [FLAT], "tool_choice": FLAT}, ToolOffer(NOW, True, False)),
+        ("anthropic", {"tools": [CUSTOM]}, ToolOffer(NOW)),
+        ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "none"}}, ToolOffer()),
+        ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "any"}}, ToolOffer(NOW, True)),
+        (
+            "anthropic",
+            {"tools": [CUSTOM], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            ToolOffer(NOW, False, False),
+        ),
+        ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "now"}}, ToolOffer(NOW, True, False)),
+        ("ollama", {"tools": [TOOL]}, ToolOffer(NOW)),
+    ],
+)
+def test_which_tools_an_answer_may_call(api: str, given: dict[str, Any], offer: ToolOffer) -> None:
+    assert asked(api, given).offer == offer
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+ITEM = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "now", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "1", "output": "noon"}
+USE = {"type": "tool_use", "id": "1", "name": "now", "input": {"zone": "UTC"}}
+MADE, ZONED = ToolCall("1", "now", "{}"), ToolCall("1", "now", '{"zone": "UTC"}')
+
+
+def result(content: object = "noon", **more: object) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": content, **more}]}
+
+
+Case = tuple[str, dict[str, Any], list[ChatMessage | ToolResult]]
+
+
+def calling(call: dict[str, Any]) -> Case:
+    """A call as libraries send it back, and its result."""
+    called = {"role": "assistant", "content": None, "parsed": None, "tool_calls": [call]}
+    noon = {"role": "tool", "content": "noon", "tool_call_id": "1", "name": "now"}
+    made = [SAID, ChatMessage("assistant", "", (MADE,)), ToolResult("1", "now", "noon")]
+    return "chat", {"messages": [USER, called, noon]}, made
+
+
+CONVERSATIONS: list[Case] = [
+    (
+        "chat",
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
+                {**USER, "name": "Bob"},
+                {
+                    "role": "assistant",
+                    "content": "Hello",
+                    "refusal": None,
+                    "tool_calls": None,
+                    "reasoning_content": "?",
+                },
+                {"role": "assistant", "refusal": "No."},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "Not now."}]},
+                {"role": "developer", "content": "Be loud."},
+                USER,
+            ]
+        },
+        [
+            ChatMessage("system", "Be brief.\n\nBe kind."),
+            ChatMessage("user", "Hi", name="Bob"),
+            ChatMessage("assistant", "Hello", reasoning="?"),
+            ChatMessage("assistant", "No."),
+            ChatMessage("assistant", "Not now."),
+            ChatMessage("system", "Be loud."),
+            SAID,
+        ],
+    ),
+    *[
+        calling(call)
+        for call in (CALL, CALL | {"function": {"name": "now", "arguments": "", "parsed_arguments": {}}, "index": 0})
+    ],
+    (
+        "responses",
+        {
+            "instructions": "Be kind.",
+            "input": [
+                {"role": "developer", "content": "Be brief."},
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+                {
+                    "id": "msg_1",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "See:", "logprobs": []}],
+                },
+                ITEM,
+                {**ITEM, "call_id": "2"},
+                OUTPUT,
+                {**OUTPUT, "call_id": "2", "output": [{"type": "input_text", "text": "one"}]},
+                ITEM,
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "phase": "final_answer"},
+                {"role": "system", "content": "Be loud."},
+            ],
+        },
+        [
+            ChatMessage("system", "Be kind.\n\nBe brief."),
+            SAID,
+            ChatMessage("assistant", "See:", (MADE, ToolCall("2", "now", "{}"))),
+            ToolResult("1", "now", "noon"),
+            ToolResult("2", "now", "one"),
+            ChatMessage("assistant", "No.", (MADE,)),
+            ChatMessage("system", "Be loud."),
+        ],
+    ),
+    (  # as version 2.1.197 of Claude Code sent it in the third request of a session, with shorter texts
+        "anthropic",
+        {
+            "system": [{"type": "text", "text": "x-billing"}, {"type": "text", "text": "You are"}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "<reminder>"}, {"type": "text", "text": "?"}]},
+                {"role": "system", "content": "Available agent types"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm", "signature": ""},
+                        {"type": "text", "text": "I look."},
+                        USE | {"caller": {"type": "direct"}},
+                    ],
+                },
+                result("no", is_error=True),
+            ],
+            "metadata": {"user_id": "{}"},
+            "thinking": {"type": "adaptive"},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "output_config": {"effort": "high"},
+        },
+        [
+            ChatMessage("system", "x-billing\n\nYou are"),
+            ChatMessage("user", "<reminder>\n\n?\n\nAvailable agent types"),
+            ChatMessage("assistant", "I look.", (ZONED,)),
+            ToolResult("1", "now", "Error: no"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("api", "given", "messages"), CONVERSATIONS)
+def test_messages_become_what_templates_know(api: str, given: dict[str, Any], messages: list[Any]) -> None:
+    assert asked(api, given).messages == messages
+
+
+def test_a_result_of_ollamas_finds_its_call_by_id_by_name_or_in_turn() -> None:
+    def calling(*names: str, **more: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": name}, **more} for name in names]}
+
+    messages = [
+        USER,
+        calling("now", "then", "now"),
+        {"role": "tool", "tool_name": "then", "content": "1"},
+        {"role": "tool", "content": "2"},
+        {"role": "tool", "name": "now", "content": "3"},
+        calling("now", id="x"),
+        {"role": "tool", "tool_call_id": "x", "content": "4"},
+    ]
+    made = asked("ollama", {"messages": messages}).messages
+    results = [each for each in made if isinstance(each, ToolResult)]
+    assert [(each.name, each.content) for each in results] == [("then", "1"), ("now", "2"), ("now", "3"), ("now", "4")]
+    calls = [call.id for each in made if isinstance(each, ChatMessage) for call in each.calls]
+    assert [each.call_id for each in results] == [calls[1], calls[0], calls[2], "x"]
+    assert len(set(calls)) == 4
+
+
+# ------------------------------------------------------------ what is ignored, and what is refused
+
+OPAQUE = ("parameters", "input_schema", "schema", "arguments", "logit_bias", "metadata")  # JSON of the program's own
+FULL: list[tuple[str, dict[str, Any]]] = [
+    (
+        "chat",
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "noon"}]},
+            ],
+            "tools": [TOOL],
+            "response_format": {"type": "json_schema", "json_schema": NAMED},
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ),
+    (
+        "responses",
+        {
+            "input": [USER, {"type": "reasoning"}, ITEM, {**OUTPUT, "output": [{"type": "input_text", "text": "x"}]}],
+            "tools": [FLAT],
+            "text": {"format": {"type": "json_schema", **NAMED}},
+            "reasoning": {"effort": "low"},
+        },
+    ),
+    (
+        "anthropic",
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "content": [USE]},
+                result([{"type": "text", "text": "x"}]),
+            ],
+            "system": [{"type": "text", "text": "x"}],
+            "tools": [CUSTOM],
+            "tool_choice": {"type": "auto"},
+            "thinking": {"type": "disabled"},
+            "output_config": {"format": {"type": "json_schema", "schema": OBJECT}},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+        },
+    ),
+    (
+        "ollama",
+        {
+            "messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]}, USER],
+            "tools": [TOOL],
+        },
+    ),
+]
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All JSON objects that a request describes itself."""
+    if isinstance(value, dict):
+        yield value
+        for name, each in value.items():
+            if name not in OPAQUE and not (name == "input" and isinstance(each, dict)):
+                yield from objects(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from objects(each)
+
+
+@pytest.mark.parametrize(("api", "body"), FULL)
+def test_unknown_fields_are_ignored_at_every_depth(api: str, body: dict[str, Any]) -> None:
+    seeded = {"options": {"seed": 1}} if api == "ollama" else {"seed": 1}
+    more = json.loads(json.dumps(body | seeded))
+    found = list(objects(more))
+    for each in found:
+        each |= {"cache_control": {"type": "ephemeral"}, "extra_content": {"google": {}}, "caller": None, "index": 0}
+    assert len(found) > 6
+    assert asked(api, more) == asked(api, body | seeded)
+
+
+@pytest.mark.parametrize(("api", "kind"), [("chat", openai.ChatRequest), ("responses", responses.ResponseRequest)])
+def test_what_asks_for_nothing_special_is_accepted(api: str, kind: Any) -> None:
+    names = REFUSED.keys() - kind.names()
+    harmless = {name: REFUSED[name].harmless[0] for name in names if REFUSED[name].harmless}
+    assert {"suffix", "mirostat", "modalities"} <= set(harmless)
+    assert asked(api, dict.fromkeys(names)).messages == asked(api, harmless).messages == [SAID]
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [
+        ("chat", openai.ChatRequest),
+        ("text", openai.TextRequest),
+        ("responses", responses.ResponseRequest),
+        ("anthropic", anthropic.MessagesRequest),
+        ("ollama", ollama.ChatRequest),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_its_name(api: str, kind: Any) -> None:
+    for name in REFUSED.keys() - kind.names():
+        with pytest.raises(RequestError, match=rf"^{name} is not supported\. ") as caught:
+            asked(api, {name: 3})
+        assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+    for name in REFUSED_IN_MESSAGES if api in ("chat", "ollama") else ():
+        with pytest.raises(RequestError, match=rf"^messages\[0\]\.{name} is not supported\. "):
+            asked(api, {"messages": [USER | {name: True}]})
+
+
+def test_the_docs_name_every_field() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "api.md").read_text("utf-8")
+    kinds = (openai.ChatRequest, openai.TextRequest, responses.ResponseRequest, EmbeddingRequest)
+    for kind in (*kinds, anthropic.MessagesRequest, ollama.ChatRequest, ollama.TextRequest, ollama.OptionFields):
+        assert [name for name in kind.names() if f"`{name}`" not in page] == []
+
+
+ASSISTANT = {"role": "assistant", "content": "Well"}
+CALLED = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+AS_MADE = "Send calls back as the model made them, and none that was cut."
+NO_NAME = "The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -."
+NOT_CONTINUED = "the last message must not be from assistant: answers are not continued"
+LAST_ITEM = "input: the last item must not be a message from assistant, or a call: answers are not continued."
+CUT_CALL = "The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes"
+PROMPTS = "prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these."
+NONE_OFFERED = "tool_choice: A call is required, but no tool is offered. Offer one, or require none."
+NOT_AMONG = "tool_choice: A call of 'then' is required, which is not among the tools. Offered: now."
+WORDS: list[tuple[str, dict[str, Any], str]] = [
+    ("chat", {"n": 9}, "n: expected at most 8."),
+    (
+        "chat",
+        {"n": 2, "stream": True, "moa": {"provisional": True}},
+        "moa.provisional: only a request for one answer may ask for it.",
+    ),
+    ("chat", {"logprobs": 1}, "logprobs: expected true or false."),
+    ("chat", {"top_logprobs": 3}, "top_logprobs: only a request with logprobs: true may have it."),
+    ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected at most 20."),
+    ("chat", {"moa": {"logprobs": "processed"}}, "moa.logprobs: only a request with logprobs may ask for it."),
+    ("chat", {"moa": {"unverified": "maybe"}}, "moa.unverified: expected 'end' or 'fail'."),
+    ("chat", {"moa": {"provisional": True}}, "moa.provisional: only a request with stream: true may ask for it."),
+    ("chat", {"moa": []}, "moa: expected a JSON object."),
+    ("chat", {"tools": [{"type": "function"}]}, "tools[0].function is missing."),
+    ("chat", {"tools": [{"type": "web_search"}]}, "tools[0].type: expected 'function'."),
+    ("chat", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, f"tools[0].function: {NO_NAME}"),
+    ("chat", {"tools": [TOOL, TOOL]}, "tools: Two tools have the name now. Rename one of them."),
+    ("chat", {"tool_choice": "required"}, NONE_OFFERED),
+    ("chat", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}}, NOT_AMONG),
+    (
+        "chat",
+        {"tools": [TOOL], "tool_choice": "must"},
+        "tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}.",
+    ),
+    (
+        "chat",
+        {"tools": [TOOL], "structured_outputs": {"regex": "a"}},
+        "structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.",
+    ),
+    (
+        "chat",
+        {"tools": [TOOL], "stream": True, "moa": {"provisional": True}},
+        "moa.provisional: calls are not sent before they are verified: do not offer tools with it.",
+    ),
+    (
+        "chat",
+        {"reasoning_effort": "high", "enable_thinking": True},
+        "enable_thinking: reasoning_effort says how much the model reasons: give one of them.",
+    ),
+    (
+        "chat",
+        {"thinking_budget": 1, "thinking_token_budget": 1},
+        "thinking_budget: it is another name of thinking_token_budget: give one of them.",
+    ),
+    (
+        "chat",
+        {"chat_template_kwargs": {"text": "x" * 5000}},
+        "chat_template_kwargs: at most 4096 bytes of JSON are allowed.",
+    ),
+    ("chat", {"temperature": -1}, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."),
+    ("chat", {"temperature": float("nan")}, "temperature: expected a finite number."),
+    ("chat", {"temperature": "1"}, "temperature: expected a number."),
+    ("chat", {"top_p": 0}, "top_p is 0.0, expected more than 0 and at most 1."),
+    ("chat", {"top_k": -1}, "top_k is -1, expected 0 (off) or more."),
+    ("chat", {"min_p": 2}, "min_p is 2.0, expected 0 (off) to 1."),
+    ("chat", {"presence_penalty": 3}, "presence_penalty is 3.0, expected -2 to 2."),
+    ("chat", {"repeat_penalty": 0}, "repeat_penalty is 0.0, expected 0.01 to 100; 1 is off."),
+    ("chat", {"logit_bias": {"hello": 1}}, "logit_bias names 'hello', expected the id of a token."),
+    ("chat", {"logit_bias": {"3": 101}}, "logit_bias of token 3 is 101.0, expected -100 to 100."),
+    ("chat", {"loop_guard": 1}, "loop_guard: expected true or false."),
+    ("chat", {"seed": 1 << 64}, "seed: expected less than 18446744073709551616."),
+    ("chat", {"seed": 1.5}, "seed: expected a whole number."),
+    ("chat", {"max_tokens": 0}, "max_tokens: expected at least 1."),
+    (
+        "chat",
+        {"max_tokens": 1, "max_completion_tokens": 1},
+        "max_tokens: it is the older name of max_completion_tokens: give one of them.",
+    ),
+    ("chat", {"stop": ""}, "stop: each text must have 1 to 64 characters."),
+    ("chat", {"stop": ["a"] * 17}, "stop: list should have at most 16 items, not 17."),
+    ("chat", {"stop": [1]}, "stop[0]: expected text."),
+    (
+        "chat",
+        {"stream_options": {"include_usage": True}},
+        "stream_options: only a request with stream: true may have them.",
+    ),
+    ("chat", {"model": 1}, "model: expected text."),
+    (
+        "chat",
+        {"response_format": {"type": "xml"}},
+        "response_format.type is 'xml', which is not supported. What there is: text, json_object, json_schema.",
+    ),
+    (
+        "chat",
+        {"response_format": {"type": "json_schema", "json_schema": {}}},
+        "response_format.json_schema.schema is missing.",
+    ),
+    (
+        "chat",
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+        "structured_outputs: give either it or response_format.",
+    ),
+    (
+        "chat",
+        {"structured_outputs": {"x": 1}},
+        "Exactly one of json, regex, choice and grammar is expected, 0 were given.",
+    ),
+    ("chat", {"structured_outputs": {"choice": []}}, "The choice is of 0 texts, expected 1 to 1000."),
+    ("chat", {"messages": None}, "messages is missing."),
+    ("chat", {"messages": []}, "messages: list should have at least 1 item, not 0."),
+    ("chat", {"messages": [USER] * 1001}, "messages: list should have at most 1000 items, not 1001."),
+    ("chat", {"messages": ["Hi"]}, "messages[0]: expected a JSON object."),
+    (
+        "chat",
+        {"messages": [USER | {"role": "robot"}]},
+        "messages[0].role: expected 'system', 'developer', 'user', 'assistant' or 'tool'.",
+    ),
+    ("chat", {"messages": [USER | {"content": None}]}, "messages[0].content is missing."),
+    (
+        "chat",
+        {"messages": [USER | {"content": ["Hi"]}]},
+        "messages[0].content: expected a text, or a list of parts of type text.",
+    ),
+    (
+        "chat",
+        {"messages": [USER | {"content": [{"type": "image_url"}]}]},
+        "messages[0].content: part 0 is of type image_url: models read text only.",
+    ),
+    ("chat", {"messages": [USER | {"content": [{"type": "text"}]}]}, "messages[0].content[0].text is missing."),
+    ("chat", {"messages": [USER | {"name": 5}]}, "messages[0].name: expected text."),
+    (
+        "chat",
+        {"messages": [USER | {"tool_call_id": "1"}]},
+        "messages[0].tool_call_id: only a message from tool answers a call.",
+    ),
+    (
+        "chat",
+        {"messages": [USER | {"tool_calls": [CALL]}]},
+        "messages[0].tool_calls: only a message from assistant has calls.",
+    ),
+    (
+        "chat",
+        {"messages": [ASSISTANT | {"tool_calls": [{"id": "1"}]}]},
+        "messages[0].tool_calls[0].function is missing.",
+    ),
+    ("chat", {"messages": [*CALLED, {"role": "tool", "content": "x"}]}, "messages[2].tool_call_id is missing."),
+    ("chat", {"messages": [*CALLED, {"role": "tool", "tool_call_id": "1"}]}, "messages[2].content is missing."),
+    (
+        "chat",
+        {"messages": [*CALLED, {"role": "tool", "content": "x", "tool_call_id": "2"}]},
+        "messages[2].tool_call_id: no message before it made the call '2'.",
+    ),
+    (
+        "chat",
+        {"messages": [ASSISTANT | {"tool_calls": [CALL | {"function": {"name": "now", "arguments": "{"}}]}, USER]},
+        f"messages[0].tool_calls[0]: {CUT_CALL}: line 1 column 2 (char 1). {AS_MADE}",
+    ),
+    (
+        "chat",
+        {"messages": [USER, ASSISTANT]},
+        f"messages[1].role: {NOT_CONTINUED}, and a second one would be unlike what models were trained on.",
+    ),
+    ("text", {"prompt": None}, "prompt is missing."),
+    ("text", {"prompt": ["a", ""]}, PROMPTS),
+    ("text", {"prompt": 5}, PROMPTS),
+    ("text", {"prompt": [1.5]}, "prompt[0]: expected text."),
+    (
+        "text",
+        {"prompt": [[1], [2], [3]], "n": 3},
+        "prompt: 9 answers are asked for, 3 of each text, and at most 8 are given: send fewer texts at once (lm-eval: batch_size=8).",
+    ),
+    ("text", {"max_tokens": 0}, "max_tokens: only a request with echo: true may want no token."),
+    ("text", {"logprobs": True}, "logprobs: expected a whole number."),
+    ("responses", {"input": None}, "input is missing."),
+    ("responses", {"input": [{"type": "reasoning"}]}, "input: there is no message in it."),
+    (
+        "responses",
+        {"input": [{"type": "item_reference"}]},
+        "input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning.",
+    ),
+    (
+        "responses",
+        {"input": [USER | {"content": [{"type": "input_file"}]}]},
+        "input[0].content: part 0 is of type input_file: models read text only.",
+    ),
+    ("responses", {"input": [USER, ASSISTANT]}, LAST_ITEM),
+    ("responses", {"input": [USER, ITEM]}, LAST_ITEM),
+    ("responses", {"input": [USER, OUTPUT]}, "input[1].call_id: no item before it made the call '1'."),
+    (
+        "responses",
+        {"input": [USER, ITEM | {"arguments": "{"}, OUTPUT]},
+        f"input[1]: {CUT_CALL}: line 1 column 2 (char 1). {AS_MADE}",
+    ),
+    ("responses", {"tools": [{"type": "web_search"}]}, "tools[0].type: expected 'function'."),
+    ("responses", {"tools": [FLAT | {"name": "a b"}]}, f"tools[0]: {NO_NAME}"),
+    (
+        "responses",
+        {"tool_choice": {"type": "web_search"}},
+        "tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.",
+    ),
+    (
+        "responses",
+        {"tools": [FLAT], "structured_outputs": {"choice": ["a"]}},
+        "structured_outputs: an answer of this form calls no tools: use text.format.",
+    ),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema is missing."),
+    (
+        "responses",
+        {"text": {"verbosity": "low"}},
+        "text.verbosity is not supported. Models answer as their chat template has it.",
+    ),
+    ("responses", {"metadata": {"a": 1}}, "metadata.a: expected text."),
+    (
+        "responses",
+        {"moa": {"provisional": True}},
+        "moa.provisional: only streams of /v1/chat/completions and /v1/completions have it.",
+    ),
+    (
+        "responses",
+        {"stream": True, "stream_options": {"include_usage": True}},
+        "stream_options.include_usage: a response says how many tokens there were in any case.",
+    ),
+    ("responses", {"store": True}, "store: nothing is kept here (--no-history): send false."),
+    ("anthropic", {"max_tokens": None}, "max_tokens is missing."),
+    ("anthropic", {"temperature": -1}, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."),
+    ("anthropic", {"stop_sequences": [""]}, "stop_sequences: each text must have 1 to 64 characters."),
+    ("anthropic", {"thinking": {"type": "enabled"}}, "thinking.budget_tokens is missing."),
+    (
+        "anthropic",
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "context_management.edits[0].type: expected 'clear_thinking_20251015'.",
+    ),
+    (
+        "anthropic",
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "tools[0].type: expected 'custom'.",
+    ),
+    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "then"}}, NOT_AMONG),
+    (
+        "anthropic",
+        {"messages": [USER | {"content": [{"type": "image"}]}]},
+        "messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.",
+    ),
+    (
+        "anthropic",
+        {"messages": [result([{"type": "document"}])]},
+        "messages[0].content[0].content: part 0 is of type document: models read text only.",
+    ),
+    ("anthropic", {"messages": [USER | {"content": [{"type": "text"}]}]}, "messages[0].content[0].text is missing."),
+    ("anthropic", {"messages": [USER | {"content": 3}]}, "messages[0].content: expected a list."),
+    ("anthropic", {"messages": [USER | {"content": []}]}, "messages[0].content: expected a text, or blocks."),
+    ("anthropic", {"messages": [USER, ASSISTANT]}, f"messages[1].role: {NOT_CONTINUED}."),
+    (
+        "anthropic",
+        {"messages": [result()]},
+        "messages[0].content[0].tool_use_id: no message before it made the call '1'.",
+    ),
+    (
+        "anthropic",
+        {"messages": [USER | {"content": [USE]}]},
+        "messages[0].content[0]: only a message from assistant has calls.",
+    ),
+    (
+        "anthropic",
+        {"messages": [USER, result() | {"role": "assistant"}, USER]},
+        "messages[1].content[0]: only a message from user answers a call.",
+    ),
+    ("ollama", {"options": {"mirostat": 2}}, "options.mirostat is not supported. There is no such sampler."),
+    ("ollama", {"options": {"top_k": "4"}}, "options.top_k: expected a whole number."),
+    ("ollama", {"options": {"top_p": 2}}, "options: top_p is 2.0, expected more than 0 and at most 1."),
+    ("ollama", {"format": "xml"}, "format: expected 'json' or a JSON schema."),
+    ("ollama", {"think": "much"}, "think: expected true, false, low, medium, high, max."),
+    (
+        "ollama",
+        {"messages": [USER, {"role": "tool", "tool_name": "now"}]},
+        "messages[1]: no message before it made a call 'now' that has no result.",
+    ),
+    ("ollama", {"messages": [USER, ASSISTANT]}, f"messages[1].role: {NOT_CONTINUED}."),
+    ("generate", {"raw": True, "system": "a"}, "system: raw uses no template: write it into the prompt."),
+]
+
+
+@pytest.mark.parametrize(("api", "given", "words"), WORDS)
+def test_what_cannot_be_used_is_refused_by_its_name(api: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        asked(api, given)
+    assert (str(caught.value), caught.value.status) == (words, 400)
+    code = "missing_required_parameter" if words.endswith(" is missing.") else "invalid_value"
+    assert caught.value.code == ("unsupported_parameter" if "not supported." in words else code)
+    if words.startswith(f"{caught.value.param}"):
+        assert caught.value.param
+    else:
+        assert caught.value.param == next(iter(given))
+
+
+# ------------------------------------------------------------ answers
+
+HEADER = AnswerHeader("1", 0, "tiny", "fp", 7, (5,))
+FORMS: dict[str, Callable[[], Form]] = {
+    api: lambda api=api: PARSERS[api](LEAST[api] | {"stream": True})[1](HEADER)  # type: ignore[misc]
+    for api in ("chat", "responses", "anthropic", "ollama")
+}
+OBJECT_CALL = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
+WORDS_OF = ("<think>Hmm</think>", "I look.\n", OBJECT_CALL)
+Told = tuple[str, str, list[tuple[str, Any]], str | None]  # reasoning, text, calls, why it has ended
+Read = Callable[[dict[str, Any]], Told]
+
+
+def answer_of(words: list[str], finish: Finish, form: Form, *, calls: bool = True) -> tuple[Answer, bytes]:
+    """A whole answer, and the stream of it that has come in these words."""
+    markup = AnswerMarkup()
+    if calls:
+        markup = AnswerMarkup(Hermes(), ToolOffer((Tool("now"),)), find_thinking("<think>"), is_thinking=False)
+
+    def made() -> Answer:
+        stops = StopSearch(("STOP", "END"), lambda tokens: "Good day END STOP")
+        answer = Answer(
+            AnswerRule(ends_unverified=False, settle_seconds=1.0), identifier="1", markup=markup, stops=stops
+        )
+        answer.begin(LinkState.GOOD, 0.0)
+        return answer
+
+    whole, streamed, stream = made(), made(), b""
+    for number, word in enumerate(words):
+        for answer in (whole, streamed):
+            answer.apply(Update(Committed((number,), text=word), 1), 0.0)
+        stream += (b"" if stream else form.first([streamed])) + form.next([streamed])
+    for answer in (whole, streamed):
+        answer.apply(Update(Ended(finish), 1), 0.0)
+    return whole, stream + form.last([streamed])
+
+
+def chunks_of(stream: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n")]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def read_chat(fields: dict[str, Any]) -> Told:
+    (choice,) = fields["choices"]
+    message = choice["message"]
+    calls = [(each["id"], json.loads(each["function"]["arguments"])) for each in message.get("tool_calls", [])]
+    return message.get("reasoning_content", ""), message["content"] or "", calls, choice["finish_reason"]
+
+
+def added_chat(chunks: list[dict[str, Any]]) -> Told:
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    calls: list[list[Any]] = []
+    for call in (call for delta in deltas for call in delta.get("tool_calls", [])):
+        if "id" in call:
+            assert call["index"] == len(calls)
+            calls.append([call["id"], ""])
+        calls[call["index"]][1] += call["function"]["arguments"]
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+    assert not any(reasons[:-1])
+    said = ["".join(delta.get(key) or "" for delta in deltas) for key in ("reasoning_content", "content")]
+    return said[0], said[1], [(each[0], json.loads(each[1])) for each in calls], reasons[-1]
+
+
+def read_responses(fields: dict[str, Any]) -> Told:
+    texts = {"reasoning": "", "message": ""}
+    calls = []
+    for item in fields["output"]:
+        if item["type"] == "function_call":
+            calls.append((item["call_id"], json.loads(item["arguments"])))
+        else:
+            texts[item["type"]] += "".join(part["text"] for part in item["content"])
+    return texts["reasoning"], texts["message"], calls, fields["status"]
+
+
+def added_responses(chunks: list[dict[str, Any]]) -> Told:
+    assert [each["sequence_number"] for each in chunks] == list(range(len(chunks)))
+    done = [each["item"] for each in chunks if each["type"] == "response.output_item.done"]
+    added = [each["item"] for each in chunks if each["type"] == "response.output_item.added"]
+    last = chunks[-1]["response"]
+    assert done == last["output"]
+    assert [each["id"] for each in added] == [each["id"] for each in done]
+    for index, item in enumerate(done):
+        deltas = "".join(each.get("delta", "") for each in chunks if each.get("output_index") == index)
+        assert deltas == item.get("arguments", "".join(part["text"] for part in item.get("content", [])))
+    return read_responses(last)
+
+
+def read_anthropic(fields: dict[str, Any]) -> Told:
+    calls = [(each["id"], each["input"]) for each in fields["content"] if each["type"] == "tool_use"]
+    reasoning = "".join(each.get("thinking", "") for each in fields["content"])
+    return reasoning, "".join(each.get("text", "") for each in fields["content"]), calls, fields["stop_reason"]
+
+
+def added_anthropic(chunks: list[dict[str, Any]]) -> Told:
+    content: list[dict[str, Any]] = []
+    open_blocks: list[int] = []
+    for each in chunks:
+        match each["type"]:
+            case "content_block_start":
+                assert (open_blocks, each["index"]) == ([], len(content))
+                open_blocks.append(each["index"])
+                content.append(each["content_block"])
+            case "content_block_delta":
+                assert open_blocks == [each["index"]]
+                delta = each["delta"]
+                for key in ("text", "thinking"):
+                    if key in delta:
+                        content[-1][key] += delta[key]
+                if "partial_json" in delta:
+                    content[-1]["input"] = json.loads(delta["partial_json"])
+            case "content_block_stop":
+                assert open_blocks.pop() == each["index"]
+    assert not open_blocks
+    assert [each["type"] for each in chunks[-2:]] == ["message_delta", "message_stop"]
+    return read_anthropic({"content": content, **chunks[-2]["delta"]})
+
+
+def read_ollama(fields: dict[str, Any]) -> Told:
+    message = fields["message"]
+    calls = [(each["id"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
+    return message.get("thinking", ""), message["content"], calls, fields.get("done_reason")
+
+
+def added_ollama(chunks: list[dict[str, Any]]) -> Told:
+    assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    reasoning, texts, calls, reasons = zip(*map(read_ollama, chunks), strict=True)
+    return "".join(reasoning), "".join(texts), [call for each in calls for call in each], reasons[-1]
+
+
+READERS: dict[str, tuple[Read, Callable[[list[dict[str, Any]]], Told]]] = {
+    "chat": (read_chat, added_chat),
+    "responses": (read_responses, added_responses),
+    "anthropic": (read_anthropic, added_anthropic),
+    "ollama": (read_ollama, added_ollama),
+}
+REASONS = {"chat": "tool_calls", "responses": "completed", "anthropic": "tool_use", "ollama": "stop"}
+
+
+@pytest.mark.parametrize("api", READERS)
+@given(places=st.lists(st.integers(0, 100), max_size=8).map(sorted))
+def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> None:
+    text = "".join(WORDS_OF)
+    ends = [0, *[place for place in places if place < len(text)], len(text)]
+    words = [text[start:end] for start, end in pairwise(ends)]
+    made, stream = answer_of(words, Finish.END_OF_TEXT, FORMS[api]())
+    whole = FORMS[api]().whole([made])
+    read, added = READERS[api]
+    reasoning, said, calls, reason = read(whole)
+    assert (reasoning, said, [values for _, values in calls], reason) == (
+        "Hmm",
+        "I look.",
+        [{"zone": "UTC"}],
+        REASONS[api],
+    )
+    assert calls[0][0].startswith("call_")
+    chunks = chunks_of(stream)
+    assert added(chunks) == (reasoning, said, calls, reason)
+    assert whole["moa"]["seed"] == 5
+    assert [str(len(words)) in json.dumps(each) for each in (whole, chunks[-1], chunks[-2])].count(True) >= 1
+
+
+@pytest.mark.parametrize(
+    ("api", "reason"),
+    [("chat", "length"), ("responses", "incomplete"), ("anthropic", "max_tokens"), ("ollama", "length")],
+)
+def test_a_call_that_is_cut_has_what_came_of_it(api: str, reason: str) -> None:
+    cut = OBJECT_CALL[: OBJECT_CALL.index("TC")]
+    made, stream = answer_of([cut], Finish.MAX_TOKENS, FORMS[api]())
+    whole = FORMS[api]().whole([made])
+    if api in ("chat", "responses"):
+        assert '{\\"zone\\": \\"U"' in json.dumps(whole)
+        assert b'{\\"zone\\": \\"U"' in stream
+    else:
+        assert READERS[api][0](whole)[2][0][1] == {"zone": "U"}
+    assert reason in json.dumps(whole)
+    assert reason.encode() in stream
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason", "stop"),
+    [
+        (Finish.END_OF_TEXT, "end_turn", None),
+        (Finish.STOP, "stop_sequence", "END"),
+        (Finish.MAX_TOKENS, "max_tokens", None),
+        (Finish.LOOP, "max_tokens", None),
+        (Finish.CONTEXT, "model_context_window_exceeded", None),
+    ],
+)
+def test_why_an_answer_has_ended_as_anthropic_has_it(finish: Finish, reason: str, stop: str | None) -> None:
+    made, _ = answer_of(["Good day "], finish, FORMS["anthropic"](), calls=False)
+    whole = FORMS["anthropic"]().whole([made])
+    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, stop)
+
+
+def test_thinking_may_be_left_out() -> None:
+    omitted = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    for api, wish in (("anthropic", omitted), ("ollama", {"think": False})):
+        form = PARSERS[api](LEAST[api] | wish)[1]
+        made, stream = answer_of(list(WORDS_OF), Finish.END_OF_TEXT, form(HEADER))
+        assert b"Hmm" not in stream
+        assert READERS[api][0](form(HEADER).whole([made]))[0] == ""
+
+
+def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:
+    error = RequestError(503, "Lost.")
+    failed = {api: chunks_of(form().failed(error))[-1] for api, form in FORMS.items()}
+    assert failed["chat"]["error"] == {"message": "Lost.", "type": "server_error", "param": None, "code": None}
+    assert failed["responses"]["response"]["error"] == {"code": "server_error", "message": "Lost.", "param": None}
+    assert failed["anthropic"] == {"type": "error", "error": {"type": "overloaded_error", "message": "Lost."}}
+    assert failed["ollama"] == {"error": "Lost."}
+
+
+def test_white_space_and_nothing_are_messages_of_responses_only_alone() -> None:
+    for words, texts in (([], [""]), ([" \n"], [" \n"]), ([f"\n{OBJECT_CALL}\n"], [])):
+        made, _ = answer_of(list(words), Finish.END_OF_TEXT, FORMS["responses"]())
+        items = FORMS["responses"]().whole([made])["output"]
+        assert [item["content"][0]["text"] for item in items if item["type"] == "message"] == texts

@@ -1,0 +1,336 @@
+"""Responses over a socket, asked for by OpenAI's library for Python, with answers that tests write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.events import LinkState
+from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.responses import MOST_ITEMS
+from moa_client.history.responses import KeptResponse
+from moa_client.history.store import HistoryStore
+from moa_shared.errors import DiskFullError, UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.constraint import ConstraintKind
+from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
+from pydantic import BaseModel
+
+from tests.support.openai_client import openai_client
+from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
+
+WORDS = ("Good", " day", ".")
+ASKED: dict[str, Any] = {"model": MODEL, "input": "Hi there", "extra_body": {"seed": 5}}
+NOW: FunctionToolParam = {
+    "type": "function",
+    "name": "now",
+    "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
+    "strict": True,
+}
+CALLING = ("Let me see.", '\n<tool_call>\n{"name": "now", "arguments": {"zo', 'ne": "UTC"}}\n</tool_call>')
+
+
+class Fruit(BaseModel):
+    name: str
+    is_red: bool
+
+
+@asynccontextmanager
+async def asking(
+    script: Script = silence, settings: EndpointSettings | None = None, history: HistoryStore | None = None
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
+    source = ScriptedSource(script)
+    async with (
+        serving(source, settings, history=history) as server,
+        openai_client(server.url) as client,
+    ):
+        yield client, source
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[HistoryStore]:
+    made = HistoryStore(tmp_path / "history")
+    yield made
+    made.close()
+
+
+async def created(client: openai.AsyncOpenAI, **more: Any) -> Response:
+    """A response that is not streamed."""
+    response: Response = await client.responses.create(**{**ASKED, **more})
+    return response
+
+
+async def streamed(client: openai.AsyncOpenAI, **more: Any) -> list[Any]:
+    """The events of a stream."""
+    return [event async for event in await client.responses.create(**{**ASKED, "stream": True, **more})]
+
+
+def is_kept(response: Response) -> object:
+    """What the response says of that."""
+    return (response.model_extra or {})["store"]
+
+
+def call_of(response: Response) -> ResponseFunctionToolCall:
+    """The only call."""
+    (call,) = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
+    return call
+
+
+# ------------------------------------------------------------ answers
+
+
+async def test_a_text_gets_a_response() -> None:
+    async with asking(saying(*WORDS)) as (client, source):
+        response = await created(client, instructions="Be kind.", temperature=0, metadata={"a": "b"})
+    assert (response.output_text, response.status, response.model) == ("Good day.", "completed", MODEL)
+    assert response.id.startswith("resp_")
+    assert (response.instructions, response.metadata, response.temperature) == ("Be kind.", {"a": "b"}, 0)
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (4, 3, 7)
+    assert response.model_extra is not None
+    assert response.model_extra["moa"] == {"seed": 5, "verified": True}
+    assert is_kept(response) is False  # nothing is kept here
+    assert source.rendered == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi there"}]
+
+
+async def test_a_stream_has_the_events_that_add_up_to_the_response() -> None:
+    async with asking(saying(*WORDS)) as (client, _), client.responses.stream(**ASKED) as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+    assert [event.type for event in events] == snapshot(
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.delta",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Good day."
+    assert final.output_text == "Good day."
+    added = next(event.item for event in events if event.type == "response.output_item.added")
+    assert (final.output[0].type, getattr(final.output[0], "id", "")) == (added.type, getattr(added, "id", None))
+
+
+async def test_events_have_names_and_nothing_follows_the_last() -> None:
+    async with serving(ScriptedSource(saying(*WORDS))) as server, httpx.AsyncClient() as client:
+        body = {"input": "Hi", "stream": True}
+        text = (await client.post(f"{server.url}/v1/responses", json=body)).text
+    events = [each.split("\n") for each in text.strip().split("\n\n")]
+    for name, data in events:
+        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
+    assert events[-1][0] == "event: response.completed"
+
+
+async def test_calls_are_items_whole_and_as_a_stream() -> None:
+    async with asking(saying(*CALLING)) as (client, source):
+        whole = await created(client, tools=[NOW])
+        async with client.responses.stream(**ASKED, tools=[NOW], tool_choice="required") as stream:
+            pieces = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
+            streamed = await stream.get_final_response()
+    for response in (whole, streamed):
+        call = call_of(response)
+        assert (response.output_text, call.name, call.arguments) == ("Let me see.", "now", '{"zone": "UTC"}')
+        assert (call.status, call.call_id[:5], response.status) == ("completed", "call_", "completed")
+    assert "".join(pieces) == '{"zone": "UTC"}'
+    assert streamed.tool_choice == "required"
+    assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
+
+
+async def test_what_a_call_returned_is_sent_back_with_the_output() -> None:
+    async with asking(saying(*CALLING)) as (client, source):
+        called = await created(client, tools=[NOW])
+        source.script = saying("Noon", ".")
+        items: list[Any] = [{"role": "user", "content": "Hi there"}, *called.output]
+        items.append({"type": "function_call_output", "call_id": call_of(called).call_id, "output": "12:00"})
+        answered = await created(client, input=items, tools=[NOW])
+    assert answered.output_text == "Noon."
+    _, said, result = source.rendered[-3:]
+    assert said["content"].startswith("Let me see.")
+    assert '"zone": "UTC"' in said["content"]
+    assert "12:00" in result["content"]
+
+
+async def test_a_form_is_parsed() -> None:
+    async with asking(saying('{"name": "apple", ', '"is_red": true}')) as (client, source):
+        parsed = await client.responses.parse(**ASKED, text_format=Fruit)
+        await created(client, text={"format": {"type": "json_object"}})
+        await created(client, text={"format": {"type": "text"}, "verbosity": "medium"})
+    assert parsed.output_parsed == Fruit(name="apple", is_red=True)
+    kinds = [constraint and constraint.kind for constraint in (answer.options.constraint for answer in source.answers)]
+    assert kinds == [ConstraintKind.JSON_SCHEMA, ConstraintKind.JSON_OBJECT, None]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_what_a_limit_cuts_is_incomplete(is_stream: bool) -> None:
+    async def cut(answer: ScriptedAnswer) -> None:
+        answer.commit(*CALLING[:2])
+        answer.end(Finish.MAX_TOKENS)
+
+    async with asking(cut) as (client, _):
+        limits: dict[str, Any] = {"tools": [NOW], "max_output_tokens": 9}
+        if is_stream:
+            last = (await streamed(client, **limits))[-1]
+            assert last.type == "response.incomplete"
+            made = last.response
+        else:
+            made = await created(client, **limits)
+    assert made.status == "incomplete"
+    assert made.incomplete_details is not None
+    assert made.incomplete_details.reason == "max_output_tokens"
+    assert [(item.type, item.status) for item in made.output] == [
+        ("message", "completed"),
+        ("function_call", "incomplete"),
+    ]
+
+
+async def test_a_stream_that_fails_says_why() -> None:
+    async with asking() as (client, source):
+        asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))
+        answer = await source.answer()
+        answer.commit("Good")
+        events = (await asked).__aiter__()
+        while (await anext(events)).type != "response.output_text.delta":
+            pass
+        answer.fail(UnavailableError("Nobody there.", hint=""))
+        rest = [event async for event in events]
+    assert [event.type for event in rest] == snapshot(
+        ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.failed"]
+    )
+    failed = rest[-1].response
+    assert (failed.status, failed.error.code, failed.error.message) == ("failed", "server_error", "Nobody there.")
+    assert failed.output[0].status == "incomplete"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_failure_before_the_first_word_is_a_status(is_stream: bool) -> None:
+    async def fail(answer: ScriptedAnswer) -> None:
+        answer.fail(UnavailableError("Nobody there.", hint=""))
+
+    async with asking(fail) as (client, _):
+        with pytest.raises(openai.InternalServerError, match="Nobody there"):
+            await (streamed if is_stream else created)(client)
+
+
+async def test_text_that_no_server_verified_is_marked() -> None:
+    async def lose(answer: ScriptedAnswer) -> None:
+        answer.commit("Good")
+        answer.write(" day")
+        answer.link(LinkState.OFFLINE)
+
+    async with asking(lose, EndpointSettings(settle_seconds=0.0, unverified="end")) as (client, _):
+        last = (await streamed(client))[-1]
+    assert last.response.output_text == "Good day"
+    assert last.response.moa == {"seed": 5, "verified": False, "verified_characters": 4}
+
+
+# ------------------------------------------------------------ what is kept
+
+
+async def test_a_response_continues_kept_ones_without_their_instructions(store: HistoryStore) -> None:
+    async with asking(saying(*CALLING), history=store) as (client, source):
+        first = await created(client, instructions="Be kind.", tools=[NOW])
+        source.script = saying("Noon", ".")
+        result: list[Any] = [
+            {"type": "function_call_output", "call_id": call_of(first).call_id, "output": "12:00"},
+        ]
+        second = await created(client, input=result, previous_response_id=first.id)
+        third = await created(client, input="Thanks.", previous_response_id=second.id, store=False)
+    assert (is_kept(first), second.previous_response_id, is_kept(third)) == (True, first.id, False)
+    assert [message["role"] for message in source.rendered] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["content"] for message in source.rendered][3:] == ["Noon.", "Thanks."]
+    assert store.responses.count() == 2
+
+
+async def test_a_kept_response_is_read_and_deleted_also_after_a_restart(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    async with asking(saying(*WORDS), history=store) as (client, _):
+        made = (await streamed(client))[-1].response
+    store.close()
+    store = HistoryStore(tmp_path)
+    async with asking(saying(*WORDS), history=store) as (client, source):
+        assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
+        await created(client, previous_response_id=made.id)
+        assert len(source.rendered) == 3
+        await client.responses.delete(made.id)
+        for gone in (client.responses.retrieve(made.id), client.responses.delete(made.id)):
+            with pytest.raises(openai.NotFoundError):
+                await gone
+        with pytest.raises(openai.BadRequestError) as caught:
+            await created(client, previous_response_id=made.id)
+        with pytest.raises(openai.BadRequestError):
+            await client.responses.retrieve("resp_1", stream=True)
+    assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
+    store.close()
+
+
+async def test_a_call_that_was_cut_is_not_continued(store: HistoryStore) -> None:
+    async def cut(answer: ScriptedAnswer) -> None:
+        answer.commit("See:", *CALLING[1:2])
+        answer.end(Finish.MAX_TOKENS)
+
+    async with asking(cut, history=store) as (client, source):
+        made = await created(client, tools=[NOW])
+        assert made.output[-1].type == "function_call"
+        await created(client, previous_response_id=made.id)
+    assert source.rendered[1] == {"role": "assistant", "content": "See:"}
+
+
+async def test_what_is_continued_is_bounded(store: HistoryStore) -> None:
+    items: list[Any] = [{"role": "user", "content": ""}] * (MOST_ITEMS - 1)
+    async with asking(saying(*WORDS), history=store) as (client, _):
+        made = await created(client, input=items)
+        with pytest.raises(openai.BadRequestError, match="there are 1001 items"):
+            await created(client, previous_response_id=made.id)
+
+
+async def test_nothing_is_kept_by_the_users_wish() -> None:
+    async with asking(saying(*WORDS)) as (client, _):
+        with pytest.raises(openai.BadRequestError, match="--no-history"):
+            await created(client, store=True)
+        with pytest.raises(openai.BadRequestError, match="--no-history"):
+            await created(client, previous_response_id="resp_1")
+        with pytest.raises(openai.NotFoundError, match="--no-history"):
+            await client.responses.retrieve("resp_1")
+
+
+async def test_a_response_that_cannot_be_kept_is_given_and_says_so(
+    store: HistoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill(_: KeptResponse) -> None:
+        raise DiskFullError("The disk is full.", hint="Free some space.")
+
+    monkeypatch.setattr(store.responses, "keep", fill)
+    async with asking(saying(*WORDS), history=store) as (client, _):
+        made = await created(client)
+    assert (made.output_text, is_kept(made)) == ("Good day.", False)
+    assert "The disk is full" in caplog.text
+
+
+async def test_what_fails_or_whose_client_leaves_is_not_kept(store: HistoryStore) -> None:
+    async with asking(history=store) as (client, source):
+        asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))
+        (await source.answer()).commit("Good")
+        stream = await asked
+        await stream.close()
+        await source.answers[0].closed.wait()
+        refused = asyncio.create_task(created(client))
+        (await source.answer(2)).fail(UnavailableError("Nobody there.", hint=""))
+        with pytest.raises(openai.InternalServerError):
+            await refused
+    assert store.responses.count() == 0
