@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from moa_shared.drafter import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
-from moa_training.data.prepare import prepare
-from moa_training.fit.curves import read_points
+from moa_training.data.text import prepare
 from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.run_state import NAME as STATE
+from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 
 from tests.support.forked import forked

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
-from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.evaluation.checkpoints import load_fitting_checkpoint
 from moa_training.evaluation.evaluation import evaluate
-from moa_training.evaluation.measuring.job import EvaluationOptions
+from moa_training.evaluation.loading import load_fitting_checkpoint
+from moa_training.options import EvaluationOptions
 
 pytestmark = pytest.mark.torch
 
@@ -24,7 +23,7 @@ def test_the_default_target_has_small_drafters_with_cards(default_model_files: M
     card = (path.parent / "README.md").read_text()
     assert default_model_files.fingerprint[:16] in card
     assert "tokens seen" in card
-    config = load_fitting_checkpoint(name, default_model_files).config
+    config = load_fitting_checkpoint(path, default_model_files).config
     assert config.vocab_size == default_model_files.config["vocab_size"]
     assert (config.reused_layers >= 6) == (name == DEEP_DRAFTER)
 
@@ -32,8 +31,8 @@ def test_the_default_target_has_small_drafters_with_cards(default_model_files: M
 @pytest.mark.timeout(300)
 def test_its_guesses_are_accepted(shared_dir: Path) -> None:
     questions = shared_dir / "data" / "eval" / "gsm8k.jsonl"
-    options = EvaluationOptions(limit=3, answer_tokens=48, tree=TreeShape(4, 4, 16), standalone_tokens=0)
-    result = evaluate("default", questions, options, SilentProgress()).to_json()
+    options = EvaluationOptions(limit=3, answer_tokens=48, depth=4, breadth=4, nodes=16, alone=0)
+    result = evaluate("default", questions, options, SilentProgress())
     assert result["questions"] == 3
     assert result["shapes"]["chain of 5"]["acceptance_length"] > 1.1  # an untrained one: 1.00
     assert result["acceptance_length"] > 1.3

@@ -15,10 +15,12 @@ from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-from moa_training.objective.baselines import TrainingBaseline
-from moa_training.objective.blocks import Blocks
-from moa_training.objective.losses import LossWeights, compute_losses
-from moa_training.objective.network import Activations
+from moa_training.objective.baselines import TrainingEagle2
+from moa_training.objective.losses import (
+    feature_losses,
+)
+from moa_training.settings import LossSettings
+from moa_training.teacher.teacher import Activations
 
 from tests.parity.conftest import Reference
 
@@ -36,9 +38,9 @@ def eagle(reference: Reference) -> Checkpoint:
     return load_checkpoint(reference.folder / "a_eagle.safetensors", config)
 
 
-def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, Blocks]:
+def training_form(reference: Reference) -> tuple[TrainingEagle2, Activations, torch.Tensor]:
     checkpoint = eagle(reference)
-    network = TrainingBaseline(checkpoint.config)
+    network = TrainingEagle2(checkpoint.config)
     network.load_state_dict(checkpoint.torch_tensors())
     ids = torch.from_numpy(reference.train["input_ids"]).long()
     positions = torch.from_numpy(reference.train["position_ids"]).long()
@@ -47,31 +49,30 @@ def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, 
     real = torch.from_numpy(reference.train["attention_mask"]).bool()
     length = ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril() & (real[:, None, :] | torch.eye(length).bool())
-    places = torch.arange(length).expand(ids.shape)
-    return network, Activations(embeddings, hidden, hidden, None, positions), Blocks(places, causal, causal)
+    return network, Activations(embeddings, hidden, hidden, None, positions), causal
 
 
 def test_the_training_form(reference: Reference) -> None:
-    network, target, blocks = training_form(reference)
+    network, target, visible = training_form(reference)
     real = torch.from_numpy(reference.train["attention_mask"]).bool()
-    out = network(target, blocks).feature.detach()
+    out = network(target, visible).feature.detach()
     theirs = torch.from_numpy(reference.train["eagle_clean.layer_out"])[:, :-1]  # theirs at i is ours at i + 1
     np.testing.assert_allclose(out[:, 1:][real[:, 1:]], theirs[real[:, 1:]], rtol=0, atol=1e-4)
 
 
 def test_losses_and_gradients(reference: Reference) -> None:
-    network, target, blocks = training_form(reference)
+    network, target, visible = training_form(reference)
     record = reference.manifest["training"]["eagle_cases"]["eagle_clean"]
     answers = torch.from_numpy(reference.train["response_mask"]).float()
     weight = answers.clone()
     weight[:, 0] = 0
-    losses = compute_losses(
-        network(target, blocks),
+    losses = feature_losses(
+        network(target, visible),
         target,
         reference.weights["lm_head.weight"],
         weight,
-        LossWeights(0.1, 1.0),
-        blocks.is_start,
+        LossSettings(cross_entropy=0.1, feature=1.0),
+        torch.zeros_like(weight, dtype=torch.bool),
     )
     assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
     assert losses.feature is not None

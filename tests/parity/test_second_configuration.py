@@ -19,12 +19,13 @@ from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import draft_chain
 from moa_shared.sampling.settings import Sampling
-from moa_training.objective.blocks import build_blocks
-from moa_training.objective.network import Activations, TrainingDrafter
+from moa_training.objective.moa import TrainingDrafter
+from moa_training.teacher.teacher import Activations
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of, encoder_of
 from tests.support.torch_models import torch_model
+from tests.support.training_blocks import build_blocks
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 THETA, EPS = 5000.0, 1e-6

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from moa_training.objective.blocks import Blocks, build_blocks
-from moa_training.objective.losses import LossWeights, compute_losses
-from moa_training.objective.network import Activations, Prediction, TrainingDrafter
+from moa_training.objective.blocks import Blocks
+from moa_training.objective.losses import (
+    Prediction,
+    feature_losses,
+)
+from moa_training.objective.moa import TrainingDrafter
+from moa_training.settings import LossSettings
+from moa_training.teacher.teacher import Activations
 
 from tests.parity.conftest import Reference
+from tests.support.training_blocks import build_blocks
 
-AUTHORS = LossWeights(cross_entropy=0.1, feature=1.0, count_starts=True)
+AUTHORS = LossSettings(cross_entropy=0.1, feature=1.0, count_starts=True)
 CASES = [f"n0_{name}" for name in ("stair_all", "stair_none", "mixed", "plain")] + [
     f"n{reused}_{name}" for reused in (1, 3) for name in ("stair_none", "mixed")
 ]
@@ -95,7 +101,7 @@ def test_activations(reference: Reference, name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_losses_and_gradients(reference: Reference, name: str) -> None:
     case = Case(reference, name)
-    losses = compute_losses(case.predict(), case.target, case.head, case.answer.float(), AUTHORS, case.blocks.is_start)
+    losses = feature_losses(case.predict(), case.target, case.head, case.answer.float(), AUTHORS, case.blocks.is_start)
     record = case.record
     assert losses.total.item() == pytest.approx(record["total_loss"], abs=1e-5)
     assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
@@ -113,8 +119,8 @@ def test_our_state_loss_leaves_block_starts_out(reference: Reference) -> None:
     """The authors count injected positions as zero error; ours is their loss times the share that is no start."""
     case = Case(reference, "n1_mixed")
     weight = case.answer.float()
-    theirs = compute_losses(case.predict(), case.target, case.head, weight, AUTHORS, case.blocks.is_start)
-    ours = compute_losses(case.predict(), case.target, case.head, weight, LossWeights(), case.blocks.is_start)
+    theirs = feature_losses(case.predict(), case.target, case.head, weight, AUTHORS, case.blocks.is_start)
+    ours = feature_losses(case.predict(), case.target, case.head, weight, LossSettings(), case.blocks.is_start)
     share = (weight * ~case.blocks.is_start).sum() / weight.sum()
     assert theirs.state is not None
     assert ours.state is not None

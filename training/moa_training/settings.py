@@ -256,19 +256,16 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
         settings = FitSettings.model_validate({**content, **(overrides or {})})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"]) or "the configuration"
+        name = ".".join(str(part) for part in first["loc"])
         problem = "is not a setting" if first["type"] == "extra_forbidden" else plain_words(first["msg"])
-        raise ConfigError(
-            f"{name} in {path} is {first['input']!r}: {problem}.", hint="training/configs has examples."
-        ) from None
+        given = f"{name} in {path} is {first['input']!r}"
+        if first["type"] in ("value_error", "missing"):  # the problem names the setting
+            given = f"In {path}" if first["type"] == "value_error" else f"{name} in {path}"
+        raise ConfigError(f"{given}: {problem}.", hint="training/configs has examples.") from None
     folder, drafter = path.parent, settings.drafter
     if drafter.memory_of is not None:
         drafter = drafter.model_copy(update={"memory_of": folder / drafter.memory_of})
-    return settings.model_copy(
-        update={
-            "shards": tuple(folder / shard for shard in settings.shards),
-            "output": folder / settings.output,
-            "start_from": None if settings.start_from is None else folder / settings.start_from,
-            "drafter": drafter,
-        }
-    )
+    update = {"output": folder / settings.output, "shards": tuple(folder / shard for shard in settings.shards)}
+    if settings.start_from is not None:
+        update["start_from"] = folder / settings.start_from
+    return settings.model_copy(update=update | {"drafter": drafter})

@@ -43,17 +43,17 @@ def text(value: str) -> str:
 
 
 def settings_options(
-    cls: type[SettingsBase], section: str, without: Sequence[str] = ()
+    cls: type[SettingsBase], section: str = "", without: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
     """Gives a command one option per setting of a class, and `--config`, which it gets as `config_file`.
 
     Args:
-        section: table of the TOML file.
+        section: table of the TOML file; "": there is no such file, and no `--config`.
         without: fields that get no option.
     """
 
     def decorate(command: Command) -> Command:
-        command = config_option(cls, section)(command)
+        command = config_option(cls, section)(command) if section else command
         for about in reversed([about for name, about in settings_of(cls).items() if name not in without]):
             command = _parameter(about)(command)
         for name in cls.RETIRED:  # loading the settings refuses them, and says what there is instead

@@ -24,7 +24,7 @@ EXTRAS = {
     "accelerate": "torch",
     "safetensors": "torch",
     "zstandard": "train",
-    "ray": "train-cluster",
+    "ray": "cluster",
     "matplotlib": "report",
     "mcp": "mcp",
     "grpc": "bench",

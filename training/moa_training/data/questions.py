@@ -1,32 +1,37 @@
-"""Questions to evaluate on, and the tokens that end an answer.
+"""Questions to evaluate on, and the numbers that are their results.
 
 Questions have the form of Spec-Bench: {"question_id", "category", "turns"}, one a line; only the first turn is asked;
-`reference` or `final_answer` may name the right result (`task_results.py`).
+`reference` or `final_answer` may name the right result.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 
-from moa_training.data.prepare import template_ids
 from moa_training.data.shards import read_lines
-from moa_training.data.task_results import reference_result
+from moa_training.data.text import template_ids
+
+_NUMBER = re.compile(r"(?:(?<![\w)])-)?\$?\d[\d,]*(?:\.\d+)?")
+_MARKED = re.compile(r"####([^\n]*)|\\boxed\{([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuestion:
-    """A question with its tokens (chat template, opening of the answer included)."""
+    """A question with its tokens (chat template, opening of the answer included), and the number that its reference
+    names as its result.
+    """
 
     category: str
     prompt: tuple[int, ...]
-    result: Decimal | None = None  # the number that the reference names
+    result: Decimal | None = None
 
 
 def read_questions(
@@ -83,14 +88,27 @@ def _parse(line: str) -> tuple[str, str | None, Decimal | None]:
         return "", None, None
 
 
-def stop_tokens(files: ModelFiles) -> set[int]:
-    """Tokens that end an answer: the configuration's, the generation configuration's and the tokenizer's."""
-    found: set[int] = set()
-    for value in (files.config.get("eos_token_id"), _generation_stop(files), load_tokenizer(files).eos_token_id):
-        found |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
-    return found
+def reference_result(row: dict[str, Any]) -> Decimal | None:
+    """The number that a row of the questions names as its result: `final_answer`, or what the first reference marks
+    (GSM8K's "#### 18").
+    """
+    given = row.get("final_answer")
+    if given is not None:
+        return _number(str(given))
+    reference = row.get("reference")
+    first = reference[0] if isinstance(reference, list) and reference else None
+    return stated_result(first) if isinstance(first, str) and _MARKED.search(first) else None
 
 
-def _generation_stop(files: ModelFiles) -> Any:
-    path = files.folder / "generation_config.json"
-    return json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+def stated_result(text: str) -> Decimal | None:
+    """The number that a text ends up with: a marked one ("#### 18", "\\boxed{18}"), or else the last one."""
+    marked = [number for match in _MARKED.findall(text) if (number := _number("".join(match))) is not None]
+    return marked[-1] if marked else _number(text)
+
+
+def _number(text: str) -> Decimal | None:
+    found = _NUMBER.findall(text)
+    try:
+        return Decimal(found[-1].replace(",", "").replace("$", "")) if found else None
+    except InvalidOperation:
+        return None

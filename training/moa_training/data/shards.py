@@ -6,6 +6,7 @@ Files grow by whole zstd frames, so that a kill loses at most the frame being wr
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -98,23 +99,17 @@ def read_lines(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8", errors="replace") as text:
             yield from text
         return
+    read = False
     with path.open("rb") as raw:
         reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        rest = b""
-        while True:
-            try:
-                block = reader.read(1 << 20)
-            except zstandard.ZstdError as error:
-                if not rest and not raw.tell():
-                    raise DataError(f"{path} is not zstd-compressed ({error}).") from None
-                break
-            if not block:
-                break
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", errors="replace")
-        if rest and rest.endswith(b"}"):
-            yield rest.decode("utf-8", errors="replace")
+        try:
+            for line in io.TextIOWrapper(reader, "utf-8", errors="replace", newline="\n"):
+                read = True
+                if line.endswith(("\n", "}")):
+                    yield line.removesuffix("\n")
+        except zstandard.ZstdError as error:
+            if not read:
+                raise DataError(f"{path} is not zstd-compressed ({error}).") from None
 
 
 def _cut_torn_frame(path: Path) -> None:

@@ -85,11 +85,8 @@ def make_draft(
 
 def verify(tree: DraftTree, ids: Sequence[int], newest: int, counts: Acceptance) -> int:
     """Counts what of a draft follows the text; the tokens committed."""
-    path, _ = longest_path(tree, ids[newest + 1], _choices(tree, ids, newest))
+    # The text's token after each node is meaningful along the text, which is all that a walk follows.
+    after = [ids[place] if (place := newest + depth + 1) < len(ids) else -1 for depth in tree.depths]
+    path, _ = longest_path(tree, ids[newest + 1], after)
     counts.add(len(path))
     return len(path) + 1
-
-
-def _choices(tree: DraftTree, ids: Sequence[int], newest: int) -> list[int]:
-    """The text's token after each node; meaningful along the text, which is all that a walk follows."""
-    return [ids[place] if (place := newest + depth + 1) < len(ids) else -1 for depth in tree.depths]

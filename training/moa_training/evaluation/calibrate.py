@@ -1,37 +1,57 @@
-"""`moa-train calibrate`: measures how far a drafter's standalone text can be trusted."""
+"""`moa-train calibrate`: how far a drafter's standalone text can be trusted, and what it brings to stop in time.
+
+A cut is a place of an answer where the server is lost; a run is what the drafter writes from there on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from moa_kernels import set_threads
+from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafter.companion.records import kind_confidence
-from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.confidence import Confidence, TokenConfidence, chance_of
 from moa_shared.drafting.learned_confidence import LearnedConfidence
+from moa_shared.drafting.reliability import ReliabilityCounts
+from moa_shared.drafting.written import TokenOrigin
 from moa_shared.errors import ConfigError, DataError
-from moa_shared.models import ModelFiles, WeightReader, resolve
-from moa_shared.models.sources.generation import OWN_SETTINGS, asked_sampling
+from moa_shared.models import resolve
+from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.levels import INT8
 from moa_shared.protocol.thin_memory import THIN
-from moa_shared.sampling.settings import Sampling
 
-from moa_training.data.questions import read_questions, stop_tokens
-from moa_training.evaluation.checkpoints import load_fitting_checkpoint
-from moa_training.evaluation.companion_subject import CompanionSubject, companion_named, load_subject
-from moa_training.evaluation.confidence import THRESHOLDS, Gated, fit_confidence, fit_learned, gated
-from moa_training.evaluation.subjects import DrafterSubject, StandaloneRun, WritingLimit
-from moa_training.teacher.answers import answer_questions
-from moa_training.teacher.target_reader import load_reader
+from moa_training.data.questions import read_questions
+from moa_training.evaluation.evaluation import answered
+from moa_training.evaluation.loading import companion_named, load_subject
+from moa_training.evaluation.standalone import shown_tokens
+from moa_training.evaluation.subjects import StandaloneRun, WritingLimit
+from moa_training.options import CalibrationOptions
 
 EVERY = 8  # tokens of an answer from one cut to the next
 LENGTH = 48  # tokens of a run: three times what is mostly shown of a companion that is the target in another format
 LONGEST_PROMPT = 512
+THRESHOLDS = (0.0, 0.05, 0.1, 0.2, LEAST_CHANCE, 0.5, 0.6, 0.7, 0.8)
 
-Fit = Callable[[Iterable[StandaloneRun]], Confidence | LearnedConfidence]
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Standalone text that goes on while the chance that all of it is right is at least `threshold`.
+
+    Args:
+        shown: tokens a cut, on average; `median_shown`: in the middle one.
+        kept: share of all shown tokens that come before the first wrong one of their cut.
+        useful: such tokens a cut, on average.
+    """
+
+    threshold: float
+    shown: float
+    median_shown: float
+    kept: float
+    useful: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +72,6 @@ class Calibrated:
     gates: Sequence[Gated]
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationOptions:
-    """What is measured.
-
-    Args:
-        limit: questions of each category; None: all.
-        answer_tokens: where the target's answers are cut off.
-        execution: level of the target.
-        thin: the device holds the rows that it gets while it drafts nothing and the link holds, not all.
-        temperature: as of `asked_sampling`; by default answers are sampled as chats are.
-    """
-
-    target: str = "default"
-    limit: int | None = None
-    answer_tokens: int = 128
-    execution: str = INT8
-    thin: bool = False
-    temperature: str = OWN_SETTINGS
-
-
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
     """Measures a checkpoint, or a companion, on questions whose answers it has not seen.
 
@@ -82,20 +82,20 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     """
     set_threads(1)
     files = resolve(options.target, progress=progress)
-    companion, sampling = companion_named(name, progress), asked_sampling(options.temperature, files)
-    if companion is None:
-        subject, fingerprint, fit = _checkpoint(name, files, options, sampling, progress)
-    else:
-        subject, fingerprint, fit = _companion(companion, files, options, sampling, progress)
+    sampling = asked_sampling(options.temperature, files)
+    subject = load_subject(name, files, options.execution, sampling, progress)
+    if subject.reads_last_hidden:
+        raise ConfigError("This drafter is only for comparison: no device writes with it.")
+    companion = companion_named(name, progress)
+    fit = fit_confidence if companion is None else partial(fit_learned, start=kind_confidence(companion, files))
     questions, _ = read_questions(questions_path, files, options.limit, LONGEST_PROMPT)
-    answered = answer_questions(questions, files, subject.reader, options.answer_tokens, progress, sampling=sampling)
+    thin = THIN if options.thin else None
     runs: list[list[StandaloneRun]] = []
-    with progress.task("writing after cuts", len(answered)) as bar:
-        for question in answered:
-            cuts = range(EVERY, len(question.answer), EVERY)
+    with progress.task("writing after cuts", len(questions)) as bar:
+        for question, answer in answered(subject, files, questions, options.answer_tokens, sampling):
+            cuts = range(EVERY, len(answer), EVERY)
             if cuts:
-                thin = THIN if options.thin else None
-                runs.append(subject.runs(question.prompt, question.answer, cuts, WritingLimit(LENGTH), thin=thin))
+                runs.append(subject.runs(question.prompt, answer, cuts, WritingLimit(LENGTH), thin=thin))
             bar.advance(1)
     if len(runs) < 2:
         raise DataError(f"Fewer than two answers have more than {EVERY} tokens.", hint="Give more questions.")
@@ -103,7 +103,7 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     of_even = [run for each in runs[::2] for run in each]
     return Calibrated(
         fit(run for each in runs for run in each),
-        fingerprint,
+        subject.fingerprint,
         files.fingerprint,
         len(runs),
         sum(map(len, runs)),
@@ -111,23 +111,45 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     )
 
 
-def _checkpoint(
-    name: str, files: ModelFiles, options: CalibrationOptions, sampling: Sampling, progress: Progress
-) -> tuple[DrafterSubject, str, Fit]:
-    """What is under test, its fingerprint, and how its confidence is fitted."""
-    checkpoint = load_fitting_checkpoint(name, files)
-    if checkpoint.config.reads_last_hidden:
-        raise ConfigError("This drafter is only for comparison: no device writes with it.")
-    config = checkpoint.config
-    reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
-    subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files), sampling=sampling)
-    return subject, checkpoint.fingerprint, fit_confidence
+def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
+    """The chances of a drafter's tokens, from runs on answers that it has not seen."""
+    counts = {origin: ReliabilityCounts() for origin in TokenOrigin}
+    for run in runs:
+        for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
+            counts[written.origin].add(chance_of(written, None), right=place < run.right)
+    return Confidence({origin: each.curve() for origin, each in counts.items()})
 
 
-def _companion(
-    companion: ModelFiles, files: ModelFiles, options: CalibrationOptions, sampling: Sampling, progress: Progress
-) -> tuple[DrafterSubject, str, Fit]:
-    reader = load_reader(files, 0, options.execution, progress)
-    loaded = load_subject(companion, files, INT8, progress)
-    subject = CompanionSubject(loaded, reader, stop_tokens(files), sampling)
-    return subject, companion.fingerprint, partial(fit_learned, start=kind_confidence(companion, files))
+def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> LearnedConfidence:
+    """The confidence in a companion's text, likewise.
+
+    Args:
+        start: what is known before; it stays as it is.
+    """
+    learned = replace(start)
+    for run in runs:
+        for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
+            learned.learn(chance_of(written, None), right=place < run.right)
+    return learned
+
+
+def gated(runs: Sequence[StandaloneRun], confidence: TokenConfidence, threshold: float) -> Gated:
+    """What of each run is shown, and kept.
+
+    Args:
+        runs: at least one.
+    """
+    shown = [shown_tokens(run, confidence, threshold) for run in runs]
+    kept = sum(min(count, run.right) for count, run in zip(shown, runs, strict=True))
+    total = sum(shown)
+    return Gated(threshold, total / len(runs), median(shown), kept / total if total else 1.0, kept / len(runs))
+
+
+def format_gates(gates: Sequence[Gated]) -> str:
+    """As a table for people."""
+    lines = ["shown while the chance is  tokens a cut  middle cut  kept  right tokens a cut"]
+    lines += [
+        f"{each.threshold:25.2f}  {each.shown:12.2f}  {each.median_shown:10.1f}  {each.kept:4.2f}  {each.useful:18.2f}"
+        for each in gates
+    ]
+    return "\n".join(lines)

@@ -1,90 +1,258 @@
-"""`moa-train evaluate`: a checkpoint on questions, as a table and as JSON.
+"""`moa-train evaluate`: a drafter on questions.
 
-Questions are measured in parts, here or on the workers of a cluster. Parts that are finished lie in the cache folder
-until all are, so that the same command goes on where it was stopped.
+What was measured lies in the cache folder until all questions are, so that the same command continues where it was
+stopped. Invariant: numbers survive the folder unchanged, and are added up in the order of the questions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from moa_shared.drafter.checkpoint.statistics import confidence_for
-from moa_shared.drafter.companion.records import confidence_beside
-from moa_shared.drafting.confidence import Confidence
+import torch
+from moa_kernels import set_threads
+from moa_shared.drafting.confidence import Confidence, TokenConfidence
+from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.errors import DataError
-from moa_shared.models import resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.generation import asked_sampling
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import Sampling
+from pydantic import TypeAdapter
 
-from moa_training.cluster.finished import FinishedParts
-from moa_training.cluster.parts import plan_parts
-from moa_training.cluster.run import InProcess, Runner, run_parts
-from moa_training.data.questions import read_questions
-from moa_training.evaluation.checkpoints import LOOKUP, NONE, find_checkpoint, load_fitting_checkpoint
-from moa_training.evaluation.companion_subject import PREFIX, companion_named
-from moa_training.evaluation.measuring.job import CUTS, SHARES, EvaluationJob, EvaluationOptions, question_item
-from moa_training.evaluation.measuring.measures import QuestionMeasures, add_up
-from moa_training.evaluation.results import Evaluation
-from moa_training.evaluation.standalone import StandaloneQuality
-from moa_training.teacher.answers import ANSWERED_TOGETHER
-from moa_training.teacher.same_target import SameTarget, name_anywhere
+from moa_training.data.questions import TaskQuestion, read_questions
+from moa_training.evaluation.acceptance import Acceptance, DraftShape
+from moa_training.evaluation.loading import LOOKUP, NONE, load_subject, stop_tokens
+from moa_training.evaluation.standalone import StandaloneQuality, TaskAccuracy, standalone_quality, task_accuracy
+from moa_training.evaluation.subjects import Subject, WritingLimit
+from moa_training.options import EvaluationOptions
+from moa_training.teacher.target_reader import TOGETHER, sampling_for
+
+CUTS = (8, 32, 64)  # tokens of an answer
+SHARES = tuple(f"{tenth / 10:.1f}" for tenth in range(10))  # of an answer
+_NO_BASIS = ("target", "limit", "prompt_tokens", "threads")  # which no question's measures depend on
 
 
-def evaluate(
-    name: str, questions_path: Path, options: EvaluationOptions, progress: Progress, runner: Runner | None = None
-) -> Evaluation:
-    """Acceptance of the checkpoint `name` on the questions.
+@dataclass(slots=True)
+class QuestionMeasures:
+    """What was measured of one question.
 
     Args:
-        runner: who measures; None: this process.
+        acceptance: by the name of a draft's shape.
+        standalone: by the number of answer tokens before the cut; answers that are shorter have none.
+        shares: by the share of the answer before the cut.
+        cold: without any memory.
+        task: by the share of the answer before the cut; empty where there is no result to check.
+    """
+
+    category: str
+    acceptance: dict[str, Acceptance]
+    standalone: dict[int, StandaloneQuality] = field(default_factory=dict)
+    shares: dict[str, StandaloneQuality] = field(default_factory=dict)
+    cold: StandaloneQuality | None = None
+    task: dict[str, TaskAccuracy] = field(default_factory=dict)
+
+
+def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progress: Progress) -> dict[str, Any]:
+    """What `--json` writes: checkpoint, target, questions, left_out (rows that were malformed or too long),
+    acceptance_length (of the tree), and `shapes`: for each its acceptance_length, forwards, draft_ms (mean time of a
+    draft), accepted (verifications by number of accepted drafts), by_position (share accepted at each depth where the
+    one before was) and by_category (acceptance_length); `standalone`, `shares`: for each cut the questions and the
+    means that `StandaloneQuality` describes; `all_shares`, `cold` (a device that begins without its server): the same
+    of one (null: not measured); and `task`: for each share and category the questions and the shares that
+    `TaskAccuracy` describes.
 
     Raises:
         DataError: no questions, or none with a result where results are to be checked.
     """
+    set_threads(options.threads)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     files = resolve(options.target, progress=progress)
-    fingerprint = ""
-    confidence: Confidence | LearnedConfidence | None = None
-    companion = companion_named(name, progress)
-    if companion is not None:
-        fingerprint, confidence = companion.fingerprint, confidence_beside(companion, files, cache_root())
-    elif name not in (LOOKUP, NONE):
-        fingerprint = load_fitting_checkpoint(name, files).fingerprint
-        confidence = confidence_for(fingerprint, find_checkpoint(name, files))
-    questions, left_out = read_questions(questions_path, files, options.limit, options.longest_prompt)
+    sampling = asked_sampling(options.temperature, files)
+    subject = load_subject(
+        name, files, options.execution, sampling, progress,
+        weights=options.drafter_weights, guarded=not options.unguarded,
+    )  # fmt: skip
+    questions, left_out = read_questions(questions_path, files, options.limit, options.prompt_tokens)
     if options.task_tokens and all(question.result is None for question in questions):
         raise DataError(
             "No question has a result to check.",
             hint='Leave task accuracy out, or ask questions with "final_answer" or a reference that ends in "#### 18".',
         )
-    target = SameTarget(name_anywhere(options.target), files.fingerprint)
-    anywhere = PREFIX + name_anywhere(name.removeprefix(PREFIX)) if companion is not None else name_anywhere(name)
-    job = EvaluationJob(target, anywhere, fingerprint, confidence, options)
-    basis = [files.fingerprint, fingerprint or name, _said_of(confidence), options.basis()]
-    parts = plan_parts(basis, [question_item(question) for question in questions], ANSWERED_TOGETHER)
-    plan = hashlib.sha256(json.dumps([part.name for part in parts]).encode()).hexdigest()[:32]
-    finished = FinishedParts(cache_root() / "evaluations" / plan)
-    results = run_parts(job, parts, finished, runner or InProcess(progress), "measuring questions", progress)
-    measured = [QuestionMeasures.from_json(each) for _, result in results for each in json.loads(result)]
-    finished.clear()
-    return add_up(_nothing(name, files.target_id, len(questions), left_out, options), measured)
+    measuring = Measuring(subject, name, files, options, sampling)
+    asked = [[question.category, question.prompt, str(question.result)] for question in questions]
+    basis = [files.fingerprint, subject.fingerprint or name, _said_of(subject.confidence), asked]
+    basis += [{key: value for key, value in options.json_values().items() if key not in _NO_BASIS}]
+    folder = cache_root() / "evaluations" / hashlib.sha256(json.dumps(basis).encode()).hexdigest()[:32]
+    measured: list[QuestionMeasures] = []
+    kept = TypeAdapter(list[QuestionMeasures])
+    with progress.task("measuring questions", len(questions)) as bar:
+        for start in range(0, len(questions), TOGETHER):
+            path = folder / f"{start}.json"
+            if not path.is_file():
+                part = measuring.measure(questions[start : start + TOGETHER])
+                with whole_file(path, several_writers=True) as partial:
+                    partial.write_bytes(kept.dump_json(part))
+            measured += kept.validate_json(path.read_bytes())
+            bar.reach(len(measured))
+    shutil.rmtree(folder, ignore_errors=True)
+    counts = {"checkpoint": name, "target": files.target_id, "questions": len(questions), "left_out": left_out}
+    return counts | added_up(measured, bool(options.alone) and name != NONE)
 
 
-def _said_of(confidence: Confidence | LearnedConfidence | None) -> object:
+def _said_of(confidence: TokenConfidence | None) -> object:
     """What a confidence says, as JSON."""
     if isinstance(confidence, LearnedConfidence):
         return [confidence.shift, confidence.evidence]
-    return {} if confidence is None else {str(origin): curve.shares for origin, curve in confidence.curves.items()}
+    curves = confidence.curves if isinstance(confidence, Confidence) else {}
+    return {str(origin): curve.shares for origin, curve in curves.items()}
 
 
-def _nothing(name: str, target_id: str, questions: int, left_out: int, options: EvaluationOptions) -> Evaluation:
-    """An evaluation before anything is added up."""
-    result = Evaluation(name, target_id, questions, left_out, {})
-    if name != NONE and options.standalone_tokens:
-        result.standalone.update({cut: StandaloneQuality() for cut in CUTS})
-        result.shares.update({share: StandaloneQuality() for share in SHARES})
-    if name != NONE and options.task_tokens:
-        result.task.update({share: {} for share in SHARES})
-    return result
+def answered(
+    subject: Subject, files: ModelFiles, questions: Sequence[TaskQuestion], tokens: int, sampling: Sampling
+) -> Iterator[tuple[TaskQuestion, list[int]]]:
+    """The questions with the target's own answers, of at most so many tokens."""
+    stop_ids = stop_tokens(files)
+    for start in range(0, len(questions), TOGETHER):
+        together = questions[start : start + TOGETHER]
+        prompts = [question.prompt for question in together]
+        answers = subject.reader.answers(prompts, files, tokens, stop_ids, sampling)
+        yield from zip(together, answers, strict=True)
+
+
+class Measuring:
+    """Measures questions."""
+
+    def __init__(
+        self, subject: Subject, name: str, files: ModelFiles, options: EvaluationOptions, sampling: Sampling
+    ) -> None:
+        self._subject, self._files, self._options, self._sampling = subject, files, options, sampling
+        self._writes = name != NONE
+        self._decode = load_tokenizer(files).decode
+        if name in (LOOKUP, NONE):
+            self._shapes = [DraftShape(options.chain if name == LOOKUP else 0)]
+        else:
+            tree = TreeShape(options.depth, options.breadth, options.nodes)
+            self._shapes = [DraftShape(options.chain), DraftShape(options.nodes, tree, options.copies)]
+
+    def measure(self, questions: Sequence[TaskQuestion]) -> list[QuestionMeasures]:
+        """All measures of each question."""
+        options = self._options
+        checked = [question for question in questions if question.result is not None and options.task_tokens]
+        whole = iter(self._answered(checked, options.task_tokens) if self._writes else ())
+        measured = []
+        for question, answer in self._answered(questions, options.answer_tokens):
+            accepted = self._subject.replay(question.prompt, answer, self._shapes)
+            shapes = {shape.name: each for shape, each in zip(self._shapes, accepted, strict=True)}
+            measures = QuestionMeasures(question.category, shapes)
+            if options.alone and self._writes:
+                self._add_standalone(question.prompt, answer, measures)
+            if question.result is not None and (checking := next(whole, None)) is not None:
+                measures.task = self._check_result(question, checking[1])
+            measured.append(measures)
+        return measured
+
+    def _answered(self, questions: Sequence[TaskQuestion], tokens: int) -> Iterator[tuple[TaskQuestion, list[int]]]:
+        return answered(self._subject, self._files, questions, tokens, self._sampling)
+
+    def _add_standalone(self, prompt: Sequence[int], answer: Sequence[int], measures: QuestionMeasures) -> None:
+        """Standalone quality after all cuts; of a drafter without any memory too."""
+        whole = len(answer)
+        cuts = [cut for cut in CUTS if cut < whole]
+        shares = {share: cut_at(share, whole) for share in SHARES}
+        places = sorted({*cuts, *shares.values()})
+        measured = dict(zip(places, self._qualities(prompt, answer, places), strict=True))
+        measures.standalone = {cut: measured[cut] for cut in cuts}
+        measures.shares = {share: measured[cut] for share, cut in shares.items()}
+        if self._subject.reads_memory:
+            (measures.cold,) = self._qualities(prompt, answer, [0], memory=False)
+
+    def _qualities(
+        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], *, memory: bool = True
+    ) -> list[StandaloneQuality]:
+        subject, length, sampling = self._subject, self._options.alone, sampling_for(self._sampling, prompt)
+        runs = subject.runs(prompt, answer, cuts, WritingLimit(length), memory=memory)
+        return [
+            standalone_quality(run, subject.reader, prompt, answer, cut, length, subject.confidence, sampling)
+            for cut, run in zip(cuts, runs, strict=True)
+        ]
+
+    def _check_result(self, question: TaskQuestion, answer: Sequence[int]) -> dict[str, TaskAccuracy]:
+        """Task accuracy after each share of the answer."""
+        expected = question.result
+        if expected is None:
+            return {}
+        room = WritingLimit(self._options.task_tokens, self._options.task_tokens)
+        cuts, stop_ids = [cut_at(share, len(answer)) for share in SHARES], stop_tokens(self._files)
+        runs = self._subject.runs(question.prompt, answer, cuts, room)
+        return {
+            share: task_accuracy(expected, answer, cut, run.tokens, self._decode, stop_ids)
+            for share, cut, run in zip(SHARES, cuts, runs, strict=True)
+        }
+
+
+def cut_at(share: str, whole: int) -> int:
+    """Tokens of an answer of `whole` tokens that are its first share."""
+    return int(float(share) * whole + 1e-6)
+
+
+def added_up(measured: Sequence[QuestionMeasures], writes: bool) -> dict[str, Any]:
+    """The measures of questions, in order, all together."""
+    shapes: dict[str, dict[str, Any]] = {}
+    for name in measured[0].acceptance:
+        total, categories = Acceptance(), dict[str, Acceptance]()
+        for question in measured:
+            for counts in (total, categories.setdefault(question.category, Acceptance())):
+                counts.merge(question.acceptance[name])
+        shapes[name] = {
+            "acceptance_length": round(total.length, 4),
+            "forwards": total.forwards,
+            "draft_ms": round(total.draft_ms, 3),
+            "accepted": total.accepted,
+            "by_position": [round(share, 4) for share in total.by_position],
+            "by_category": {category: round(part.length, 4) for category, part in categories.items()},
+        }
+    standalone = {cut: _merged(each.standalone[cut] for each in measured if cut in each.standalone) for cut in CUTS}
+    shares = {share: _merged(each.shares[share] for each in measured if each.shares) for share in SHARES}
+    colds = [each.cold for each in measured if each.cold is not None]
+    task: dict[str, dict[str, TaskAccuracy]] = {}
+    for question in measured:
+        for share, accuracy in question.task.items():
+            task.setdefault(share, {}).setdefault(question.category, TaskAccuracy()).merge(accuracy)
+    return {
+        "acceptance_length": shapes[list(shapes)[-1]]["acceptance_length"],
+        "shapes": shapes,
+        "standalone": {str(cut): _quality_json(part) for cut, part in standalone.items()} if writes else {},
+        "shares": {share: _quality_json(part) for share, part in shares.items()} if writes else {},
+        "all_shares": _quality_json(_merged(shares.values())) if writes else None,
+        "cold": _quality_json(_merged(colds)) if colds else None,
+        "task": {
+            share: {category: {"questions": part.questions, **_rounded(part.shares)} for category, part in each.items()}
+            for share, each in task.items()
+        },
+    }
+
+
+def _merged(parts: Iterable[StandaloneQuality]) -> StandaloneQuality:
+    """The cuts of all parts together."""
+    total = StandaloneQuality()
+    for part in parts:
+        total.merge(part)
+    return total
+
+
+def _quality_json(part: StandaloneQuality) -> dict[str, Any]:
+    return {"questions": part.questions, **_rounded(part.means)}
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}

@@ -1,5 +1,9 @@
 """How a drafter continues without the server: cut off at some place of an answer, it writes the rest.
 
+Task accuracy says whether the result is right then. The target's own accuracy on the same questions is counted too:
+where that is zero, the drafter's says nothing. So is that of the first tokens alone, which are all that somebody
+without a drafter has.
+
 Measures that looping text cannot flatter: agreement with the target's own continuation over the first tokens, the
 target's likelihood of what was written, how much of it repeats itself, and how often the target would have written the
 same token where the text is new. Besides, what a reader has of it: tokens until the first that the target would not
@@ -8,19 +12,22 @@ have written, and how much of what a device shows while it trusts itself is kept
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+from itertools import accumulate
+from operator import mul
 from statistics import fmean, median
 
 import numpy as np
 from moa_shared.defaults import LEAST_CHANCE
-from moa_shared.drafting.confidence import TokenConfidence
+from moa_shared.drafting.confidence import TokenConfidence, chance_of
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 
-from moa_training.evaluation.confidence import shown_tokens
+from moa_training.data.questions import stated_result
 from moa_training.evaluation.subjects import StandaloneRun
 from moa_training.teacher.target_reader import GREEDY, TargetReader
 
@@ -106,6 +113,17 @@ def reader_means(texts: Sequence[AnswerAfterCut]) -> dict[str, float]:
     return means
 
 
+def shown_tokens(run: StandaloneRun, confidence: TokenConfidence | None, threshold: float) -> int:
+    """How many tokens that can be judged come before the chance of the run falls below the threshold.
+
+    Args:
+        confidence: None: the stated chances are taken, as a client does.
+    """
+    chances = (chance_of(written, confidence) for written in run.written[: run.judged])
+    below = (count for count, all_right in enumerate(accumulate(chances, mul)) if all_right < threshold)
+    return next(below, run.judged)
+
+
 def repeated_share(tokens: Sequence[int]) -> float | None:
     """Share of 4-grams that occurred earlier in the same text; None for less than two of them."""
     grams = [tuple(tokens[index : index + _GRAM]) for index in range(len(tokens) - _GRAM + 1)]
@@ -167,3 +185,74 @@ def _fresh(known: Sequence[int], written: Sequence[int]) -> list[bool]:
             fresh.append(gram not in seen)
         seen.add(gram)
     return fresh
+
+
+@dataclass(slots=True)
+class TaskAccuracy:
+    """Counts over questions whose answers the cut shortens.
+
+    Attributes:
+        right: the cut answer, continued by the drafter, gives the reference's result. target_right: the target's does.
+        same_result: both give the same, right or wrong.
+        served_right, served_same_result: the same of the cut answer as it is.
+        ended: the drafter ended the answer itself. target_ended: the target did, before the limit.
+    """
+
+    questions: int = 0
+    right: int = 0
+    target_right: int = 0
+    same_result: int = 0
+    served_right: int = 0
+    served_same_result: int = 0
+    ended: int = 0
+    target_ended: int = 0
+
+    def merge(self, other: TaskAccuracy) -> None:
+        for count in fields(self):
+            setattr(self, count.name, getattr(self, count.name) + getattr(other, count.name))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The counts as shares of the questions, under their own names."""
+        names = [count.name for count in fields(self) if count.name != "questions"]
+        return {name: getattr(self, name) / self.questions for name in names} if self.questions else {}
+
+
+def task_accuracy(
+    expected: Decimal,
+    answer: Sequence[int],
+    cut: int,
+    written: Sequence[int],
+    decode: Callable[[Sequence[int]], str],
+    stop_ids: Collection[int],
+) -> TaskAccuracy:
+    """One question whose answer was cut after `cut` tokens; not counted if the cut does not shorten it.
+
+    Args:
+        expected: the reference's result.
+        answer: the target's own.
+        written: what was written after the cut.
+    """
+    own, target_ended = _until_stop(answer, stop_ids)
+    if len(own) <= cut:
+        return TaskAccuracy()
+    continued, ended = _until_stop(written, stop_ids)
+    target, served, whole = (stated_result(decode(text)) for text in (own, own[:cut], [*own[:cut], *continued]))
+    return TaskAccuracy(
+        questions=1,
+        right=whole == expected,
+        target_right=target == expected,
+        same_result=whole is not None and whole == target,
+        served_right=served == expected,
+        served_same_result=served is not None and served == target,
+        ended=ended,
+        target_ended=target_ended,
+    )
+
+
+def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> tuple[list[int], bool]:
+    """Tokens before the first that ends the answer, and whether there is one."""
+    for place, token in enumerate(tokens):
+        if token in stop_ids:
+            return list(tokens[:place]), True
+    return list(tokens), False

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
+from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, ConversationDraft, ConversationDrafter, TextGuesser, TextIndex
+from moa_shared.drafting.confidence import TokenConfidence
 from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.protocol.messages import Plane
@@ -65,15 +67,33 @@ class WritingLimit:
         return self.after if self.whole is None else max(0, min(self.after, self.whole - cut))
 
 
-class Subject(Protocol):
-    """What is under test, with the target that it drafts for."""
+class Subject(ABC):
+    """What is under test, with the target that it drafts for.
 
-    reader: TargetReader
+    Args:
+        stop_ids: tokens that end an answer.
 
+    Attributes:
+        fingerprint: of the drafter; empty where there is none.
+        confidence: the drafter's; None: its own chances are taken.
+        reads_memory: whether it is something else without memory.
+        reads_last_hidden: whether that is made from the target's last hidden states, which no server sends.
+    """
+
+    fingerprint = ""
+    confidence: TokenConfidence | None = None
+    reads_memory = False
+    reads_last_hidden = False
+
+    def __init__(self, reader: TargetReader, stop_ids: Collection[int] = ()) -> None:
+        self.reader = reader
+        self._stop_ids = frozenset(stop_ids)
+
+    @abstractmethod
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         """Acceptance of each shape over one answer (whose first token the prefill gives)."""
-        ...
 
+    @abstractmethod
     def runs(
         self,
         prompt: Sequence[int],
@@ -82,26 +102,45 @@ class Subject(Protocol):
         room: WritingLimit,
         *,
         memory: bool = True,
+        thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
         """What it writes after each cut, if the server is lost there.
 
         Args:
             cuts: tokens of the answer before each, ascending; 0: the server has read the prompt.
             memory: whether it has that of the tokens before the cut, all but the newest.
+            thin: the only rows of it that it has; None: all.
         """
-        ...
+
+    def _run(self, following: NextToken, answer: Sequence[int], cut: int, room: WritingLimit) -> StandaloneRun:
+        """What is written after a cut, compared with the rest of the answer."""
+        written: list[WrittenToken] = []
+        tokens: list[int] = []
+        length = room.left(cut)
+        while len(tokens) < length and not self._stop_ids.intersection(tokens[-1:]):
+            found = following(tokens)
+            if found is None:
+                break
+            written.append(found)
+            tokens.append(found.token)
+        rest = answer[cut : cut + length]
+        both = min(len(tokens), len(rest))
+        judged = len(tokens) if self._stop_ids.intersection(answer[-1:]) else both
+        right = next((at for at in range(both) if tokens[at] != rest[at]), both)
+        return StandaloneRun(tuple(written), right, judged)
 
 
-class DrafterSubject:
+class DrafterSubject(Subject):
     """A checkpoint of any kind.
 
     Args:
         target: the parts of the target that the drafter takes over.
         weights: of both of its halves: "int8", "int4" or "float32".
-        stop_ids: tokens that end an answer.
         guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
         sampling: by which the target chooses.
     """
+
+    reads_memory = True
 
     def __init__(
         self,
@@ -114,12 +153,11 @@ class DrafterSubject:
         guarded: bool = True,
         sampling: Sampling = GREEDY,
     ) -> None:
-        self.reader = reader
-        self._stop_ids = frozenset(stop_ids)
-        self._guarded = guarded
-        self._sampling = sampling
+        super().__init__(reader, stop_ids)
+        self.fingerprint = checkpoint.fingerprint
+        self._guarded, self._sampling = guarded, sampling
         self._copies = True  # where the conversation has likelier ones
-        self._reads_last_hidden = checkpoint.config.reads_last_hidden
+        self.reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state: Callable[[], ConversationDrafter] = checkpoint.states(target, weights)
 
@@ -138,7 +176,6 @@ class DrafterSubject:
         memory: bool = True,
         thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
-        """As for any subject; with `thin` the device holds only these rows."""
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)
         draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
@@ -159,13 +196,13 @@ class DrafterSubject:
                     for start, stop in _sent(Plane.REUSED_STATE if is_state else Plane.MEMORY, known, newest, thin):
                         draft.remember(start, plane[start:stop], state=is_state)
             known = newest
-            runs.append(_run(following, answer, cut, room, self._stop_ids))
+            runs.append(self._run(following, answer, cut, room))
         return runs
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
         """Memory rows of a text, and the state that enters the first reused layer."""
         read = self.reader.read(ids)
-        source = read.last_hidden if self._reads_last_hidden else read.kv
+        source = read.last_hidden if self.reads_last_hidden else read.kv
         if read.entries is not None:
             source = read.entries
         return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
@@ -194,12 +231,39 @@ class DrafterSubject:
         return counts
 
 
-class LookupSubject:
+def _sent(plane: Plane, known: int, stop: int, thin: ThinMemory | None) -> list[tuple[int, int]]:
+    """The positions whose rows come while the text grows from `known` to `stop` tokens."""
+    if thin is None:
+        return [(known, stop)]
+    return sorted({thin.owed(plane, length) for length in range(known + 1, stop + 1)})
+
+
+class CompanionSubject(DrafterSubject):
+    """A companion for the target: an ordinary small model, which drafts and writes from the text alone, as the client
+    has it do: its own choices, also where they repeat text.
+    """
+
+    reads_memory = False
+
+    def __init__(
+        self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = (), sampling: Sampling = GREEDY
+    ) -> None:
+        Subject.__init__(self, reader, stop_ids)
+        self.fingerprint = companion.fingerprint
+        self._new_state = companion.new_state
+        self._guarded = self._copies = False
+        self._sampling = sampling
+
+    def _read(self, ids: Sequence[int]) -> tuple[Rows, None]:
+        """Nothing: a companion needs no rows of the target."""
+        return np.empty((len(ids), 0), np.float32), None
+
+
+class LookupSubject(Subject):
     """Prompt look-up: a chain copied from the conversation, whatever the shape."""
 
     def __init__(self, reader: TargetReader, stop_ids: Collection[int] = (), longest: int = 3) -> None:
-        self.reader = reader
-        self._stop_ids = frozenset(stop_ids)
+        super().__init__(reader, stop_ids)
         self._longest = longest  # tokens that must agree: as the client has it
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
@@ -214,6 +278,7 @@ class LookupSubject:
         room: WritingLimit,
         *,
         memory: bool = True,
+        thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
         """A run ends where there is nothing to copy; none reads memory."""
         text = TextIndex(self._longest)
@@ -228,7 +293,7 @@ class LookupSubject:
 
         for cut in cuts:
             text.extend(answer[len(text.tokens) - len(prompt) : cut])
-            runs.append(_run(following, answer, cut, room, self._stop_ids))
+            runs.append(self._run(following, answer, cut, room))
         return runs
 
     def _replay(self, ids: Sequence[int], prompt: int, shape: DraftShape) -> Acceptance:
@@ -241,30 +306,3 @@ class LookupSubject:
             text.extend(ids[newest + 1 : newest + 1 + moved])
             newest += moved
         return counts
-
-
-def _sent(plane: Plane, known: int, stop: int, thin: ThinMemory | None) -> list[tuple[int, int]]:
-    """The positions whose rows come while the text grows from `known` to `stop` tokens."""
-    if thin is None:
-        return [(known, stop)]
-    return sorted({thin.owed(plane, length) for length in range(known + 1, stop + 1)})
-
-
-def _run(
-    following: NextToken, answer: Sequence[int], cut: int, room: WritingLimit, stop_ids: frozenset[int]
-) -> StandaloneRun:
-    """What is written after a cut, compared with the rest of the answer."""
-    written: list[WrittenToken] = []
-    tokens: list[int] = []
-    length = room.left(cut)
-    while len(tokens) < length and not stop_ids.intersection(tokens[-1:]):
-        found = following(tokens)
-        if found is None:
-            break
-        written.append(found)
-        tokens.append(found.token)
-    rest = answer[cut : cut + length]
-    both = min(len(tokens), len(rest))
-    judged = len(tokens) if stop_ids.intersection(answer[-1:]) else both
-    right = next((at for at in range(both) if tokens[at] != rest[at]), both)
-    return StandaloneRun(tuple(written), right, judged)

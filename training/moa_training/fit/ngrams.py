@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from moa_shared.drafter.checkpoint.statistics import NgramArrays
@@ -18,25 +17,12 @@ from moa_shared.drafting.reliability import ReliabilityCounts, ReliabilityCurve
 from moa_shared.errors import DataError
 
 from moa_training.data.shards import TokenRow
+from moa_training.options import NgramOptions
 
 Context = tuple[int, ...]
 MOST_TOKENS = 4  # of a context
 HELD_BACK = 8  # one row of so many corrects the chances
-
-
-@dataclass(frozen=True, slots=True)
-class NgramOptions:
-    """What goes into a table.
-
-    Args:
-        least_count: times that a context must have occurred.
-        least_chance: of a token, to be kept.
-        discount: taken off each count, 0 to 1, for what was never seen.
-    """
-
-    least_count: int = 4
-    least_chance: float = 0.1
-    discount: float = 0.8
+DISCOUNT = 0.8  # off each count, for what was never seen
 
 
 class NgramCounts:
@@ -71,11 +57,11 @@ class NgramCounts:
         counts = self._after.get(context)
         if counts is None:
             return self.chance(context[1:], token) if context else 0.0
-        total, discount = self._totals[context], self._options.discount
+        total = self._totals[context]
         if not context:
             return counts[token] / total
-        rest = discount * len(counts) / total
-        return max(counts[token] - discount, 0.0) / total + rest * self.chance(context[1:], token)
+        rest = DISCOUNT * len(counts) / total
+        return max(counts[token] - DISCOUNT, 0.0) / total + rest * self.chance(context[1:], token)
 
     def best(self, context: Context) -> list[tuple[float, int]]:
         """The likeliest tokens after a context, best first, with their chances."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from moa_shared.errors import MismatchError
 
-from moa_training.objective.row_share import RowShare
+from moa_training.data.batches import RowShare
 
 T = TypeVar("T")
 
@@ -27,14 +27,11 @@ class Processes:
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self.share = RowShare(accelerator.process_index, accelerator.num_processes)
-
-    @property
-    def several(self) -> bool:
-        return self.share.processes > 1
+        self._several = accelerator.num_processes > 1
 
     def mean(self, values: torch.Tensor) -> torch.Tensor:
         """Of all processes, the same for each."""
-        if not self.several:
+        if not self._several:
             return values
         mean: torch.Tensor = self._accelerator.reduce(values, "mean")
         return mean
@@ -42,7 +39,7 @@ class Processes:
     def from_main(self, read: Callable[[], T]) -> T:
         """What the main process reads: the others' machines need not have it."""
         found = [read() if self._accelerator.is_main_process else None]
-        if self.several:
+        if self._several:
             from accelerate.utils import broadcast_object_list
 
             broadcast_object_list(found)
@@ -50,7 +47,7 @@ class Processes:
 
     def of_main(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The main process's values of tensors that each has: another machine may round otherwise."""
-        if not self.several:
+        if not self._several:
             return dict(tensors)
         from accelerate.utils import broadcast
 
@@ -58,7 +55,7 @@ class Processes:
 
     def require_same(self, identity: str) -> None:
         """Raises MismatchError, in each process, where one of them was started with other settings or data."""
-        if not self.several:
+        if not self._several:
             return
         from accelerate.utils import gather_object
 
@@ -75,6 +72,6 @@ class Processes:
         What uses the group must be gone: where a model wrapped for it holds the last reference, torch 2.13 joins gloo's
         thread with the interpreter's lock held, and waits for ever if that thread still has a tensor to give back.
         """
-        if self.several:
+        if self._several:
             self._accelerator.free_memory()
             self._accelerator.end_training()

@@ -1,7 +1,7 @@
 """Bounded blocks and the masks that follow from them (arXiv 2410.03804, training; REFERENCE of the published code).
 
 A block starts where the drafter last had memory: position i sees the memory rows up to its block's start s(i). Outside
-answers s(i) = i. Pure functions of lengths and draws; the caller draws.
+answers s(i) = i. Pure but for the generator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from moa_training.objective.row_share import WHOLE, RowShare
+from moa_training.data.batches import WHOLE, PackedBatch, RowShare
+from moa_training.settings import BlockSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,25 @@ class Blocks:
     self_visible: torch.Tensor
     memory_visible: torch.Tensor
 
+    @classmethod
+    def from_starts(cls, starts: torch.Tensor, staircase: torch.Tensor, same: torch.Tensor | None = None) -> Blocks:
+        """Masks of a batch.
+
+        Args:
+            starts: [batch, length] bool, where a block starts; the first position does in any case.
+            staircase: [batch] bool: rows whose self-attention sees only its own block after the start, and itself.
+            same: [batch, length, length] bool: positions of the same conversation; None: all.
+        """
+        places = torch.arange(starts.shape[1], device=starts.device)
+        start = torch.where(starts, places, 0).cummax(dim=1).values
+        row, column = places[None, :, None], places[None, None, :]
+        own = (column > start[:, :, None]) | (column == row)
+        self_visible = (column <= row) & (own | ~staircase[:, None, None])
+        memory_visible = column <= start[:, :, None]
+        if same is not None:
+            self_visible, memory_visible = self_visible & same, memory_visible & same
+        return cls(start, self_visible, memory_visible)
+
     @property
     def behind(self) -> torch.Tensor:
         """[batch, length, length] bool: who sees what of its own block, after the block's start."""
@@ -39,34 +59,35 @@ class Blocks:
         return self.start == torch.arange(self.start.shape[1], device=self.start.device)
 
 
-def block_starts(inside: torch.Tensor, every: torch.Tensor | None) -> torch.Tensor:
-    """s(i): the latest block start at or before i.
+def draw_blocks(
+    batch: PackedBatch, settings: BlockSettings, spent: float, generator: torch.Generator, share: RowShare = WHOLE
+) -> tuple[Blocks, torch.Tensor]:
+    """Draws block lengths (one a row), staircase rows and memory dropout.
+
+    A conversation's first token always starts a block, so no block reaches into another conversation. Block starts
+    carry no weight: there the drafter has the token's own memory and never drafts.
 
     Args:
-        inside: [batch, length] bool, tokens of answers; everywhere else each position starts a block.
-        every: [batch] block length of each row: inside answers, index % every == 0 starts a block; None: an answer is
-            one block.
+        spent: of the budget, 0 to 1: the share of rows that use the staircase falls from 1 to 0 at half time.
+
+    Returns:
+        The blocks, and the weight of each position, [rows, length].
     """
-    positions = torch.arange(inside.shape[1], device=inside.device)
+    rows, device = share.total(len(batch.ids)), batch.ids.device
+    every = share.own(torch.randint(settings.shortest, settings.longest + 1, (rows,), generator=generator))
+    shift = share.own(torch.randint(settings.longest, (rows, 1), generator=generator))
+    dropped = share.own(torch.rand(rows, generator=generator)) < settings.memory_dropout
+    staircase = (share.own(torch.rand(rows, generator=generator)) < 1.0 - 2.0 * spent) & settings.staircase
+    inside = (batch.answer | settings.prompts) & (batch.positions > 0) & (batch.segment >= 0)
+    places = torch.arange(batch.ids.shape[1], device=device)
     starts = ~inside
-    if every is not None:
-        starts = starts | (positions[None] % every[:, None] == 0)
-    return torch.where(starts, positions, 0).cummax(dim=1).values
-
-
-def build_blocks(inside: torch.Tensor, every: torch.Tensor | None, staircase: torch.Tensor) -> Blocks:
-    """Masks of a batch.
-
-    Args:
-        inside, every: as of `block_starts`.
-        staircase: [batch] bool: rows whose self-attention sees only its own block after the start, and itself.
-    """
-    start = block_starts(inside, every)
-    positions = torch.arange(inside.shape[1], device=inside.device)
-    row, column = positions[None, :, None], positions[None, None, :]
-    causal = column <= row
-    own = (column > start[:, :, None]) | (column == row)
-    return Blocks(start, causal & (own | ~staircase[:, None, None]), column <= start[:, :, None])
+    if settings.bounded:
+        on_grid = (places[None] + shift.to(device)) % every[:, None].to(device) == 0
+        starts = starts | on_grid & ~dropped[:, None].to(device)
+    blocks = Blocks.from_starts(starts, staircase.to(device), batch.same_segment)
+    behind = (places[None] - blocks.start).clamp(min=1)
+    weight = torch.where(inside & ~blocks.is_start, settings.depth_decay ** (behind - 1).float(), 0.0)
+    return blocks, weight
 
 
 def own_share(spent: float, most: float) -> float:
@@ -90,8 +111,3 @@ def with_own_choices(
     rows, length = ids.shape
     own = share.own(torch.rand((share.total(rows), length), generator=generator)) < 0.5
     return torch.where(guessed & own.to(ids.device), choices.roll(1, dims=1), ids)
-
-
-def staircase_probability(step: int, total: int) -> float:
-    """Share of rows that use the staircase: from 1 at the start falling linearly to 0 at half time."""
-    return max(0.0, 1.0 - 2.0 * step / max(1, total))

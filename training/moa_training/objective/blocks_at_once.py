@@ -7,20 +7,21 @@ State: the trained tensors, under the checkpoint's names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.layers.torch_layers import RMSNorm, TorchRotary, rotate
 from torch import nn
 
-from moa_training.data.packing import PackedBatch
+from moa_training.data.batches import WHOLE, PackedBatch, RowShare
 from moa_training.objective.losses import Losses, guess_losses
-from moa_training.objective.network import Activations
-from moa_training.objective.normed_heads import OwnLayer
-from moa_training.objective.row_share import WHOLE, RowShare
-from moa_training.objective.split_attention import attend_with_own
+from moa_training.objective.objective import Objective, Sample, Update, fit_projection
+from moa_training.objective.own_layers import OwnLayer, attend_with_own
 from moa_training.settings import BlockSettings
+from moa_training.teacher.teacher import Activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +136,26 @@ def place_blocks(
     within &= batch.segment[each, (guessed + 1).clamp(max=length - 1)] == own[..., None]
     weight = torch.exp(-behind / decay) * (within & counts[..., None])
     return DrawnBlocks(anchors, visible, guessed, weight)
+
+
+class BlocksObjective(Objective):
+    """Blocks at random places."""
+
+    def fit_inputs(self, network: TrainingBlocks, sample: Sample) -> None:
+        config = self.lesson.config
+        target, state = sample(config.target_layers - config.own_layers, 5 * network.fc.in_features)
+        fit_projection(network.fc, target.entry_states.flatten(2), state)
+
+    def network(self) -> TrainingBlocks:
+        config = self.lesson.config
+        return TrainingBlocks(config, self.lesson.teacher.embeddings[config.mask_token])
+
+    def losses(self, module: Callable[..., Any], update: Update) -> Losses:
+        settings, lesson, target = self.lesson.settings, self.lesson, update.target
+        anchors, counts = draw_anchors(update.batch, settings.blocks, update.generator, lesson.share)
+        blocks = place_blocks(update.batch, anchors, counts, lesson.config.block_size, settings.losses.guess_decay)
+        with torch.no_grad():
+            teacher = (target.last_hidden @ self.head.t()).float().softmax(-1)
+        total = lesson.mean(blocks.weight.sum()).clamp(min=1e-9)
+        losses: Losses = module(target, replace(blocks, weight=blocks.weight / total), self.head, teacher)
+        return losses

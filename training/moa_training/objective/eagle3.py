@@ -8,8 +8,9 @@ State: the trained tensors, under the checkpoint's names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
@@ -17,12 +18,12 @@ from moa_shared.drafter.kinds.config import EACH, JOINT
 from moa_shared.drafter.layers.torch_layers import RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 
-from moa_training.data.packing import PackedBatch
+from moa_training.data.batches import PackedBatch
 from moa_training.objective.losses import Losses, guess_losses
-from moa_training.objective.network import Activations
-from moa_training.objective.normed_heads import OwnLayer
-from moa_training.objective.split_attention import attend_with_own
+from moa_training.objective.objective import Objective, Sample, Update, fit_projection
+from moa_training.objective.own_layers import Columns, OwnLayer, attend_with_own
 from moa_training.settings import BlockSettings
+from moa_training.teacher.teacher import Activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class TrainingEagle3(nn.Module):
         The last k rows of step k have no token to read; what is read there instead means nothing.
         """
         layer, config = self._stack[0], self.config
-        x, first, own = self.fc(self.joined(rows.states)), None, list[tuple[torch.Tensor, torch.Tensor]]()
+        x, first, own = self.fc(self.joined(rows.states)), None, list[Columns]()
         for step in range(count):
             state = layer.hidden_norm(x)
             inputs = torch.cat((layer.input_layernorm(rows.embeddings.roll(-step, dims=1)), state), dim=-1)
@@ -119,11 +120,8 @@ class TrainingEagle3(nn.Module):
 
 def eagle3_rows(target: Activations, batch: PackedBatch) -> StateRows:
     """The rows of packed text; those of a conversation's first token, which no state precedes, see only themselves."""
-    length = batch.ids.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=batch.ids.device).tril()
-    alone = torch.eye(length, dtype=torch.bool, device=batch.ids.device)
-    first = batch.positions == 0
-    visible = batch.same_segment & causal & ~first[:, None, :] | alone
+    alone = torch.eye(batch.ids.shape[1], dtype=torch.bool, device=batch.ids.device)
+    visible = batch.causal & (batch.positions > 0)[:, None, :] | alone
     positions = (batch.positions - 1).clamp(min=0)
     return StateRows(target.entry_states.roll(1, dims=1), target.embeddings, positions, visible)
 
@@ -162,3 +160,29 @@ def teach(
     if draft_ids is None:
         return logits.float().softmax(-1), torch.ones_like(choices, dtype=torch.bool)
     return logits[..., draft_ids].float().softmax(-1), torch.isin(choices, draft_ids)
+
+
+class StepsObjective(Objective):
+    """Several steps of drafting at every position."""
+
+    def fit_inputs(self, network: TrainingEagle3, sample: Sample) -> None:
+        """A row's states are those of the token before."""
+        target, state = sample(self.lesson.config.target_layers - 1, 5 * network.fc.in_features)
+        with torch.no_grad():
+            rows = network.joined(target.entry_states.float()).roll(1, dims=1)
+        kept = target.positions > 0
+        fit_projection(network.fc, rows[kept], state[kept])
+
+    def network(self) -> TrainingEagle3:
+        return TrainingEagle3(self.lesson.config)
+
+    def losses(self, module: Callable[..., Any], update: Update) -> Losses:
+        settings, lesson, target = self.lesson.settings, self.lesson, update.target
+        draft_ids = None if lesson.draft_ids is None else lesson.draft_ids.to(self.head.device).long()
+        with torch.no_grad():
+            teacher, proposable = teach(target.last_hidden, lesson.teacher.head, draft_ids)
+        steps, decay = settings.losses.steps, settings.losses.step_decay
+        weight, rows = step_weights(update.batch, proposable, settings.blocks, steps, decay)
+        all_weight, all_rows = lesson.mean(torch.stack((weight.sum(), rows)))
+        losses: Losses = module(eagle3_rows(target, update.batch), teacher, weight / all_rows)
+        return replace(losses, agreement=losses.agreement / (all_weight / all_rows).clamp(min=1e-9))

@@ -8,23 +8,25 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from moa_training.objective.network import Activations, Prediction
+from moa_training.settings import LossSettings
+from moa_training.teacher.teacher import Activations
+
+Mean = Callable[[torch.Tensor], torch.Tensor]  # of a value over all processes
 
 
 @dataclass(frozen=True, slots=True)
-class LossWeights:
-    """How the losses add up.
+class Prediction:
+    """What a drafter predicts for a batch, [batch, length, hidden] each.
 
     Args:
-        cross_entropy: of the teacher's distribution. The authors take 0.1; 1.0 learned faster on small budgets.
-        feature: of the smooth-L1 terms; with N > 0 half of it goes to the state that enters the reused layers.
-        count_starts: the authors' mean over the state's error also counts block starts, where the state is the true
-            one and the error zero; by default they are left out.
+        feature: what the head takes.
+        state: predicted input of the first reused layer (None for N = 0).
+        self_out: what its first layer gives.
     """
 
-    cross_entropy: float = 1.0
-    feature: float = 1.0
-    count_starts: bool = False
+    feature: torch.Tensor
+    state: torch.Tensor | None
+    self_out: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,14 @@ def guess_losses(
     return cross_entropy, (weight * (logits.argmax(-1) == teacher.argmax(-1))).sum()
 
 
-def compute_losses(
+def feature_losses(
     prediction: Prediction,
     target: Activations,
     head: torch.Tensor,
     weight: torch.Tensor,
-    weights: LossWeights,
+    settings: LossSettings,
     is_start: torch.Tensor,
-    mean_of_all: Callable[[torch.Tensor], torch.Tensor] = lambda own: own,
+    mean: Mean = lambda own: own,
 ) -> Losses:
     """Losses over the positions that count; the head is applied to those only.
 
@@ -69,14 +71,14 @@ def compute_losses(
         head: [draft vocab, hidden], frozen; the teacher's distribution is over the same tokens.
         weight: [batch, length] of each position.
         is_start: [batch, length] bool, block starts: no prediction of the state is made there.
-        mean_of_all: from this process's sums of weights, [2], to their means over all processes: then the mean of all
+        mean: from this process's sums of weights, [2], to their means over all processes: then the mean of all
             processes' losses is the loss of all their rows.
     """
     counted = weight > 0
     w = weight[counted]
     predicted = torch.where(is_start, 0.0, weight)
-    sums = torch.stack((w.sum(), (weight if weights.count_starts else predicted).sum()))
-    all_weight, all_predicted = mean_of_all(sums).clamp(min=1e-9)
+    sums = torch.stack((w.sum(), (weight if settings.count_starts else predicted).sum()))
+    all_weight, all_predicted = mean(sums).clamp(min=1e-9)
     w = w / all_weight
     feature, truth = prediction.feature[counted], target.last_hidden[counted]
     with torch.no_grad():
@@ -84,9 +86,9 @@ def compute_losses(
     cross_entropy, agreement = guess_losses(feature @ head.t(), teacher, w)
     feature_loss = (w * F.smooth_l1_loss(feature.float(), truth.float(), reduction="none").mean(-1)).sum()
     if prediction.state is None or target.state is None:
-        total = weights.cross_entropy * cross_entropy + weights.feature * feature_loss
+        total = settings.cross_entropy * cross_entropy + settings.feature * feature_loss
         return Losses(total, cross_entropy, feature_loss, None, agreement)
     error = F.smooth_l1_loss(prediction.state.float(), target.state.float(), reduction="none").mean(-1)
     state_loss = (predicted * error).sum() / all_predicted
-    total = weights.cross_entropy * cross_entropy + weights.feature * 0.5 * (feature_loss + state_loss)
+    total = settings.cross_entropy * cross_entropy + settings.feature * 0.5 * (feature_loss + state_loss)
     return Losses(total, cross_entropy, feature_loss, state_loss, agreement)

@@ -1,155 +1,95 @@
 """`moa-train prepare --rewrite`: the target writes its own answers to the prompts of conversations.
 
-Prompts are cut into parts, which are answered one by one or by many workers, and go to the shard in order. Prompts that
-it already answers are skipped, so that the same command resumes where it was stopped. Invariant: the shard's bytes are
-a function of the rows and the options; which worker answered which part, and what stopped them, leaves no trace.
+Prompts that the shard answers already are skipped, so that the same command resumes where it was stopped. Invariant:
+the shard's bytes are a function of the rows and the options; what stopped the command leaves no trace.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.sources.generation import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
-from moa_training.cluster.finished import FinishedParts
-from moa_training.cluster.parts import Advance, plan_parts
-from moa_training.cluster.run import InProcess, Runner, run_parts
-from moa_training.data.conversations import RowCounts, TrainingConversation, read_conversations
-from moa_training.data.prepare import template_ids
-from moa_training.data.questions import stop_tokens
-from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines, read_shard
-from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
-from moa_training.teacher.same_target import SameTarget, name_anywhere
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteOptions:
-    """How answers are written.
-
-    Args:
-        prompt_tokens: longer prompts are left out.
-        answer_tokens: where an answer is cut off.
-        sampled_share: of answers written at `temperature`; the others are greedy.
-        slots: answers written at once; 96 serves a CPU, several hundred a GPU.
-        limit: the most answers in all; None: all prompts.
-        part_answers: answers of a part. More keep the slots busier; a kill loses the parts under way.
-    """
-
-    prompt_tokens: int = 192
-    answer_tokens: int = 224
-    sampled_share: float = 0.5
-    temperature: float = 0.8
-    slots: int = 96
-    limit: int | None = None
-    seed: int = 0
-    dtype: torch.dtype = torch.bfloat16
-    threads: int = 0
-    part_answers: int = 256
-
-    def basis(self) -> list[float]:
-        """What the tokens of an answer depend on besides its part's prompts."""
-        return [self.prompt_tokens, self.answer_tokens, self.slots, self.seed, self.dtype.itemsize]
+from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_shard
+from moa_training.data.text import RowCounts, TrainingConversation, read_conversations, template_ids
+from moa_training.options import PrepareOptions
+from moa_training.teacher.generation import Choice, write_answers
 
 
 def rewrite(
     files: ModelFiles,
     sources: Sequence[Path],
     output: Path,
-    options: RewriteOptions,
+    options: PrepareOptions,
     progress: Progress,
-    *,
-    target: str | None = None,
-    runner: Runner | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> RowCounts:
     """Adds answers to the shard `output` until every prompt has one; what was read and left out.
 
-    Args:
-        target: how workers name the target; None: by its folder.
-        runner: who answers; None: this process.
-
     Raises:
-        MoaError: the shard is another tokenizer's, the disk is full, or a worker failed. What is finished is kept.
+        MoaError: the shard is another tokenizer's, or the disk is full. What is finished is kept.
     """
     counts = RowCounts()
     vocab = int(files.config["vocab_size"])
-    conversations = [
-        row
-        for path in sources
-        for row in read_conversations(read_lines(path), counts, vocab, path.name)
-        if isinstance(row, TrainingConversation)
-    ]
+    read = read_conversations(sources, counts, vocab)
+    conversations = [row for row in read if isinstance(row, TrainingConversation)]
     random.Random(options.seed).shuffle(conversations)
     done: set[str] = set()
     if output.is_file() and output.stat().st_size:
         done = {row.key for row in read_shard(output, files.tokenizer_hash, vocab)}
     writer = ShardWriter(output, ShardHeader(files.tokenizer_hash, files.fingerprint))
-    prompts = list(_prompts(load_tokenizer(files), conversations, done, options, counts))
+    tokenizer = load_tokenizer(files)
+    prompts = list(_prompts(tokenizer, conversations, done, options, counts))
     counts.good = len(done) + len(prompts)  # of the shard, not of what was read
-    parts = plan_parts([files.fingerprint, *options.basis()], prompts, options.part_answers)
-    finished = FinishedParts(output.with_name(f"{output.name}.parts"))
-    job = RewriteJob(SameTarget(name_anywhere(target or str(files.folder)), files.fingerprint), options)
-    results = run_parts(job, parts, finished, runner or InProcess(progress), "the target writes", progress)
-    for part, result in results:
-        for (key, source, prompt, temperature), tokens in zip(json.loads(part.items), json.loads(result), strict=True):
-            ids = [*prompt, *tokens]
-            writer.add(TokenRow(ids, [(len(prompt), len(ids))], source, temperature, key))
-        writer.flush()
-        finished.drop(part.name)
+    if prompts:
+        from moa_shared.models import load_target_model  # and with it all of transformers
+
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = load_target_model(files, dtype).to(device)
+        stop_ids = set(end_of_text(files, tokenizer.eos_token_id))
+        with progress.task("the target writes", len(prompts)) as bar:
+            for start in range(0, len(prompts), options.slots):
+                together = prompts[start : start + options.slots]
+                choose = noise(together, options.seed, device)
+                answers = write_answers(model, [row.ids for row in together], options.answer_tokens, stop_ids, choose)
+                for row, answer in zip(together, answers, strict=True):
+                    ids = [*row.ids, *answer]
+                    writer.add(TokenRow(ids, [(len(row.ids), len(ids))], row.source, row.temperature, row.key))
+                writer.flush()
+                bar.advance(len(together))
     writer.flush()  # the header, where there was nothing to answer
-    finished.clear()
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteJob:
-    """Answers the prompts of a part: items are (key, source, prompt, temperature), results the answers' tokens."""
+def noise(rows: Sequence[TokenRow], seed: int, device: str) -> Choice:
+    """Chooses the tokens of prompts that are answered together: the likeliest where the temperature is 0."""
+    temperatures = torch.tensor([row.temperature or 0.0 for row in rows], device=device)[:, None]
+    # By the first prompt: no two batches have the same noise, and none depends on those before it.
+    first = random.Random(f"{seed}:{rows[0].key}").getrandbits(63)
+    generator = torch.Generator(device).manual_seed(first)
 
-    target: SameTarget
-    options: RewriteOptions
+    def choose(_: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        gumbel = -torch.empty(logits.shape, device=device).exponential_(generator=generator).log()
+        return (logits.float() + temperatures * gumbel).argmax(-1)
 
-    def start(self, progress: Progress) -> Callable[[str, Advance], str]:
-        from moa_shared.models import load_target_model  # and with it all of transformers
-
-        options, files = self.options, self.target.find(progress)
-        if options.threads:
-            torch.set_num_threads(options.threads)
-        generator = AnswerGenerator(
-            load_target_model(files, options.dtype).to("cuda" if torch.cuda.is_available() else "cpu"),
-            slots=options.slots,
-            capacity=options.prompt_tokens + options.answer_tokens + 1,
-            stop_ids=stop_tokens(files),
-            dtype=options.dtype,
-            seed=options.seed,
-        )
-
-        def work(items: str, advance: Advance) -> str:
-            asked = [
-                TargetAnswer(key, source, prompt, temperature, options.answer_tokens)
-                for key, source, prompt, temperature in json.loads(items)
-            ]
-            # By the part's first prompt: no two parts have the same noise, and none depends on those before it.
-            generator.reseed(random.Random(f"{options.seed}:{asked[0].key}").getrandbits(63))
-            for _ in generator.run(iter(asked)):
-                advance(1)
-            return json.dumps([answer.tokens for answer in asked], separators=(",", ":"))
-
-        return work
+    return choose
 
 
 def _prompts(
     tokenizer: Tokenizer,
     conversations: Sequence[TrainingConversation],
     done: set[str],
-    options: RewriteOptions,
+    options: PrepareOptions,
     counts: RowCounts,
-) -> Iterator[tuple[str, str, list[int], float]]:
+) -> Iterator[TokenRow]:
     """What is still to be answered: up to a user's turn drawn by the row, or the first where that is too long."""
     asked = len(done)
     for conversation in conversations:
@@ -162,10 +102,10 @@ def _prompts(
         if options.limit is not None and asked >= options.limit:
             return
         for turn in (drawn, turns[0]):
-            ids = template_ids(tokenizer, list(conversation.messages[: turn + 1]), generate=True)
+            ids = template_ids(tokenizer, conversation.messages[: turn + 1], generate=True)
             if len(ids) <= options.prompt_tokens:
                 asked += 1
-                yield conversation.key, conversation.source, ids, temperature
+                yield TokenRow(ids, (), conversation.source, temperature, conversation.key)
                 break
         else:
             counts.bad["with too long a prompt"] += 1

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +18,23 @@ import torch
 from moa_kernels import Segment
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 
-from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
-from moa_training.teacher.teacher import Teacher
+from moa_training.teacher.generation import write_answers
+from moa_training.teacher.teacher import Teacher, load_teacher
 
 Rows = npt.NDArray[np.float32]
 GREEDY = Sampling()
 _DTYPES = {FLOAT32: torch.float32, BF16: torch.bfloat16}
 _CHUNK = 256  # tokens of a text read at once
-_SLOTS = 24  # answers written at the same time
+TOGETHER = 8  # questions that are asked in one batch, always the same: on levels that are not exact by row that matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +54,55 @@ class TargetReading:
     entries: Rows | None = None
 
 
-class TargetReader(Protocol):
+class TargetReader(ABC):
     """The target on one level of execution."""
 
     level: str
     reused_layers: int
 
+    @abstractmethod
     def read(self, ids: Sequence[int]) -> TargetReading:
         """What it computes for a text."""
-        ...
 
+    @abstractmethod
     def logits(self, hidden: Rows) -> Rows:
         """[rows, hidden size] after the final norm to [rows, vocab]."""
-        ...
+
+    @abstractmethod
+    def write(
+        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
+    ) -> list[list[int]]:
+        """Its answer to each prompt, the end-of-text token included; the noise is `sampling_for` the prompt."""
 
     def answers(
         self,
         prompts: Sequence[Sequence[int]],
+        files: ModelFiles,
         most_tokens: int,
         stop_ids: set[int],
-        progress: Progress,
         sampling: Sampling = GREEDY,
     ) -> list[list[int]]:
-        """Its answer to each prompt, the end-of-text token included; the noise is `sampling_for` the prompt."""
-        ...
+        """Its answers, from the cache folder where they were written before."""
+        how = [] if sampling == GREEDY else [asdict(sampling)]
+        content = json.dumps([files.fingerprint, self.level, most_tokens, prompts, *how])
+        kept = cache_root() / "answers" / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+        if kept.is_file():
+            answers: list[list[int]] = json.loads(kept.read_text())
+            return answers
+        answers = self.write(prompts, most_tokens, stop_ids, sampling)
+        with whole_file(kept, several_writers=True) as partial:
+            partial.write_text(json.dumps(answers))
+        return answers
 
 
 def sampling_for(sampling: Sampling, prompt: Sequence[int]) -> Sampling:
     """The same settings with a seed of the prompt's own, so that no two questions share their noise."""
     return sampling if sampling.greedy else replace(sampling, seed=zlib.crc32(json.dumps(list(prompt)).encode()))
+
+
+def _choose(text: Sequence[int], logits: Rows, sampling: Sampling) -> int:
+    """The token after a text, as a server chooses it, by its logits [1, vocab]."""
+    return select(logits, [len(text)], sampling, TextBefore(text, [()]))[0]
 
 
 def load_reader(
@@ -95,10 +118,10 @@ def load_reader(
     """
     if level == INT8:
         return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers, entries)
-    return TorchReader(Teacher.load(files, reused_layers, _DTYPES[level], torch.device("cpu"), entries), level)
+    return TorchReader(load_teacher(files, reused_layers, _DTYPES[level], torch.device("cpu"), entries), level)
 
 
-class TorchReader:
+class TorchReader(TargetReader):
     """The target in torch."""
 
     def __init__(self, teacher: Teacher, level: str) -> None:
@@ -117,37 +140,21 @@ class TorchReader:
         head = self._teacher.head
         return _array(torch.from_numpy(hidden).to(head.dtype) @ head.t())
 
-    def answers(
-        self,
-        prompts: Sequence[Sequence[int]],
-        most_tokens: int,
-        stop_ids: set[int],
-        progress: Progress,
-        sampling: Sampling = GREEDY,
+    def write(
+        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
     ) -> list[list[int]]:
-        model: Any = self._teacher.model
-        generator = AnswerGenerator(
-            model,
-            slots=min(_SLOTS, len(prompts)),
-            capacity=max(map(len, prompts)) + most_tokens + 1,
-            stop_ids=stop_ids,
-            dtype=model.dtype,
-            seed=0,
-        )
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        chosen_by = [None if sampling == GREEDY else sampling_for(sampling, prompt) for prompt in prompts]
-        asked = (
-            TargetAnswer(str(index), "", list(prompts[index]), 0.0, most_tokens, chosen_by[index]) for index in order
-        )
-        answers: dict[int, list[int]] = {}
-        with progress.task("the target answers", len(prompts)) as bar:
-            for answer in generator.run(asked):
-                answers[int(answer.key)] = answer.tokens
-                bar.advance(1)
-        return [answers[index] for index in range(len(prompts))]
+        own = [sampling_for(sampling, prompt) for prompt in prompts]
+        longest = max(map(len, prompts))
+
+        def choose(texts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            rows = zip(texts.tolist(), _array(logits), prompts, own, strict=True)
+            chosen = [_choose(text[longest - len(prompt) :], row[None], by) for text, row, prompt, by in rows]
+            return torch.tensor(chosen)
+
+        return write_answers(self._teacher.model, prompts, most_tokens, stop_ids, choose)
 
 
-class KernelReader:
+class KernelReader(TargetReader):
     """The target on the kernels."""
 
     level = INT8
@@ -179,29 +186,20 @@ class KernelReader:
     def logits(self, hidden: Rows) -> Rows:
         return self._network.logits(hidden)
 
-    def answers(
-        self,
-        prompts: Sequence[Sequence[int]],
-        most_tokens: int,
-        stop_ids: set[int],
-        progress: Progress,
-        sampling: Sampling = GREEDY,
+    def write(
+        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
     ) -> list[list[int]]:
         answers: list[list[int]] = [[] for _ in prompts]
-        with progress.task("the target answers", len(prompts)) as bar:
-            for index, prompt in enumerate(prompts):
-                cache, feed, chosen_by = self._network.new_cache(), list(prompt), sampling_for(sampling, prompt)
-                while len(answers[index]) < most_tokens and not stop_ids.intersection(answers[index][-1:]):
-                    for start in range(0, len(feed), _CHUNK):
-                        chunk = feed[start : start + _CHUNK]
-                        segment = Segment.chain(cache, len(chunk))
-                        last = [len(chunk) - 1] if start + len(chunk) == len(feed) else []
-                        output = self._network.forward(chunk, [segment], last)
-                        cache.length += len(chunk)
-                    text = [*prompt, *answers[index]]
-                    feed = select(output.logits[:1], [len(text)], chosen_by, TextBefore(text, [()]))
-                    answers[index] += feed
-                bar.advance(1)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            cache, feed, chosen_by = self._network.new_cache(), list(prompt), sampling_for(sampling, prompt)
+            while len(answer) < most_tokens and not stop_ids.intersection(answer[-1:]):
+                for start in range(0, len(feed), _CHUNK):
+                    chunk = feed[start : start + _CHUNK]
+                    last = [len(chunk) - 1] if start + len(chunk) == len(feed) else []
+                    output = self._network.forward(chunk, [Segment.chain(cache, len(chunk))], last)
+                    cache.length += len(chunk)
+                feed = [_choose([*prompt, *answer], output.logits[:1], chosen_by)]
+                answer += feed
         return answers
 
 

@@ -1,4 +1,4 @@
-"""The frozen target as a teacher: what it computes for packed rows.
+"""The frozen target as a teacher: what it computes for packed rows, in torch or on the kernels.
 
 State: the target's weights, frozen. Any causal model of transformers that caches keys and values per layer.
 """
@@ -6,16 +6,53 @@ State: the target's weights, frozen. Any causal model of transformers that cache
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from moa_kernels import Segment
+from moa_shared.errors import InternalError
 from moa_shared.models import ModelFiles
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.progress import Progress
 from torch import nn
 
-from moa_training.data.packing import PackedBatch
-from moa_training.objective.blocks import Blocks
-from moa_training.objective.network import Activations, run_behind
+from moa_training.data.batches import PackedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What the frozen target computed for a batch.
+
+    Args:
+        embeddings: [batch, length, hidden] of the tokens.
+        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads
+            states instead.
+        last_hidden: [batch, length, hidden] after the final norm.
+        state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
+        positions: [batch, length] absolute.
+        guessed: embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
+            `last_hidden` and `state` are then the target's after these, and `kv` its of the text.
+        entries: [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
+            configuration names.
+    """
+
+    embeddings: torch.Tensor
+    kv: torch.Tensor
+    last_hidden: torch.Tensor
+    state: torch.Tensor | None
+    positions: torch.Tensor
+    guessed: torch.Tensor | None = None
+    entries: torch.Tensor | None = None
+
+    @property
+    def entry_states(self) -> torch.Tensor:
+        """`entries`, of drafters that read them."""
+        if self.entries is None:
+            raise InternalError("A drafter that reads the target's states was trained without them.")
+        return self.entries
 
 
 class Teacher:
@@ -33,23 +70,15 @@ class Teacher:
         self.entries = tuple(entries)
         self.layers = len(model.model.layers)
 
-    @classmethod
-    def load(
-        cls,
-        files: ModelFiles,
-        reused_layers: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        entries: Sequence[int] = (),
-    ) -> Teacher:
-        from moa_shared.models import load_target_model  # and with it all of transformers
-
-        return cls(load_target_model(files, dtype).to(device), reused_layers, entries)
-
     @property
     def kv_layers(self) -> int:
         """Layers whose keys and values are recorded."""
         return self.layers if self.reused_layers or not self.entries else 0
+
+    @property
+    def head_dim(self) -> int:
+        config = self.model.config
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
     @property
     def embeddings(self) -> torch.Tensor:
@@ -71,7 +100,7 @@ class Teacher:
     @property
     def reused(self) -> list[nn.Module]:
         """The last N layers."""
-        return list(self.model.model.layers[self.layers - self.reused_layers :]) if self.reused_layers else []
+        return list(self.model.model.layers[self.layers - self.reused_layers :])
 
     @torch.no_grad()
     def run(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> Activations:
@@ -108,24 +137,80 @@ class Teacher:
             entries=torch.stack([states[entry] for entry in self.entries], 2) if self.entries else None,
         )
 
-    @torch.no_grad()
-    def run_behind(self, target: Activations, ids: torch.Tensor, blocks: Blocks) -> Activations:
-        """What it computes of other tokens behind block starts, [rows, length], each block after the text before it.
-
-        Args:
-            target: of the text.
-        """
-        guessed, layers = self.embeddings[ids], self.model.model.layers
-        cos, sin = (part[:, None] for part in self.model.model.rotary_emb(guessed, target.positions))
-        first = self.layers - self.reused_layers
-        head_dim = cos.shape[-1]
-        state = run_behind(layers[:first], guessed, target.kv[:, :, :first], head_dim, blocks, cos, sin)
-        last = run_behind(layers[first:], state, target.kv[:, :, first:], head_dim, blocks, cos, sin)
-        own_state = state if self.reused_layers else None
-        return replace(target, last_hidden=self.final_norm(last), state=own_state, guessed=guessed)
-
     def run_packed(self, batch: PackedBatch) -> Activations:
         """Activations of packed rows; no conversation sees another."""
-        length = batch.ids.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=batch.ids.device).tril()
-        return self.run(batch.ids, batch.positions, batch.same_segment & causal)
+        return self.run(batch.ids, batch.positions, batch.causal)
+
+
+class KernelTeacher(Teacher):
+    """A teacher on the kernels: the arithmetic that is served, and on most CPUs the faster one.
+
+    Conversations of a packed row are sessions of one forward, so none sees another. The weights are in torch for what
+    gradients go through.
+
+    Args:
+        network: the same target as `model`.
+    """
+
+    def __init__(self, model: Any, network: Network, reused_layers: int, entries: Sequence[int] = ()) -> None:
+        super().__init__(model, reused_layers, entries)
+        self._network = network
+
+    @torch.no_grad()
+    def run_packed(self, batch: PackedBatch) -> Activations:
+        rows = [self._run_row(ids, segment) for ids, segment in zip(batch.ids.cpu(), batch.segment.cpu(), strict=True)]
+        kv, hidden, states = (torch.stack(parts).to(batch.ids.device) for parts in zip(*rows, strict=True))
+        return Activations(
+            self.embeddings[batch.ids],
+            kv,
+            hidden,
+            states[:, :, -1] if self.reused_layers else None,
+            batch.positions,
+            entries=states[:, :, : len(self.entries)] if self.entries else None,
+        )
+
+    def _run_row(self, ids: torch.Tensor, segment: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys and values, last hidden states, and the states asked for of one row; zeros where it is padding."""
+        network, dtype = self._network, self.embeddings.dtype
+        lengths = np.unique(segment[segment >= 0].numpy(), return_counts=True)[1].tolist()
+        used = sum(lengths)
+        caches = [network.new_cache() for _ in lengths]
+        segments = [Segment.chain(cache, length) for cache, length in zip(caches, lengths, strict=True)]
+        wanted = [*self.entries, self.layers - self.reused_layers]
+        out, entering = network.hidden(ids[:used].tolist(), segments, sorted({*wanted} - {self.layers}))
+        entering[self.layers] = out
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.length = length
+        kv = [cache.read(0, length)[:, : self.kv_layers] for cache, length in zip(caches, lengths, strict=True)]
+        parts = (np.concatenate(kv), network.normed(out), np.stack([entering[layer] for layer in wanted], 1))
+        padded = []
+        for part in parts:
+            whole = torch.zeros(len(ids), *part.shape[1:], dtype=dtype)
+            whole[:used] = torch.from_numpy(part).to(dtype)
+            padded.append(whole)
+        return padded[0], padded[1], padded[2]
+
+
+def load_teacher(
+    files: ModelFiles,
+    reused_layers: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    entries: Sequence[int] = (),
+    kernels: Progress | None = None,
+) -> Teacher:
+    """The target as a teacher.
+
+    Args:
+        kernels: to run it on the level int8, and hear of what that takes; None: in torch.
+
+    Raises:
+        ModelSourceError: a target that the kernels do not compute.
+    """
+    from moa_shared.models import load_target_model  # and with it all of transformers
+
+    model = load_target_model(files, dtype).to(device)
+    if kernels is None:
+        return Teacher(model, reused_layers, entries)
+    network = Network(WeightReader(files), files.config, kernels)
+    return KernelTeacher(model, network, reused_layers, entries)

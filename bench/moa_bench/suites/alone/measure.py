@@ -5,12 +5,12 @@ Measured by `moa-train evaluate`, which takes the server away at each tenth of t
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
 from moa_shared.programs.progress import make_progress
 from moa_training.evaluation.evaluation import evaluate
-from moa_training.evaluation.measuring.job import EvaluationOptions
+from moa_training.options import EvaluationOptions, Execution
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.suite import Result, SuiteRun
@@ -29,9 +29,9 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
         target=run.model,
         limit=effort.questions,
         answer_tokens=effort.answer_tokens,
-        longest_prompt=effort.longest_prompt,
-        execution=run.level,
-        standalone_tokens=effort.alone_tokens,
+        prompt_tokens=effort.longest_prompt,
+        execution=cast(Execution, run.level),
+        alone=effort.alone_tokens,
         task_tokens=effort.task_tokens,
         temperature=effort.temperature,
     )
@@ -46,5 +46,5 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
 
 def evaluate_one(checkpoint: str, questions: Path, options: EvaluationOptions) -> dict[str, Any]:
     """What `moa-train evaluate --json` writes of a checkpoint."""
-    result: dict[str, Any] = evaluate(checkpoint, questions, options, make_progress()).to_json()
+    result: dict[str, Any] = evaluate(checkpoint, questions, options, make_progress())
     return result

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moa_training.evaluation.share_comparison import share_table, task_table
+from moa_training.report import task_table, text_table
 
 from moa_bench.report.report import at_temperature, facts_line
 
@@ -17,7 +17,7 @@ def render(result: Mapping[str, Any]) -> str:
         f"each taken from the server at every tenth; the device then writes {effort.alone_tokens} tokens. An API "
         "client has what was served, and no more."
     )
-    tables = [share_table(evaluations), task_table(evaluations)]
+    tables = [text_table(evaluations, after_tokens=False), task_table(evaluations)]
     heads = ["### Text", "### Results of tasks"]
     parts = [f"{head}\n\n{table}\n" for head, table in zip(heads, tables, strict=True) if table]
     return "\n".join([facts_line(result), what + "\n", *parts])

@@ -14,15 +14,14 @@ from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, Misma
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
-from moa_training.data.packing import PackedBatch
-from moa_training.data.prepare import prepare
-from moa_training.fit.curves import PICTURE, append_point, draw_curves, read_points
-from moa_training.fit.drafter_setup import drafter_config
+from moa_training.data.batches import PackedBatch
+from moa_training.data.text import prepare
 from moa_training.fit.fit import DRAFTER, TrainingRun
-from moa_training.fit.master_weights import MasterWeights
-from moa_training.objective.network import Activations
+from moa_training.fit.optimiser import MasterWeights
+from moa_training.fit.setup import drafter_config
+from moa_training.report import PICTURE, append_point, draw_curves, read_points
 from moa_training.settings import FitSettings, load_fit_settings
-from moa_training.teacher.teacher import Teacher
+from moa_training.teacher.teacher import Activations, Teacher
 
 from tests.support.messages import raises
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
@@ -112,7 +111,7 @@ def test_a_killed_run_continues_as_it_would_have(
     resumed = load_checkpoint(TrainingRun(settings, SilentProgress()).train())
     for name, tensor in straight.tensors.items():
         assert np.array_equal(tensor, resumed.tensors[name]), name
-    assert not list(settings.output.glob("*.int8"))  # needed no longer
+    assert not list(settings.output.glob("activations*"))  # needed no longer
     steps = [point["step"] for point in read_points(settings.output)]
     assert steps == sorted(set(steps))
 

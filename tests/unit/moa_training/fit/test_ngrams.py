@@ -10,7 +10,8 @@ from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow
-from moa_training.fit.ngrams import NgramCounts, NgramOptions, build_ngrams
+from moa_training.fit.ngrams import NgramCounts, build_ngrams
+from moa_training.options import NgramOptions
 
 from tests.support.messages import raises
 

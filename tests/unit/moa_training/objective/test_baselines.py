@@ -9,10 +9,10 @@ from moa_shared.drafter import load_checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.data.prepare import prepare
-from moa_training.fit.curves import read_points
+from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun
-from moa_training.objective.baselines import TrainingBaseline
+from moa_training.objective.baselines import TrainingEagle2
+from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 
 from tests.support.messages import raises
@@ -59,7 +59,7 @@ def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: P
     with raises(
         ConfigError,
         snapshot(
-            "drafter in TMP/fit.toml is {'draft_vocab': 48, 'lsa_mlp': 32, 'kind': 'eagle2', 'reused_layers': 1}: drafter.reused_layers is for moa drafters only, not for eagle2. training/configs has examples."
+            "In TMP/fit.toml: drafter.reused_layers is for moa drafters only, not for eagle2. training/configs has examples."
         ),
     ):
         load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"\nreused_layers = 1'))
@@ -74,7 +74,7 @@ def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFi
     settings = load_fit_settings(other, {"start_from": str(begun.train())})
     with raises(
         ConfigError,
-        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors has eagle2. Set it to the drafter's own."),
+        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors has eagle2. Set it to that drafter's own."),
     ):
         TrainingRun(settings, SilentProgress())
 
@@ -82,7 +82,7 @@ def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFi
 def test_the_projection_starts_near_what_the_layer_was_made_for(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     run = TrainingRun(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     target, state = run._sample(run.config.target_layers - 1, 1000)
-    assert isinstance(run.drafter, TrainingBaseline)
+    assert isinstance(run.drafter, TrainingEagle2)
     near = run.drafter.spec_model_fc(torch.cat((target.embeddings, target.last_hidden.roll(1, 1)), -1))
     kept = target.positions > 0
     assert (near - state)[kept].square().mean() < 0.8 * state[kept].square().mean()

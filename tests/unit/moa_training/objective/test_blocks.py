@@ -1,14 +1,17 @@
-"""Block starts and masks, against what their definition says position by position."""
+"""Block starts and masks, against what their definition says position by position, and what is drawn of them."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_training.objective.blocks import block_starts, build_blocks, own_share, staircase_probability, with_own_choices
+from moa_training.data.batches import PackedBatch, pack
+from moa_training.data.shards import TokenRow
+from moa_training.objective.blocks import Blocks, draw_blocks, own_share, with_own_choices
+from moa_training.settings import BlockSettings
 
 from tests.support.properties import examples
+from tests.support.training_blocks import build_blocks
 
 LENGTH = 24
 
@@ -22,9 +25,8 @@ LENGTH = 24
 def test_masks_are_what_their_definition_says(
     answers: list[list[bool]], lengths: list[int], stairs: list[bool]
 ) -> None:
-    inside = torch.tensor(answers)
     rows = len(answers)
-    blocks = build_blocks(inside, torch.tensor(lengths[:rows]), torch.tensor(stairs[:rows]))
+    blocks = build_blocks(torch.tensor(answers), torch.tensor(lengths[:rows]), torch.tensor(stairs[:rows]))
     for row in range(rows):
         start = 0
         for i in range(LENGTH):
@@ -38,19 +40,50 @@ def test_masks_are_what_their_definition_says(
                 assert bool(blocks.self_visible[row, i, j]) == (j <= i and (own or not stairs[row]))
 
 
-def test_without_a_bound_an_answer_is_one_block() -> None:
-    inside = torch.tensor([[False, False, True, True, True, False, True, True]])
-    assert block_starts(inside, None).tolist() == [[0, 1, 1, 1, 1, 5, 5, 5]]
+def batch() -> PackedBatch:
+    rows = [[TokenRow(list(range(1, 20)), [(6, 19)]), TokenRow(list(range(1, 10)), [(3, 9)])] for _ in range(6)]
+    return pack(rows, 32)
 
 
-def test_a_row_that_begins_inside_an_answer_starts_at_its_first_token() -> None:
-    assert block_starts(torch.ones(1, 5, dtype=torch.bool), None).tolist() == [[0, 0, 0, 0, 0]]
+def draw(seed: int, spent: float = 0.25, **settings: object) -> tuple[Blocks, torch.Tensor]:
+    chosen = BlockSettings(shortest=3, longest=7).model_copy(update=settings)
+    return draw_blocks(batch(), chosen, spent, torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("step", "probability"), [(0, 1.0), (25, 0.5), (49, 0.02), (50, 0.0), (100, 0.0), (1000, 0.0)])
-def test_the_staircase_ends_at_half_time(step: int, probability: float) -> None:
-    assert staircase_probability(step, 100) == pytest.approx(probability)
-    assert staircase_probability(1, 0) == 0.0
+@given(st.integers(0, 500))
+def test_no_block_reaches_into_another_conversation(seed: int) -> None:
+    packed, (blocks, _) = batch(), draw(seed)
+    assert (packed.segment.gather(1, blocks.start) == packed.segment).all()
+    for visible in (blocks.self_visible, blocks.memory_visible):
+        assert not (visible & ~packed.same_segment).any()
+        assert visible.diagonal(dim1=1, dim2=2)[blocks.is_start].all()
+        assert visible.any(-1).all()
+
+
+@given(st.integers(0, 500))
+def test_weights_lie_on_positions_beyond_the_memory_alone(seed: int) -> None:
+    packed, (blocks, weight) = batch(), draw(seed, memory_dropout=0.0)
+    behind = torch.arange(32)[None] - blocks.start
+    assert (weight[behind == 0] == 0).all()
+    counted = (behind > 0) & (packed.segment >= 0)
+    assert torch.allclose(weight[counted], (0.9 ** (behind[counted] - 1).float()))
+    assert int(behind.max()) < 7
+
+
+def test_memory_dropout_leaves_the_start_of_the_conversation_alone() -> None:
+    assert draw(1, memory_dropout=1.0)[0].start[0, :28].tolist() == [0] * 19 + [19] * 9
+    answers_only, weight = draw(1, memory_dropout=1.0, prompts=False)
+    assert answers_only.start[0, :19].tolist() == [0, 1, 2, 3, 4, 5] + [5] * 13
+    assert (weight[:, :6] == 0).all()
+    assert draw(3, bounded=False, prompts=False)[0].start[0, :19].tolist() == [0, 1, 2, 3, 4, 5] + [5] * 13
+
+
+def test_staircase_rows_see_their_own_block_alone_until_half_time() -> None:
+    (stair, _), (plain, _) = draw(2, 0.0), draw(2, 0.5)
+    assert stair.self_visible.sum() < plain.self_visible.sum()
+    row, start = stair.self_visible[0, 10], int(stair.start[0, 10])
+    assert row.nonzero()[:, 0].tolist() == list(range(min(start + 1, 10), 11))
+    assert draw(2, 0.0, staircase=False)[0].self_visible.equal(plain.self_visible)
 
 
 def test_the_drafters_own_choices_replace_half_of_what_it_must_guess() -> None:

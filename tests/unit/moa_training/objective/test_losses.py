@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from moa_training.objective.losses import LossWeights, compute_losses
-from moa_training.objective.network import Activations, Prediction
+from moa_training.objective.losses import (
+    Prediction,
+    feature_losses,
+)
+from moa_training.settings import LossSettings
+from moa_training.teacher.teacher import Activations
 
 BATCH, LENGTH, HIDDEN, VOCAB = 2, 5, 6, 9
 
@@ -18,7 +22,7 @@ def make(*, state: bool) -> tuple[Prediction, Activations, torch.Tensor]:
 
     shape = (BATCH, LENGTH, HIDDEN)
     prediction = Prediction(
-        draw(*shape).requires_grad_(), draw(*shape).requires_grad_() if state else None, draw(*shape), draw(*shape)
+        draw(*shape).requires_grad_(), draw(*shape).requires_grad_() if state else None, draw(*shape)
     )
     empty = torch.empty(0)
     target = Activations(empty, empty, draw(*shape), draw(*shape) if state else None, empty)
@@ -42,8 +46,8 @@ def test_losses_are_weighted_means_over_positions(count_starts: bool) -> None:
     prediction, target, head = make(state=True)
     assert prediction.state is not None
     assert target.state is not None
-    weights = LossWeights(0.3, 0.8, count_starts)
-    losses = compute_losses(prediction, target, head, WEIGHT, weights, IS_START)
+    weights = LossSettings(cross_entropy=0.3, feature=0.8, count_starts=count_starts)
+    losses = feature_losses(prediction, target, head, WEIGHT, weights, IS_START)
     entropy = feature = state = agreed = 0.0
     for row in range(BATCH):
         for i in range(LENGTH):
@@ -69,7 +73,7 @@ def test_losses_are_weighted_means_over_positions(count_starts: bool) -> None:
 
 def test_without_reused_layers_the_feature_has_the_whole_weight() -> None:
     prediction, target, head = make(state=False)
-    losses = compute_losses(prediction, target, head, WEIGHT, LossWeights(0.1, 1.0), IS_START)
+    losses = feature_losses(prediction, target, head, WEIGHT, LossSettings(cross_entropy=0.1), IS_START)
     assert losses.state is None
     assert losses.feature is not None
     assert losses.total.item() == pytest.approx(0.1 * losses.cross_entropy.item() + losses.feature.item(), rel=1e-6)
@@ -77,7 +81,7 @@ def test_without_reused_layers_the_feature_has_the_whole_weight() -> None:
 
 def test_positions_without_weight_get_no_gradient() -> None:
     prediction, target, head = make(state=True)
-    compute_losses(prediction, target, head, WEIGHT, LossWeights(), IS_START).total.backward()
+    feature_losses(prediction, target, head, WEIGHT, LossSettings(), IS_START).total.backward()
     assert prediction.state is not None
     assert prediction.feature.grad is not None
     assert prediction.state.grad is not None
@@ -87,7 +91,7 @@ def test_positions_without_weight_get_no_gradient() -> None:
 
 def test_a_batch_in_which_nothing_counts_is_no_loss() -> None:
     prediction, target, head = make(state=True)
-    losses = compute_losses(prediction, target, head, torch.zeros(BATCH, LENGTH), LossWeights(), IS_START)
+    losses = feature_losses(prediction, target, head, torch.zeros(BATCH, LENGTH), LossSettings(), IS_START)
     losses.total.backward()
     assert losses.total.item() == 0.0
     assert prediction.feature.grad is not None

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, MismatchError
-from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
-from moa_training.teacher.rewrite import RewriteOptions, rewrite
-from moa_training.teacher.same_target import SameTarget
+from moa_training.options import PrepareOptions
+from moa_training.teacher.generation import write_answers
+from moa_training.teacher.rewrite import noise, rewrite
 
 from tests.support.messages import raises
-from tests.support.part_runners import LastFirst
 from tests.support.tiny_training import tiny_files, write_conversations
 
-OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32, part_answers=7)
+OPTIONS = PrepareOptions(rewrite=True, prompt_tokens=14, answer_tokens=10, slots=7)
 
 
 def rows(path: Path, files: ModelFiles) -> list[TokenRow]:
@@ -41,44 +42,50 @@ def test_every_prompt_is_answered_once_though_it_was_killed(
     with pytest.raises(KeyboardInterrupt):
         rewrite(files, [source], output, OPTIONS, SilentProgress())
     assert len(rows(output, files)) == 14
-    assert len(list((tmp_path / "out.jsonl.zst.parts").iterdir())) == 1  # finished, and not in the shard yet
     monkeypatch.setattr(ShardWriter, "flush", real_flush)
     counts = rewrite(files, [source], output, OPTIONS, SilentProgress())
     written = rows(output, files)
     assert len({row.key for row in written}) == len(written) == 40 - counts.bad["with too long a prompt"]
     assert all(len(row.ids) <= 24 for row in written)
     assert {row.temperature for row in written} == {0.0, 0.8}
-    assert not (tmp_path / "out.jsonl.zst.parts").exists()
     assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good == len(written)
     rewrite(files, [source], whole, OPTIONS, SilentProgress())
     assert output.read_bytes() == whole.read_bytes()  # the kill left no trace
 
 
-def test_the_order_of_the_parts_leaves_no_trace(tmp_path: Path, files: ModelFiles) -> None:
-    source, output, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl.zst", "whole.jsonl.zst"))
-    write_conversations(source, 40)
-    rewrite(files, [source], whole, OPTIONS, SilentProgress())
-    rewrite(files, [source], output, OPTIONS, SilentProgress(), runner=LastFirst())
-    assert output.read_bytes() == whole.read_bytes()
-    answers = [row.ids[row.answers[0][0] :] for row in rows(output, files) if row.temperature]
-    assert len({tuple(answer) for answer in answers}) > len(answers) / 2  # the parts have noise of their own
+def test_greedy_answers_are_those_of_one_prompt_at_a_time_and_sampled_ones_have_noise(
+    tmp_path: Path, files: ModelFiles
+) -> None:
+    source, output = write_conversations(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl.zst"
+    rewrite(files, [source], output, OPTIONS, SilentProgress(), torch.float32)
+    plain, sampled = load_target_model(files, torch.float32), list[tuple[int, ...]]()
+    for row in rows(output, files):
+        ((start, stop),) = row.answers
+        ids = list(row.ids[:start])
+        with torch.inference_mode():
+            while len(ids) < start + 10 and not (len(ids) > start and ids[-1] == 4):
+                ids.append(int(plain(torch.tensor([ids])).logits[0, -1].argmax()))
+        if row.temperature:
+            sampled.append(tuple(row.ids[start:stop]))
+        else:
+            assert ids == row.ids
+    assert len(set(sampled)) > len(sampled) / 2  # batches have noise of their own
 
 
-def test_a_worker_with_another_target_is_refused(tmp_path: Path, files: ModelFiles) -> None:
-    other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
-    with raises(
-        MismatchError,
-        snapshot(
-            "TMP/other is another target on this worker (DIGEST, the work was planned for DIGEST). Give every node the same files, or name the target by its hub id."
-        ),
-    ):
-        SameTarget(str(other.folder), files.fingerprint).find(SilentProgress())
+def test_sampled_answers_follow_the_distribution(files: ModelFiles) -> None:
+    model, prompt = load_target_model(files, torch.float32), [7, 8, 9]
+    with torch.inference_mode():
+        expected = (model(torch.tensor([prompt])).logits[0, -1] / 0.7).softmax(-1)
+    choose = noise([TokenRow(prompt, (), temperature=0.7)] * 4000, 3, "cpu")
+    drawn = Counter(answer[0] for answer in write_answers(model, [prompt] * 4000, 1, {4}, choose))
+    total_variation = sum(abs(drawn[token] / 4000 - float(share)) for token, share in enumerate(expected)) / 2
+    assert total_variation < 0.08
 
 
 def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> None:
     source, output = write_conversations(tmp_path / "in.jsonl", 30), tmp_path / "out.jsonl.zst"
     for limit in (7, 7, 11):
-        options = RewriteOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit, dtype=torch.float32)
+        options = PrepareOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit)
         counts = rewrite(files, [source], output, options, SilentProgress())
         assert counts.good == len(rows(output, files)) == limit
 

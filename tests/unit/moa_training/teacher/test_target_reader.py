@@ -16,11 +16,10 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_training.data.packing import pack
+from moa_training.data.batches import pack
 from moa_training.data.shards import TokenRow
-from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader, sampling_for
-from moa_training.teacher.teacher import Teacher
+from moa_training.teacher.teacher import load_teacher
 
 from tests.support.tiny_training import WORDS, save_tiny_target
 from tests.support.torch_models import torch_model
@@ -81,7 +80,7 @@ def test_the_states_that_a_drafter_names_stand_side_by_side(level: str, files: M
 def test_answers_are_chosen_as_a_server_chooses_and_end_where_they_end(
     reader: TargetReader, sampling: Sampling
 ) -> None:
-    answers = reader.answers(PROMPTS, 12, {7}, SilentProgress(), sampling)
+    answers = reader.write(PROMPTS, 12, {7}, sampling)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert len(answer) == 12 or answer[-1] == 7
         assert 7 not in answer[:-1]
@@ -103,8 +102,8 @@ def test_int8_is_close_to_float32(files: ModelFiles) -> None:
 def test_the_kernels_teach_nearly_what_torch_does(files: ModelFiles) -> None:
     rows = [TokenRow([5, 6, 7, 8, 9, 10], [(2, 6)]), TokenRow([11, 12, 13], [(1, 3)])]
     batch, cpu = pack([rows, rows[:1]], 12), torch.device("cpu")
-    expected = Teacher.load(files, 1, torch.float32, cpu).run_packed(batch)
-    got = KernelTeacher.load_int8(files, 1, torch.float32, cpu, SilentProgress()).run_packed(batch)
+    expected = load_teacher(files, 1, torch.float32, cpu).run_packed(batch)
+    got = load_teacher(files, 1, torch.float32, cpu, kernels=SilentProgress()).run_packed(batch)
     inside = batch.segment >= 0
     assert got.state is not None
     assert expected.state is not None

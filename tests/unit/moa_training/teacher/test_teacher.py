@@ -2,19 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from moa_shared.models import ModelFiles, load_target_model
-from moa_training.data.packing import pack
+from moa_training.data.batches import pack
 from moa_training.data.shards import TokenRow
-from moa_training.objective.blocks import Blocks, build_blocks
-from moa_training.teacher.teacher import Teacher
+from moa_training.teacher.teacher import Teacher, load_teacher
 
 ROWS = [TokenRow([5, 6, 7, 8, 9, 10], [(2, 6)]), TokenRow([11, 12, 13], [(1, 3)])]
 
 
 def test_packed_conversations_do_not_see_each_other(files: ModelFiles) -> None:
-    teacher = Teacher.load(files, 1, torch.float32, torch.device("cpu"))
+    teacher = load_teacher(files, 1, torch.float32, torch.device("cpu"))
     packed = teacher.run_packed(pack([ROWS], 12))
     place = 0
     for row in ROWS:
@@ -55,36 +53,3 @@ def test_hidden_states_are_recorded_in_the_order_asked_for(files: ModelFiles) ->
     torch.testing.assert_close(embeddings, out.hidden_states[0])
     torch.testing.assert_close(model.model.norm(last), out.hidden_states[4])  # transformers' last one is normed
     assert run.kv.shape == (1, 6, 0, 32)
-
-
-def blocks_of(length: int, every: int) -> Blocks:
-    """One conversation in blocks of `every` tokens, after four tokens of prompt."""
-    inside = (torch.arange(length) >= 4)[None]
-    return build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
-
-
-@pytest.mark.parametrize("reused_layers", [0, 1, 3])
-def test_other_tokens_behind_block_starts_are_read_after_the_text_before_them(
-    files: ModelFiles, reused_layers: int
-) -> None:
-    length, every = 24, 6
-    ids = torch.randint(5, 90, (1, length), generator=torch.Generator().manual_seed(1))
-    teacher = Teacher.load(files, reused_layers, torch.float32, torch.device("cpu"))
-    text = teacher.run(ids, torch.arange(length)[None], None)
-    blocks = blocks_of(length, every)
-    same = teacher.run_behind(text, ids, blocks)
-    torch.testing.assert_close(same.last_hidden, text.last_hidden)
-    torch.testing.assert_close(same.state, text.state)
-    other = torch.where(blocks.is_start, ids, (ids + 3) % 90)
-    got = teacher.run_behind(text, other, blocks)
-    for start in range(6, length, every):
-        mixed = torch.cat((ids[:, : start + 1], other[:, start + 1 : start + every]), 1)
-        expected = teacher.run(mixed, torch.arange(mixed.shape[1])[None], None)
-        inside = slice(start, mixed.shape[1])
-        torch.testing.assert_close(got.last_hidden[:, inside], expected.last_hidden[:, inside])
-        if reused_layers:
-            assert got.state is not None
-            assert expected.state is not None
-            torch.testing.assert_close(got.state[:, inside], expected.state[:, inside])
-    assert got.guessed is not None
-    torch.testing.assert_close(got.guessed, teacher.embeddings[other])

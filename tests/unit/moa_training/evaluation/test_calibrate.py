@@ -1,0 +1,82 @@
+"""What it is worth to stop writing where a drafter is not sure."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
+from moa_training.evaluation.calibrate import fit_confidence, format_gates, gated
+from moa_training.evaluation.standalone import shown_tokens
+from moa_training.evaluation.subjects import StandaloneRun
+
+SURE, UNSURE = math.log(0.975), math.log(0.325)
+
+
+def token(log_chance: float, origin: TokenOrigin = TokenOrigin.DRAFTER) -> WrittenToken:
+    return WrittenToken(7, log_chance, origin)
+
+
+def run(
+    *log_chances: float, right: int, judged: int | None = None, origin: TokenOrigin = TokenOrigin.DRAFTER
+) -> StandaloneRun:
+    written = tuple(token(each, origin) for each in log_chances)
+    return StandaloneRun(written, right, len(written) if judged is None else judged)
+
+
+def test_only_tokens_after_right_ones_count() -> None:
+    """What comes after the first wrong token says nothing about text that is right so far."""
+    runs = [run(SURE, SURE, SURE, SURE, right=1)] * 1000
+    confidence = fit_confidence(runs)
+    assert confidence.chance(token(SURE)) == pytest.approx(0.5, abs=0.02)
+    assert confidence.chance(token(SURE, TokenOrigin.COPY)) == pytest.approx(
+        0.975
+    )  # never seen: the chance that was stated
+
+
+def test_where_a_token_comes_from_makes_a_difference() -> None:
+    runs = [run(SURE, right=1), run(SURE, right=0, origin=TokenOrigin.COPY)] * 1000
+    confidence = fit_confidence(runs)
+    assert confidence.chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
+    assert confidence.chance(token(SURE, TokenOrigin.COPY)) < 0.1
+
+
+def test_what_the_answer_does_not_reach_is_neither_right_nor_wrong() -> None:
+    cut_off = run(SURE, SURE, SURE, right=2, judged=2)
+    assert fit_confidence([cut_off] * 1000).chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
+    assert shown_tokens(cut_off, None, 0.0) == 2
+    assert shown_tokens(cut_off, None, 0.96) == 1
+
+
+def test_text_goes_on_while_all_of_it_is_likely() -> None:
+    trusted = fit_confidence([])
+    runs = [run(SURE, SURE, UNSURE, SURE, right=2), run(UNSURE, SURE, right=0), run(SURE, SURE, SURE, SURE, right=4)]
+    half = gated(runs, trusted, 0.5)
+    assert (half.shown, half.median_shown, half.kept, half.useful) == (2.0, 2, 1.0, 2.0)
+    free = gated(runs, trusted, 0.0)
+    assert (free.median_shown, free.useful) == (4, 2.0)
+    assert free.shown == pytest.approx(10 / 3)
+    assert free.kept == 0.6
+    nothing = gated(runs, trusted, 1.0)
+    assert (nothing.shown, nothing.kept) == (0.0, 1.0)
+    assert len(format_gates([half, free]).splitlines()) == 3
+
+
+def test_a_calibrated_drafter_keeps_what_its_chances_promise() -> None:
+    chance = random.Random(0)
+
+    def written() -> StandaloneRun:
+        """Each token is right with half of the chance that the drafter states."""
+        stated = [chance.choice([0.975, 0.675, 0.325]) for _ in range(12)]
+        right = next((place for place, each in enumerate(stated) if chance.random() > each / 2), 12)
+        return run(*map(math.log, stated), right=right)
+
+    confidence = fit_confidence(written() for _ in range(20_000))
+    assert confidence.chance(token(SURE)) == pytest.approx(0.975 / 2, abs=0.03)
+    runs = [written() for _ in range(20_000)]
+    sure, bold = gated(runs, confidence, 0.4), gated(runs, confidence, 0.1)
+    assert sure.kept == pytest.approx(0.975 / 2, abs=0.03)
+    assert bold.shown > sure.shown
+    assert bold.kept < sure.kept
+    assert bold.useful > sure.useful

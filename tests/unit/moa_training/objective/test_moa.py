@@ -1,0 +1,260 @@
+"""The training form predicts, at every position, what the drafter standing at the block's start drafts there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftState
+from moa_shared.errors import InternalError
+from moa_shared.models import ModelFiles
+from moa_training.fit.setup import drafter_config, starting_tensors
+from moa_training.objective.blocks import Blocks, with_own_choices
+from moa_training.objective.moa import MemoryObjective, TrainingDrafter, read_behind
+from moa_training.objective.objective import Lesson
+from moa_training.settings import FitSettings
+from moa_training.teacher.teacher import Activations, load_teacher
+
+from tests.support.decoders import decoder_of, encoder_of
+from tests.support.messages import raises
+from tests.support.properties import examples
+from tests.support.torch_models import torch_model
+from tests.support.training_blocks import build_blocks
+
+LENGTH, VOCAB = 18, 30
+CONFIG = DrafterConfig(
+    vocab_size=VOCAB, hidden_size=18, target_layers=4, target_heads=6, target_kv_heads=3, target_head_dim=4,
+    sa_kv_heads=2, sa_mlp=24, ca_kv_heads=1, ca_mlp=20, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=12,
+)  # fmt: skip
+
+
+MODEL: Any = torch_model(
+    seed=0, vocab_size=VOCAB, hidden_size=18, intermediate_size=28, num_hidden_layers=4, num_attention_heads=6,
+    num_key_value_heads=3, head_dim=4, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    bos_token_id=None, eos_token_id=None,
+).requires_grad_(False)  # fmt: skip
+EMBEDDINGS = MODEL.get_input_embeddings().weight.detach()
+
+
+def activations(tokens: torch.Tensor, reused_layers: int) -> Activations:
+    """What the target computes for [rows, length] tokens."""
+    output = MODEL(tokens, output_hidden_states=True, use_cache=True)
+    layers = output.past_key_values.layers
+    kv = torch.stack([torch.stack((layer.keys, layer.values), 3) for layer in layers])
+    kv = kv.permute(1, 3, 0, 2, 4, 5).flatten(3)  # [rows, length, layers, KV width]
+    state = output.hidden_states[4 - reused_layers] if reused_layers else None
+    positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+    return Activations(EMBEDDINGS[tokens], kv, output.hidden_states[-1], state, positions)
+
+
+def make_checkpoint(reused_layers: int, *, ca: bool = True) -> Checkpoint:
+    config = dataclasses.replace(CONFIG, reused_layers=reused_layers, output_norm=reused_layers == 0, lsa=ca, ca=ca)
+    tensors = fresh_tensors(config, seed=6)
+    generator = np.random.default_rng(1)
+    for name in tensors:
+        if "norm" in name or name.endswith("bias"):
+            tensors[name] += np.float32(0.3) * generator.standard_normal(tensors[name].shape, np.float32)
+    return Checkpoint(config, tensors, "")
+
+
+def make_drafter(reused_layers: int, *, inject: bool = False, ca: bool = True) -> TrainingDrafter:
+    checkpoint = make_checkpoint(reused_layers, ca=ca)
+    reused = list(MODEL.model.layers[4 - reused_layers :])
+    drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm, inject_true_state=inject)
+    drafter.load_state_dict(checkpoint.torch_tensors())
+    return drafter
+
+
+def draft_at(
+    tokens: list[int], start: int, reused_layers: int, target: Activations, *, ca: bool = True
+) -> torch.Tensor:
+    """Logits of the newest token at start + 1 and of each token after it, with memory up to `start`."""
+    checkpoint = make_checkpoint(reused_layers, ca=ca)
+    arrays = {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()}
+    arrays |= {"model.embed_tokens.weight": EMBEDDINGS.numpy(), "lm_head.weight": EMBEDDINGS.numpy()}
+    decoder = decoder_of(checkpoint, ArrayWeights(arrays), "float32")
+    state = DraftState(decoder)
+    state.extend(tokens[: start + 2])
+    if ca:
+        state.append_memory(0, encoder_of(checkpoint, torch.float32).encode(target.kv[0, : start + 1]).numpy())
+    if target.state is not None:
+        state.append_reused_state(0, target.state[0, : start + 1].numpy())
+    rows = [state.begin()]
+    for step, token in enumerate(tokens[start + 2 :]):
+        rows.append(state.expand([token], [step - 1]))
+    return torch.from_numpy(np.concatenate(rows))
+
+
+@pytest.mark.parametrize(("reused_layers", "ca"), [(0, True), (1, True), (3, True), (0, False), (1, False)])
+@settings(max_examples=examples(8))
+@given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 99))
+def test_every_position_is_what_drafting_gives(
+    reused_layers: int, ca: bool, every: int, prompt: int, seed: int
+) -> None:
+    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
+    target = activations(tokens, reused_layers)
+    inside = torch.arange(LENGTH)[None] >= prompt
+    blocks = build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
+    with torch.no_grad():
+        logits = make_drafter(reused_layers, ca=ca)(target, blocks).feature[0] @ EMBEDDINGS.t()
+    starts = blocks.start[0].tolist()
+    compared = 0
+    for start in sorted(set(starts)):
+        stop = LENGTH - starts[::-1].index(start)  # the block's end
+        if stop > start + 1:
+            drafted = draft_at(tokens[0, :stop].tolist(), start, reused_layers, target, ca=ca)
+            torch.testing.assert_close(logits[start + 1 : stop], drafted, rtol=0, atol=1e-4)
+            compared += stop - start - 1
+    assert compared > 0
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_guesses_are_drafted_on_as_the_drafter_does_alone(reused_layers: int) -> None:
+    """Other tokens behind the newest known one of each block: later blocks do not see them."""
+    generator = torch.Generator().manual_seed(2)
+    tokens, others = (torch.randint(VOCAB, (1, LENGTH), generator=generator) for _ in range(2))
+    target = activations(tokens, reused_layers)
+    blocks = build_blocks(torch.arange(LENGTH)[None] >= 2, torch.tensor([6]), torch.tensor([False]))
+    guessed = with_own_choices(tokens, others, blocks, generator)
+    assert not guessed.equal(tokens)
+    read = dataclasses.replace(target, guessed=EMBEDDINGS[guessed])
+    with torch.no_grad():
+        logits = make_drafter(reused_layers)(read, blocks).feature[0] @ EMBEDDINGS.t()
+    for start in (6, 12):
+        text = [*tokens[0, : start + 1].tolist(), *guessed[0, start + 1 : start + 6].tolist()]
+        drafted = draft_at(text, start, reused_layers, target)
+        torch.testing.assert_close(logits[start + 1 : start + 6], drafted, rtol=0, atol=1e-4)
+
+
+def test_injecting_true_states_differs_after_a_second_block_start() -> None:
+    """The authors' reused layers see predictions of earlier blocks; at inference they see the target's own state."""
+    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
+    target = activations(tokens, 2)
+    inside = torch.arange(LENGTH)[None] >= 6
+    blocks = build_blocks(inside, torch.tensor([6]), torch.tensor([False]))
+    with torch.no_grad():
+        exact, theirs = (make_drafter(2, inject=inject)(target, blocks).feature[0] for inject in (False, True))
+    torch.testing.assert_close(exact[7:12], theirs[7:12], rtol=0, atol=1e-5)  # 6 and 12 start blocks
+    assert not torch.allclose(exact[13:], theirs[13:], atol=1e-2)
+    torch.testing.assert_close(theirs[:6], target.last_hidden[0, :6], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("reused_layers", "ca"), [(0, True), (2, True), (2, False)])
+def test_what_is_trained_is_the_checkpoint_and_nothing_else(reused_layers: int, ca: bool) -> None:
+    drafter = make_drafter(reused_layers, ca=ca)
+    assert set(drafter.state_dict()) == set(make_checkpoint(reused_layers, ca=ca).tensors)
+    target = activations(torch.randint(VOCAB, (2, LENGTH)), reused_layers)
+    inside = torch.ones(2, LENGTH, dtype=torch.bool)
+    blocks = build_blocks(inside, torch.tensor([5, 7]), torch.tensor([True, False]))
+    drafter(target, blocks).feature.square().sum().backward()
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in drafter.parameters())
+    assert all(weight.grad is None for weight in MODEL.parameters())
+
+
+def test_a_packed_row_is_two_rows() -> None:
+    """Masks decide what belongs together: two conversations in one row are as each alone."""
+    drafter = make_drafter(1)
+    first, second = torch.randint(VOCAB, (1, 7)), torch.randint(VOCAB, (1, 11))
+    alone = [activations(tokens, 1) for tokens in (first, second)]
+    parts = [build_blocks(torch.arange(a.positions.shape[1])[None] > 0, torch.tensor([4]), torch.tensor([False]))
+             for a in alone]  # fmt: skip
+    assert alone[0].state is not None
+    assert alone[1].state is not None
+    packed = Activations(
+        torch.cat([a.embeddings for a in alone], 1),
+        torch.cat([a.kv for a in alone], 1),
+        torch.cat([a.last_hidden for a in alone], 1),
+        torch.cat((alone[0].state, alone[1].state), 1),
+        torch.cat([a.positions for a in alone], 1),
+    )
+    blocks = Blocks(
+        torch.cat((parts[0].start, parts[1].start + 7), 1),
+        torch.block_diag(*(p.self_visible[0].int() for p in parts)).bool()[None],
+        torch.block_diag(*(p.memory_visible[0].int() for p in parts)).bool()[None],
+    )
+    with torch.no_grad():
+        together = drafter(packed, blocks).feature[0]
+        apart = [drafter(a, p).feature[0] for a, p in zip(alone, parts, strict=True)]
+    torch.testing.assert_close(together, torch.cat(apart), rtol=0, atol=1e-5)
+
+
+def test_training_reused_layers_without_the_state_that_enters_them_is_refused() -> None:
+    target = dataclasses.replace(activations(torch.randint(VOCAB, (1, 6)), 1), state=None)
+    blocks = build_blocks(torch.ones(1, 6, dtype=torch.bool), torch.tensor([3]), torch.tensor([False]))
+    with raises(
+        InternalError,
+        snapshot(
+            "A drafter that reuses layers was trained without the state that enters them. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        make_drafter(1, inject=True)(target, blocks)
+
+
+def test_a_share_of_the_tokens_carries_gradients_and_all_have_their_rows() -> None:
+    drafter, target = make_drafter(0), activations(torch.randint(VOCAB, (2, 7)), 0)
+    whole = drafter.memory(target.kv)
+    whole.square().sum().backward()
+    weight = drafter.layer_self_attention.mlp.up_proj.weight
+    assert weight.grad is not None
+    full, weight.grad = weight.grad, None
+    drafter.gradient_share = 0.25
+    rows = drafter.memory(target.kv)
+    torch.testing.assert_close(rows, whole, rtol=1e-5, atol=1e-5)
+    rows.square().sum().backward()
+    assert isinstance(weight.grad, torch.Tensor)
+    assert 0 < float(weight.grad.norm()) < float(full.norm())
+    drafter.eval()
+    assert drafter.memory(target.kv).shape == rows.shape
+
+
+def test_fresh_memory_comes_nearer_to_the_state(files: ModelFiles) -> None:
+    drafter = {"reused_layers": 1, "draft_vocab": 0, "lsa_mlp": 16}
+    settings = FitSettings.model_validate({"shards": ["a"], "output": "o", "budget": {"tokens": 1}, "drafter": drafter})
+    config = drafter_config(settings, files)
+    teacher = load_teacher(files, 1, torch.float32, torch.device("cpu"))
+    objective = MemoryObjective(Lesson(settings, config, teacher))
+    network = objective.network()
+    network.load_state_dict(starting_tensors(config, teacher, None, 0, warm=True))
+    run = teacher.run(torch.randint(0, 96, (8, 60)), torch.arange(60)[None].expand(8, -1), None)
+    state = run.state
+    assert state is not None
+    before = float((network.memory(run.kv) - state).square().mean().detach())
+    objective.fit_inputs(network, lambda layer, tokens: (run, state))
+    after = float((network.memory(run.kv) - state).square().mean().detach())
+    assert after < 0.8 * float(state.var())
+    assert after < before
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_other_tokens_behind_block_starts_are_read_after_the_text_before_them(
+    files: ModelFiles, reused_layers: int
+) -> None:
+    length, every = 24, 6
+    ids = torch.randint(5, 90, (1, length), generator=torch.Generator().manual_seed(1))
+    teacher = load_teacher(files, reused_layers, torch.float32, torch.device("cpu"))
+    text = teacher.run(ids, torch.arange(length)[None], None)
+    inside_answer = (torch.arange(length) >= 4)[None]
+    blocks = build_blocks(inside_answer, torch.tensor([every]), torch.tensor([False]))
+    same = read_behind(teacher, text, ids, blocks)
+    torch.testing.assert_close(same.last_hidden, text.last_hidden)
+    torch.testing.assert_close(same.state, text.state)
+    other = torch.where(blocks.is_start, ids, (ids + 3) % 90)
+    got = read_behind(teacher, text, other, blocks)
+    for start in range(6, length, every):
+        mixed = torch.cat((ids[:, : start + 1], other[:, start + 1 : start + every]), 1)
+        expected = teacher.run(mixed, torch.arange(mixed.shape[1])[None], None)
+        inside = slice(start, mixed.shape[1])
+        torch.testing.assert_close(got.last_hidden[:, inside], expected.last_hidden[:, inside])
+        if reused_layers:
+            assert got.state is not None
+            assert expected.state is not None
+            torch.testing.assert_close(got.state[:, inside], expected.state[:, inside])
+    assert got.guessed is not None
+    torch.testing.assert_close(got.guessed, teacher.embeddings[other])

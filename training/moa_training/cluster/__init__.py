@@ -1,1 +1,0 @@
-"""Work in parts: planned, kept when finished, and done in this process or by the workers of a Ray cluster."""

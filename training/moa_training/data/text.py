@@ -1,0 +1,195 @@
+"""From conversations to token shards: JSON lines of `messages`, or of tokens that the target wrote.
+
+Two forms of a row: {"messages": [{"role", "content"}, ...]} and {"prompt_ids": [...], "answer_ids": [...],
+"temperature": t}; bad rows are counted by their reason, not fatal. A row's answers are what its assistant turns hold,
+found as the difference between the chat template with and without them, so that any template serves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import DataError, NotFoundError
+from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.programs.progress import Progress
+
+from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines
+
+HUB_PREFIX = "hub:"
+_PATTERNS = ("*.jsonl", "*.jsonl.zst")
+_ROLES = ("system", "user", "assistant")
+_FLUSH_ROWS = 512  # about 100 kB of compressed text a frame
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConversation:
+    """A conversation in words.
+
+    Args:
+        messages: alternating user and assistant, perhaps after a system prompt.
+        key: identifies it within its file.
+    """
+
+    messages: tuple[dict[str, str], ...]
+    source: str
+    key: str
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """What became of the rows read: how many were good, and how many bad, by reason."""
+
+    good: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        total = sum(self.bad.values())
+        if not total:
+            return f"{self.good:,} rows, none malformed"
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.bad.most_common())
+        return f"{self.good:,} rows; {total:,} left out: {reasons}"
+
+
+def find_sources(names: Iterable[str], progress: Progress) -> list[Path]:
+    """Files of JSON lines; "hub:owner/name" means all of that data set.
+
+    Raises:
+        NotFoundError: a file that is not there.
+        DataError: a data set that cannot be fetched or holds no JSON lines.
+    """
+    found: list[Path] = []
+    for name in names:
+        if name.startswith(HUB_PREFIX):
+            found += _fetch(name.removeprefix(HUB_PREFIX), progress)
+        elif Path(name).is_file():
+            found.append(Path(name))
+        else:
+            raise NotFoundError(
+                f"There is no file {name}.", hint="Name files of JSON lines, or hub:owner/name for a hub data set."
+            )
+    return found
+
+
+def _fetch(repository: str, progress: Progress) -> list[Path]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    progress.note(f"Fetching the data set {repository} ...")
+    try:
+        folder = Path(snapshot_download(repository, repo_type="dataset", allow_patterns=list(_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"The data set {repository} cannot be fetched ({reason}).", hint="Check name and network."
+        ) from None
+    files = sorted(path for pattern in _PATTERNS for path in folder.rglob(pattern))
+    if not files:
+        raise DataError(f"The data set {repository} holds no JSON lines.", hint="Convert it to JSON lines of messages.")
+    return files
+
+
+def read_conversations(
+    sources: Iterable[Path], counts: RowCounts, vocab_size: int
+) -> Iterator[TrainingConversation | TokenRow]:
+    """Good rows of files, in order; the others are counted in `counts` by their reason."""
+    for path in sources:
+        for number, line in enumerate(read_lines(path)):
+            row = _parse(line, f"{path.name}:{number}", vocab_size)
+            if isinstance(row, str):
+                counts.bad[row] += 1
+            else:
+                counts.good += 1
+                yield row
+
+
+def _parse(line: str, key: str, vocab_size: int) -> TrainingConversation | TokenRow | str:
+    """A row, or the reason why it is not valid."""
+    if not line.strip():
+        return "empty"
+    try:
+        content: Any = json.loads(line)
+    except ValueError:
+        return "not JSON"
+    if not isinstance(content, dict):
+        return "not an object"
+    source = str(content.get("source", ""))
+    if "prompt_ids" in content:
+        return _parse_tokens(content, source, key, vocab_size)
+    messages = content.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return "without messages"
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            return "with an unknown role"
+        if not isinstance(message.get("content"), str):
+            return "with a message that is not text"
+    if not any(message["role"] == "user" and message["content"].strip() for message in messages):
+        return "without a user's message"
+    kept = tuple({"role": message["role"], "content": message["content"]} for message in messages)
+    return TrainingConversation(kept, source, key)
+
+
+def _parse_tokens(content: dict[str, Any], source: str, key: str, vocab_size: int) -> TokenRow | str:
+    prompt, answer = (content.get(name) for name in ("prompt_ids", "answer_ids"))
+    for ids in (prompt, answer):
+        if not isinstance(ids, list) or not ids or not all(isinstance(t, int) and 0 <= t < vocab_size for t in ids):
+            return "with tokens outside the vocabulary"
+    temperature = content.get("temperature")
+    if temperature is not None and not isinstance(temperature, int | float):
+        return "with a temperature that is not a number"
+    ids = [*prompt, *answer]  # type: ignore[misc]
+    return TokenRow(ids, [(len(prompt), len(ids))], source, temperature, str(content.get("key", key)))  # type: ignore[arg-type]
+
+
+def prepare(files: ModelFiles, sources: Iterable[Path], output: Path, max_tokens: int, progress: Progress) -> RowCounts:
+    """Writes the rows of `sources` into the shard `output`, replacing it, each cut after `max_tokens`; what was read
+    and left out.
+    """
+    counts = RowCounts()
+    output.unlink(missing_ok=True)
+    writer = ShardWriter(output, ShardHeader(files.tokenizer_hash, files.fingerprint))
+    tokenizer: Tokenizer | None = None
+    written = 0
+    with progress.task(f"preparing {output.name}") as bar:
+        for row in read_conversations(sources, counts, int(files.config["vocab_size"])):
+            if isinstance(row, TrainingConversation):
+                tokenizer = tokenizer or load_tokenizer(files)
+                row = _tokenize(tokenizer, row)
+            cut = [(start, min(stop, max_tokens)) for start, stop in row.answers if start < max_tokens]
+            if not cut:
+                counts.good -= 1
+                counts.bad["without an answer that fits"] += 1
+                continue
+            writer.add(TokenRow(list(row.ids)[:max_tokens], cut, row.source, row.temperature, row.key))
+            bar.advance(1)
+            written += 1
+            if written % _FLUSH_ROWS == 0:
+                writer.flush()
+        writer.flush()
+    return counts
+
+
+def _tokenize(tokenizer: Tokenizer, conversation: TrainingConversation) -> TokenRow:
+    """Tokens of a conversation by the target's chat template, and where its answers lie."""
+    messages = conversation.messages
+    answers: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant" or index == 0:
+            continue
+        before = template_ids(tokenizer, messages[:index], generate=True)
+        after = template_ids(tokenizer, messages[: index + 1], generate=False)
+        if len(after) > len(before) and after[: len(before)] == before:
+            answers.append((len(before), len(after)))
+    ids = template_ids(tokenizer, messages, generate=False)
+    return TokenRow(ids, answers, conversation.source, None, conversation.key)
+
+
+def template_ids(tokenizer: Tokenizer, messages: Sequence[dict[str, str]], *, generate: bool) -> list[int]:
+    """The chat template's tokens, followed by the opening of an answer if `generate`."""
+    return tokenizer.encode(tokenizer.apply_chat_template(list(messages), add_generation_prompt=generate))

@@ -1,1 +1,0 @@
-"""What is measured of each question, wherever it is, and put together afterwards."""
