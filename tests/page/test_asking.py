@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import AnswerOutcome, LinkState
-from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import expect
 
@@ -127,24 +126,6 @@ def test_stop_by_button_and_by_key(serve: Serve, open_page: Open) -> None:
     expect(reader.field).to_be_focused()
 
 
-def test_another_seed_for_the_same_question(serve: Serve, open_page: Open) -> None:
-    served = serve(echo)
-    reader = open_page(served)
-    reader.ask("Why?")
-    reader.expect_end()
-    reader.button("Answer again with another seed").click()
-    reader.expect_end(1)
-    first, second = served.call(lambda: served.backend.open_conversations["c001"].asked)
-    assert first == second == ("Why?", AnswerOptions(max_tokens=2048))  # a seed of its own, and the model's sampling
-    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed 2")
-    expect(reader.page.locator(".version")).to_have_text("2 / 2")
-    reader.button("Options of answers").click()
-    reader.page.get_by_label("Temperature").fill("0")
-    reader.button("Save").click()
-    reader.button("Answer again with another seed").click()
-    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed 3")
-
-
 def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(serve: Serve, open_page: Open) -> None:
     reader = open_page(serve(echo))
     for number, question in enumerate(["First?", "Second?", "Third?"], 1):
@@ -175,18 +156,6 @@ def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(ser
         reader.page.reload()
 
 
-def test_a_question_that_was_not_taken_goes_back_into_the_field(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        stage.fail(OverloadedError("The server has 8 sessions, which is all it takes."), taken_back=True)
-
-    reader = open_page(serve(script))
-    reader.ask("Is there room?")
-    expect(reader.standing).to_have_text(
-        "The server has 8 sessions, which is all it takes. Try again in a few seconds."
-    )
-    expect(reader.field).to_have_value("Is there room?")
-
-
 def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Open) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.link(LinkState.OFFLINE)
@@ -204,33 +173,6 @@ def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Op
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
     assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["alone", "stop"]
-
-
-def test_a_question_that_waits_can_be_answered_by_the_device(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        conversation = stage.conversation
-        stage.link(LinkState.OFFLINE)
-        if "alone" not in conversation.requests:
-            stage.hold(unread=True)
-            stage.end(Finish.UNFINISHED, verified=False)
-            return
-        await stage.write("Nonsense")
-        await stage.gate("end")
-        stage.end(Finish.END_OF_TEXT, verified=False)
-
-    served = serve(script)
-    reader = open_page(served)
-    reader.page.get_by_role("switch", name="Offline").click()
-    reader.ask("Anybody?")
-    expect(reader.notice).to_have_text("You are offline: questions wait for the server.")
-    reader.button("Write anyway").click()
-    expect(reader.answer).to_have_text("Nonsense")
-    expect(reader.notice).to_have_text(
-        "You are offline: the small model on this device writes, much worse than SmolLM2-135M-Instruct."
-    )
-    served.open_gate("end")
-    reader.expect_end()
-    expect(reader.button("Write anyway")).to_be_hidden()
 
 
 def test_why_an_answer_ends_is_said(serve: Serve, open_page: Open) -> None:
@@ -264,46 +206,6 @@ def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -
     reader.expect_end()
     expect(reader.button("Continue")).to_be_hidden()
     assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["continue 2048"]
-
-
-def test_only_the_newest_answer_goes_on(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        await stage.commit("One two")
-        stage.end(Finish.MAX_TOKENS)
-
-    reader = open_page(serve(script))
-    reader.ask("Count.")
-    expect(reader.button("Continue")).to_have_count(1)
-    reader.ask("Once more.")
-    reader.expect_end(2)
-    expect(reader.page.locator('[data-do="continue"]:visible')).to_have_count(1)
-
-
-def test_questions_wait_for_their_turn(serve: Serve, open_page: Open) -> None:
-    served = serve({"slow": two_parts, "": echo})
-    reader = open_page(served)
-    reader.ask("slow")
-    reader.ask("quick")
-    expect(reader.page.locator(".waiting-question")).to_have_text(["quick"])
-    served.open_gate("second")
-    expect(reader.answer).to_have_text("You asked: quick")
-    expect(reader.page.locator(".waiting-question")).to_have_count(0)
-
-
-def test_options_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
-    served = serve(echo)
-    reader = open_page(served)
-    reader.button("Options of answers").click()
-    reader.page.get_by_label("Temperature").fill("0.8")
-    reader.page.get_by_label("Seed").fill("7")
-    reader.page.get_by_label("System prompt").fill("You are terse.")
-    reader.button("Save").click()
-    expect(reader.page.locator("#options-said")).to_have_text("temperature 0.8, seed 7")
-    reader.ask("Why?")
-    reader.expect_end()
-    conversation = served.call(lambda: served.backend.open_conversations["c001"])
-    assert (conversation.asked[0][1].temperature, conversation.asked[0][1].seed) == (0.8, 7)
-    assert conversation.facts.system == "You are terse."
 
 
 def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
@@ -342,31 +244,3 @@ def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open
         logit_bias=((7, 1.5), (42, -5.0)),
         loop_guard=False,
     )
-
-
-def test_of_an_older_page_only_what_was_set_counts(serve: Serve, open_page: Open) -> None:
-    served = serve(echo)
-    reader = open_page(served)
-    kept = '{"temperature": 0, "top_k": 0, "top_p": 0.9, "seed": 7, "max_tokens": 512}'
-    reader.page.evaluate("kept => localStorage.setItem('moa.options', kept)", kept)
-    reader.page.reload()
-    expect(reader.page.locator("#options-said")).to_have_text("top p 0.9, seed 7")
-    reader.expect_connection("open")
-    reader.ask("Why?")
-    reader.expect_end()
-    [(_, options)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
-    assert options == AnswerOptions(top_p=0.9, seed=7, max_tokens=2048)
-
-
-def test_another_system_prompt_begins_another_conversation(serve: Serve, open_page: Open) -> None:
-    served = serve(echo)
-    reader = open_page(served)
-    reader.ask("Why?")
-    reader.expect_end()
-    reader.button("Options of answers").click()
-    expect(reader.page.get_by_text("Another system prompt begins a new conversation.")).to_be_visible()
-    reader.page.get_by_label("System prompt").fill("You are terse.")
-    reader.button("Save").click()
-    expect(reader.turns).to_have_count(0)
-    reader.expect_connection("open")
-    assert served.call(lambda: served.backend.open_conversations["c002"].facts.system) == "You are terse."

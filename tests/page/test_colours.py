@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from moa_client.conversation.text_runs import Provenance
-from moa_shared.sampling.chances import WantedChances
 from playwright.sync_api import Locator, expect
 
 from tests.page.conftest import Open, Serve
@@ -55,26 +54,3 @@ def test_an_answer_is_painted_by_its_writers(serve: Serve, open_page: Open) -> N
         assert reader.violations() == []
     reader.page.get_by_role("radio", name="None").check(force=True)
     expect(reader.answer.locator("[data-paint]")).to_have_count(0)
-
-
-def test_chances_are_asked_for_while_they_are_shown(serve: Serve, open_page: Open) -> None:
-    served = serve(mixed)
-    reader = open_page(served)
-    reader.page.get_by_role("radio", name="Chance").check(force=True)
-    reader.ask("Which wine?")
-    expect(painted(reader, "p0")).to_have_text(["wi", "print"])
-    expect(painted(reader, "p1")).to_have_text(["ne", " &", "ite", " wine"])
-    expect(painted(reader, "p2")).to_have_text(["Red 😀 ", "(1)"])
-    expect(painted(reader, "p3")).to_have_text([" ", "wh"])
-    expect(painted(reader, "p1").first).to_have_attribute("title", "p = 0.83, this device’s draft")
-    expect(reader.page.get_by_text("How likely the model found each token")).to_be_visible()
-    assert reader.violations() == []
-    served.open_gate("end")
-    reader.expect_end()
-    reader.page.get_by_role("radio", name="Writer").check(force=True)
-    expect(painted(reader, "S").first).to_have_text("wi")
-    reader.button("Answer again with another seed").click()
-    served.open_gate("end")
-    reader.expect_end(1)
-    asked = served.call(lambda: [options for _, options in served.backend.open_conversations["c001"].asked])
-    assert [options.chances for options in asked] == [WantedChances(0), None]

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from moa_client.conversation.events import LinkState
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
@@ -77,16 +76,6 @@ def test_reload_in_the_middle_of_an_answer(served: ServedPage, open_page: Open) 
     reader.expect_end()
 
 
-def test_two_tabs_show_the_same_conversation(served: ServedPage, open_page: Open) -> None:
-    one, two = open_page(served, "/?c=ash"), open_page(served, "/?c=ash")
-    one.ask("And of the oak?")
-    expect(two.turns).to_have_count(2)
-    expect(two.answer).to_have_text("An answer")
-    served.open_gate("end")
-    for reader in (one, two):
-        expect(reader.answer).to_have_text("An answer to the end.")
-
-
 def test_search(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
     reader.page.keyboard.press("Control+k")
@@ -103,16 +92,6 @@ def test_search(served: ServedPage, open_page: Open) -> None:
     search.press("Escape")
     expect(reader.conversations).to_have_count(2)
     expect(reader.field).to_be_focused()
-
-
-@pytest.mark.parametrize("address", ["/?c=tides", "/"], ids=["open", "not open"])
-def test_rename(served: ServedPage, open_page: Open, address: str) -> None:
-    reader = open_page(served, address)
-    reader.button("Rename, export or delete Two tides").click()
-    reader.page.get_by_label("Title").fill("Tides and moons")
-    reader.page.get_by_label("Title").press("Enter")
-    expect(reader.conversations.first).to_have_text("Tides and moons")
-    assert served.call(lambda: served.backend.open_conversations["tides"].facts.title) == "Tides and moons"
 
 
 @pytest.mark.parametrize("address", ["/?c=tides", "/"], ids=["open", "not open"])
@@ -144,23 +123,3 @@ def test_export(served: ServedPage, open_page: Open, tmp_path: Path) -> None:
         download.value.save_as(tmp_path / name)
     assert (tmp_path / "conversation-tides.md").read_text("utf-8").startswith("# Two tides\n")
     assert json.loads((tmp_path / "conversation-tides.json").read_text("utf-8"))["id"] == "tides"
-
-
-def test_a_conversation_that_does_not_exist(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served)
-    reader.page.goto(served.url + "/?c=gone")
-    expect(reader.notice).to_have_text("There is no conversation gone. Begin a new one.")
-    reader.page.locator("#notice-action").click()
-    reader.expect_connection("open")
-    expect(reader.notice).to_be_empty()
-
-
-def test_unverified_answers_are_marked_in_the_list(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        stage.link(LinkState.OFFLINE)
-        await stage.write("A guess.")
-        stage.end(verified=False)
-
-    reader = open_page(serve(script))
-    reader.ask("What?")
-    expect(reader.page.locator("#conversations li")).to_contain_text("1 to be checked")

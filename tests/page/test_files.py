@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.question import MOST_BYTES, TextFile, folded, with_files
-from playwright.sync_api import FilePayload, expect
+from moa_client.chat.question import TextFile, folded, with_files
+from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
 from tests.page.reader import Reader
@@ -99,19 +99,3 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
         lambda: next(each for each in served.backend.open_conversations.values() if each.asked).asked[-1][0]
     )
     assert asked == with_files("And this?", [TextFile("notes.txt", "Añ 😀")])
-
-
-def test_files_that_are_too_long_are_refused(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(answer))
-
-    def choose(name: str, size: int) -> None:
-        payload: FilePayload = {"name": name, "mimeType": "text/plain", "buffer": b"\n" * size}
-        reader.page.set_input_files("#file-picker", [payload])
-
-    choose("a.txt", MOST_BYTES + 1)
-    expect(reader.notice).to_have_text("a.txt has more than 256 KiB. Ask about a part of it.")
-    choose("b.txt", MOST_BYTES)
-    expect(reader.page.locator(".file-name")).to_have_text(["b.txt"])
-    choose("c.txt", 3)
-    expect(reader.notice).to_have_text("The files have together more than 256 KiB. Ask about a part of it.")
-    expect(reader.page.locator(".file-name")).to_have_text(["b.txt"])

@@ -89,15 +89,6 @@ def test_axe_finds_nothing_in_dialogs_and_drawers(served: ServedPage, open_page:
         expect(reader.page.locator("#chip")).to_be_focused()
 
 
-def test_axe_finds_nothing_where_a_question_is_edited_or_nothing_is_found(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served, "/?c=tides")
-    reader.turns.first.hover()
-    reader.button("Edit the question").click()
-    reader.page.get_by_role("searchbox").fill("nowhere")
-    expect(reader.page.locator("#found")).to_have_text("Nothing found.")
-    assert reader.violations() == []
-
-
 @pytest.mark.parametrize("viewport", [NARROW, ZOOMED], ids=["narrow", "400 %"])
 def test_nothing_scrolls_sideways_in_either_direction(
     served: ServedPage, open_page: Open, viewport: dict[str, int]
@@ -120,15 +111,6 @@ def test_nothing_scrolls_sideways_in_either_direction(
         assert reader.overflow() <= 0
         assert _is_within(reader, "dialog[open]")
         reader.page.keyboard.press("Escape")
-
-
-def test_from_right_to_left_the_list_is_at_the_right(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served, "/?c=ar")
-    reader.page.evaluate("document.documentElement.dir = 'rtl'")
-    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    places = [reader.page.evaluate(left, selector) for selector in ("#panel", "main", "#side")]
-    assert places == sorted(places)
-    assert reader.overflow() <= 0
 
 
 def test_the_whole_page_by_keyboard_alone(served: ServedPage, open_page: Open) -> None:
@@ -163,14 +145,6 @@ def test_the_whole_page_by_keyboard_alone(served: ServedPage, open_page: Open) -
     expect(focused).to_have_attribute("aria-label", "Options of answers")
 
 
-def test_the_skip_link_comes_first(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served, has_touch=True, is_mobile=True)  # where the field does not take the focus by itself
-    reader.page.keyboard.press("Tab")
-    expect(reader.page.locator(":focus")).to_have_text("Skip to the question")
-    reader.page.keyboard.press("Enter")
-    expect(reader.field).to_be_focused()
-
-
 def test_whole_sentences_are_read_aloud_and_no_tokens(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
     log = "Array.from(document.querySelectorAll('#announcer p'), each => each.textContent)"
@@ -181,61 +155,6 @@ def test_whole_sentences_are_read_aloud_and_no_tokens(served: ServedPage, open_p
     assert len(said) <= 4
     assert "And so on, but not for ever." in " ".join(said)
     assert said[-1].startswith("End of the answer.")
-
-
-def test_following_the_text_only_at_the_end(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        for part in range(4):
-            await stage.commit(f"{TIDES}\n\n")
-            await stage.gate(f"part {part}")
-        stage.end()
-
-    served = serve(script)
-    reader = open_page(served, viewport={"width": 800, "height": 500})
-    place = "document.getElementById('scroller').scrollTop"
-    reader.ask("Long?")
-    newest = reader.answer.locator("blockquote").last
-    expect(newest).to_be_in_viewport()
-    served.open_gate("part 0")
-    expect(reader.answer.locator("blockquote")).to_have_count(2)
-    expect(newest).to_be_in_viewport()
-    reader.page.locator("#scroller").hover()
-    reader.page.mouse.wheel(0, -10_000)
-    expect(reader.button("Newest text")).to_be_visible()
-    expect(reader.page.locator(".question")).to_be_in_viewport()
-    served.open_gate("part 1")
-    expect(reader.answer.locator("blockquote")).to_have_count(3)
-    assert reader.page.evaluate(place) == 0
-    reader.button("Newest text").click()
-    expect(newest).to_be_in_viewport()
-    expect(reader.button("Newest text")).to_be_hidden()
-
-
-def test_the_colours_can_be_chosen(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served, color_scheme="light")
-    scheme = "getComputedStyle(document.documentElement).colorScheme"
-    button = reader.page.locator("#scheme")
-    expect(button).to_have_attribute("aria-label", "Colours: as the system has them")
-    light = _ground(reader)
-    button.click()
-    assert (reader.page.evaluate(scheme), _ground(reader)) == ("light", light)
-    button.click()
-    assert reader.page.evaluate(scheme) == "dark"
-    reader.page.reload()
-    assert reader.page.evaluate(scheme) == "dark"
-    assert _ground(reader) != light
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_forced_colours_and_no_motion(served: ServedPage, open_page: Open, scheme: str) -> None:
-    reader = open_page(served, forced_colors="active", reduced_motion="reduce", color_scheme=scheme)
-    reader.ask("Write the Fibonacci numbers.")
-    expect(reader.provisional).to_have_css("font-style", "italic")
-    assert reader.page.evaluate("document.getAnimations().length") == 0
-
-
-def _ground(reader: Reader) -> str:
-    return str(reader.page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
 def _directions(reader: Reader) -> Iterator[None]:

@@ -63,24 +63,3 @@ def test_a_server_that_is_killed_and_comes_back_leaves_the_text_as_it_is(tmp_pat
             painted = reader.answer.locator("[data-paint]")
             assert "".join(painted.all_text_contents()) == expected  # the chance of each token is known
             assert (painted.first.get_attribute("title") or "").startswith("p = ")
-
-
-def test_a_daemon_that_is_killed_and_started_again_completes_the_answer(tmp_path: Path, open_page: Open) -> None:
-    model, drafter = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors")
-    with ExitStack() as stack:
-        served = stack.enter_context(serving(tmp_path, model, drafter))
-        expected = words(alone(served, ASKED, max_tokens=LENGTH))
-        home = _home(stack, served)
-        reader = open_page(_page_of(home))
-        _ask_greedily(reader)
-        expect(reader.answer).to_contain_text(expected[:20])
-        home.kill()
-        expect(reader.page.locator("#app")).not_to_have_attribute("data-connection", "open")
-        assert home.run("daemon", "start")[0] == 0
-        reader.expect_connection("open")
-        expect(reader.answer).to_have_text(expected)
-        reader.expect_end()
-        reader.page.get_by_role("radio", name="Writer").check(force=True)
-        painted = reader.answer.locator("[data-paint]")
-        expect(painted.first).to_be_visible()
-        assert "".join(painted.all_text_contents()) == expected  # each token has a writer, also those of before

@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 from inline_snapshot import snapshot
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.page.conftest import Serve
@@ -110,14 +110,6 @@ def test_conversations_are_listed_exported_and_deleted(served: ServedPage) -> No
     assert request(served, "/moa/v1/conversations/tides", "DELETE").status == 404
 
 
-def test_an_unknown_form_of_export_is_refused(served: ServedPage) -> None:
-    response = request(served, "/moa/v1/conversations/tides/export?format=pdf")
-    assert response.status == 400
-    assert json.loads(body(response))["error"]["message"] == snapshot(
-        "There is no export as 'pdf'. Use format=markdown or format=json."
-    )
-
-
 def test_a_conversation_over_a_websocket(served: ServedPage) -> None:
     with talk(served, origin=served.url) as tab:
         tab.send('{"do": "open", "conversation": null, "system": null}')
@@ -216,13 +208,6 @@ def test_what_an_open_conversation_cannot_follow_is_answered(
         assert f"{error['message']} {error['hint']}" == message
         tab.send('{"do": "stats"}')
         assert json.loads(tab.recv(30))["event"] == "stats"
-
-
-def test_a_message_that_is_too_long_ends_the_connection(served: ServedPage) -> None:
-    with talk(served) as tab:
-        tab.send(json.dumps({"do": "open", "system": "x" * (1 << 20)}))
-        with pytest.raises(ConnectionClosed):
-            tab.recv(30)
 
 
 def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) -> None:

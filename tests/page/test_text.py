@@ -60,27 +60,6 @@ def test_code_and_answers_can_be_copied(serve: Serve, open_page: Open) -> None:
     assert reader.page.evaluate("navigator.clipboard.readText()") == CODE
 
 
-def test_code_is_coloured_by_its_language_where_a_server_has_written_it(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        await stage.commit("```python\nx = 'a'  # one\n")
-        stage.link(LinkState.OFFLINE)
-        await stage.write("y = 'b'\n```\n\n```nothing\nif 1:\n```")
-        await stage.gate("back")
-        stage.link(LinkState.GOOD)
-        await stage.commit("y = 'b'\n```\n\n```nothing\nif 1:\n```")
-        stage.end()
-
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("Code?")
-    coloured = reader.answer.locator("[data-code]")
-    expect(coloured).to_have_text(["'a'", "# one"])
-    expect(reader.provisional.last).to_have_text("if 1:")
-    served.open_gate("back")
-    expect(coloured).to_have_text(["'a'", "# one", "'b'"])
-    reader.expect_end()
-
-
 @pytest.mark.parametrize(
     ("committed", "provisional", "html"),
     [
@@ -130,24 +109,3 @@ def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(serve: Serve
     served.open_gate("on")
     expect(reader.answer).to_contain_text("The third.")
     assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
-
-
-def test_an_earlier_answer_is_not_built_again_when_the_next_one_begins(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(says("The first answer.")))
-    reader.ask("One?")
-    reader.expect_end()
-    first = reader.answer.locator("p").element_handle()
-    reader.ask("Two?")
-    reader.expect_end(2)
-    assert first.evaluate("element => element.isConnected")
-
-
-def test_arabic_is_read_from_right_to_left_and_code_from_left(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(says("عاصمة مصر هي القاهرة.\n\n```\nprint(1)\n```")))
-    reader.ask("ما هي عاصمة مصر؟")
-    reader.expect_end()
-
-    def direction(selector: str) -> str:
-        return str(reader.page.locator(selector).evaluate("element => getComputedStyle(element).direction"))
-
-    assert (direction(".question"), direction(".answer"), direction(".code")) == ("rtl", "rtl", "ltr")

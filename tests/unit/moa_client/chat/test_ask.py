@@ -7,13 +7,10 @@ import os
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
-from copy import copy
 from typing import cast
 
 import pytest
-from inline_snapshot import snapshot
 from moa_client.chat.ask import AnswerFollower, Permit, deny, interruptible
-from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
@@ -36,7 +33,6 @@ from moa_client.conversation.events import (
     Permission,
     Provisional,
     Refused,
-    Rewound,
     Settled,
 )
 from moa_client.surface.open_conversation import OpenConversation
@@ -79,22 +75,6 @@ class Server:
 
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
-
-
-async def test_an_answer_that_ends_by_itself_was_not_interrupted() -> None:
-    server = Server(hears=True)
-    server.ended.set()
-    assert await server.wait_for()
-
-
-async def test_the_first_interrupt_asks_the_server() -> None:
-    server = Server(hears=True)
-    waiting = asyncio.ensure_future(server.wait_for())
-    await server.begun.wait()
-    interrupt()
-    assert not await waiting
-    assert server.asked.is_set()
-    assert not server.abandoned
 
 
 async def test_the_second_interrupt_does_not_wait_for_it() -> None:
@@ -237,20 +217,6 @@ class OnAPipe:
         return [text.question for text in self.follower.unsettled]
 
 
-async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
-    asked = OnAPipe(Conversation(LinkChanged(LinkState.BACK), SETTLED), 20.0)
-    assert await asked.answer()
-    assert asked.text == "abd\n"
-    assert asked.remarks == ["(the server is back)"]
-
-
-async def test_it_waits_for_so_long_and_is_then_given_as_it_is() -> None:
-    asked = OnAPipe(Conversation(), 0.01)
-    assert await asked.answer()
-    assert asked.text == "abc\n"
-    assert asked.remarks[-1] == unverified_words(2, is_printed=True)
-
-
 async def test_the_time_runs_only_while_the_server_is_away() -> None:
     asked = OnAPipe(Conversation(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut")), 0.01)
     assert await asked.answer()
@@ -306,40 +272,6 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
     ]
 
 
-async def test_an_interrupt_ends_the_waiting() -> None:
-    conversation = Conversation()
-    asked = OnAPipe(conversation, 20.0)
-    waiting = asyncio.ensure_future(asked.answer())
-    await conversation.waits.wait()
-    interrupt()
-    assert not await waiting
-    assert asked.text == "abc\n"
-
-
-async def test_a_link_that_fails_for_good_ends_the_waiting() -> None:
-    conversation = Conversation(LinkChanged(LinkState.BACK))
-    asked = OnAPipe(conversation, 20.0)
-    waiting = asyncio.ensure_future(asked.answer())
-    await conversation.waits.wait()
-    conversation.push(Update(Failed(TOO_LONG)))
-    with raises(ContextLengthError, TOO_LONG_WORDS):
-        await waiting
-    assert asked.text == "abc\n"
-
-
-async def test_in_a_chat_it_is_decided_later() -> None:
-    conversation = Conversation()
-    asked = OnAPipe(conversation)
-    assert await asked.answer("first")
-    assert await asked.answer("second")
-    assert asked.unsettled == ["first", "second"]
-    for number, question in ((1, "first"), (2, "second")):
-        earlier = asked.follower.take(conversation.settle(number))
-        assert earlier is not None
-        assert (earlier.question, earlier.committed) == (question, "abd")
-    assert asked.unsettled == []
-
-
 async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_reported() -> None:
     class Back(Conversation):
         def ask(self, question: str, options: AnswerOptions) -> None:
@@ -358,13 +290,6 @@ async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_rep
     assert asked.text == "e\n"
     [remark] = asked.remarks
     assert remark.endswith("From the sentence that changes:\nabd")
-
-
-async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:
-    asked = OnAPipe(Conversation(Refused(TOO_LONG)), 20.0)
-    with raises(ContextLengthError, snapshot(TOO_LONG_WORDS)):
-        await asked.answer()
-    assert asked.text == "abc\n"
 
 
 async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
@@ -423,18 +348,3 @@ async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None
     asked = OnAPipe(Failing(*other, *mine))
     assert await asked.answer("why?")
     assert (asked.text, asked.remarks) == ("b\n", [])
-
-
-async def test_of_a_conversation_that_goes_on_the_earlier_answers_are_known() -> None:
-    conversation = Conversation()
-    for question in ("first", "second"):
-        conversation.told.append(Told(letters, question, len(conversation.told) + 1, *ALONE))
-    conversation.answers = [copy(told.text) for told in conversation.told]
-    asked = OnAPipe(conversation)
-    assert asked.unsettled == ["first", "second"]
-    earlier = asked.follower.take(conversation.settle(1))
-    assert earlier is not None
-    assert earlier.committed == "abd"
-    assert asked.follower.take(Update(Rewound(1))) is None
-    assert asked.unsettled == []
-    assert asked.follower.take(conversation.settle(2)) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -58,9 +57,3 @@ def test_what_is_no_text_is_refused_by_its_name(tmp_path: Path, name: str, data:
         read_text_file(tmp_path / name)
     assert raised.value.message.replace(str(tmp_path), "FOLDER") == words
     assert raised.value.exit_code == (66 if data is None and name != "." else 65)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="is not a file"):
-        read_text_file(tmp_path / "pipe")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.chat.folding import Folding, Shows
 from moa_client.chat.messages import thinking_words
-from moa_client.chat.views import FoldingView, JsonView, PipeView, make_view
+from moa_client.chat.views import JsonView, make_view
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -41,22 +41,6 @@ def tell(view: Any, events: list[SurfaceEvent]) -> AnswerText:
         view.show(Update(event, 1), text)
     view.end(text)
     return text
-
-
-def pieces(*texts: str) -> list[SurfaceEvent]:
-    return [*(Committed((0,), text=text) for text in texts), Ended(Finish.STOP)]
-
-
-def test_a_pipe_gets_the_answer_alone() -> None:
-    for shows, expected in (
-        ("fold", "An answer.\n"),
-        ("off", "An answer.\n"),
-        ("show", "Thinking:\nFirst.\n\nAn answer.\n"),
-    ):
-        out: list[str] = []
-        view = FoldingView(PipeView(out.append, out.append, unverified=False), folding(cast("Shows", shows)))
-        tell(view, pieces("<thi", "nk>\nFir", "st.\n</think>\n\nAn", " answer."))
-        assert "".join(out) == expected
 
 
 @given(st.lists(st.integers(0, len(ANSWER))), st.sampled_from(["fold", "show"]))

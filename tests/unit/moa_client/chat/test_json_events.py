@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from moa_client.chat.json_events import earlier_line, error_line, event_line, ready_line
+from moa_client.chat.json_events import error_line, event_line, ready_line
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -94,34 +94,9 @@ def line_of(event: SurfaceEvent, figures: Figures | None = None) -> str:
     return event_line(told(event, figures), AnswerText(committed="é\n", provisional="p", likely=1))
 
 
-@pytest.mark.parametrize(("event", "expected"), EVENTS)
-def test_an_event_is_one_line(event: SurfaceEvent, expected: dict[str, object]) -> None:
-    line = line_of(event)
-    assert "\n" not in line
-    assert json.loads(line) == expected
-
-
 @pytest.mark.parametrize("event", [Failed(UnavailableError("why")), Rewound(1), Titled("t")])
 def test_what_a_program_knows_or_learns_from_another_line_has_none(event: SurfaceEvent) -> None:
     assert line_of(event) == ""
-
-
-def test_of_an_earlier_answer_there_is_one_line_when_it_is_decided() -> None:
-    earlier = AnswerText("why?", 3, committed="é\n", provisional="p")
-    for event, _ in EVENTS:
-        is_last = isinstance(event, Settled | Refused)
-        assert earlier_line(told(event), earlier) == (line_of(event) if is_last else "")
-
-
-def test_the_end_tells_what_it_cost() -> None:
-    figures = Figures(tokens=7, verdicts=3, accepted=4, drafted=9, provisional=2, seconds=1.5, up_bytes=10)
-    ended = json.loads(line_of(Ended(Finish.MAX_TOKENS, provisional=True, added="p"), figures))
-    costs = ended.pop("figures")
-    assert ended == {
-        "event": "ended", "text": "", "provisional": "p", "likely": 1, "finish": "max_tokens", "verified": False,
-    }  # fmt: skip
-    assert (costs["tokens"], costs["steps"], costs["accepted"], costs["drafted"]) == (7, 3, 4, 9)
-    assert (costs["written_alone"], costs["seconds"], costs["up_bytes"], costs["down_bytes"]) == (2, 1.5, 10, 0)
 
 
 def test_the_guide_names_every_line_and_field() -> None:

@@ -10,10 +10,6 @@ from moa_client.conversation.events import LinkState
 from moa_client.surface.open_conversation import ConversationFacts
 
 
-def test_before_the_first_answer_there_is_the_link_alone() -> None:
-    assert status_line(LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)) == "link good"
-
-
 def test_everything_that_is_known_is_said() -> None:
     status = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4, memory_bytes=38_100)
     assert status_line(status) == (

@@ -28,26 +28,6 @@ def piped(data: bytes) -> Iterator[TextIO]:
         yield stdin
 
 
-@pytest.mark.parametrize(
-    ("data", "prompt", "asked"),
-    [
-        (b"one\ntwo\n", "What is this?", "one\ntwo\nWhat is this?"),
-        (b"one", "What is this?", "one\nWhat is this?"),
-        (b"", "What is this?", "What is this?"),  # inherited, from a program that says nothing
-        (b" \n\n", "What is this?", "What is this?"),
-        (b"one\n", "", "one"),
-        (b"one", None, "one"),
-        (b"one\n", None, "one"),  # echo and printf ask the same
-        (b"one\r\n", None, "one"),
-        (b"one\n\n", None, "one\n"),
-        (b"", "one\n", "one\n"),
-    ],
-)
-def test_the_input_comes_before_the_prompt(data: bytes, prompt: str | None, asked: str) -> None:
-    with piped(data) as stdin:
-        assert read_question(prompt, stdin, no_remark) == asked
-
-
 @pytest.mark.parametrize("prompt", [None, "", " \n"])
 def test_space_is_no_question(prompt: str | None) -> None:
     with (

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from moa_client.chat.signals import ENDING, exiting_on_signals, leaving_on_signals
+from moa_client.chat.signals import exiting_on_signals, leaving_on_signals
 
 
 def raised(number: int) -> None:
@@ -37,15 +37,6 @@ class Program:
                 self.happened.append("unwound")
                 if last_words is not None:
                     raise last_words
-
-
-@pytest.mark.parametrize("number", ENDING)
-async def test_goodbye_is_said_before_the_end(number: int) -> None:
-    program = Program(number)
-    with pytest.raises(SystemExit) as leaving:
-        await program.run()
-    assert program.happened == ["goodbye", "unwound"]
-    assert leaving.value.code == 128 + number
 
 
 async def test_a_second_signal_does_not_wait_for_a_silent_server() -> None:

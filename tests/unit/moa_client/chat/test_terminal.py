@@ -8,10 +8,6 @@ def typed(*lines: str) -> list[str | None]:
     return [reader.push(line) for line in lines]
 
 
-def test_a_line_is_a_question() -> None:
-    assert typed("hello", "again") == ["hello", "again"]
-
-
 def test_a_backslash_joins_lines() -> None:
     assert typed("one\\", "two\\", "three", "four") == [None, None, "one\ntwo\nthree", "four"]
 

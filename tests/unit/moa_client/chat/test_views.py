@@ -16,7 +16,6 @@ from moa_client.chat.messages import (
     BACK_WORDS,
     HELD_BACK_WORDS,
     changed_part,
-    first_cut_words,
     settled_remark,
     settled_words,
     unverified_words,
@@ -36,11 +35,10 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     Provisional,
-    Refused,
     ServerChanged,
     Settled,
 )
-from moa_shared.errors import ContextLengthError, UnavailableError
+from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.terminal import Display
@@ -87,22 +85,6 @@ def settled_answer() -> Told:
 
 
 SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
-
-
-def test_a_pipe_gets_committed_text_alone() -> None:
-    out, remarks = piped(
-        Committed((0,)),
-        LinkChanged(LinkState.OFFLINE, "the server is silent."),
-        Provisional((1, 2)),
-        LinkChanged(LinkState.BACK),
-        Committed((1,), 1),
-        Corrected(1),
-        Committed((3,)),
-        LinkChanged(LinkState.GOOD),
-        Ended(Finish.STOP),
-    )
-    assert out == "abd\n"
-    assert remarks == []  # it was over in a moment
 
 
 def test_an_outage_that_lasts_is_told_between_two_words() -> None:
@@ -206,23 +188,6 @@ def test_a_pipe_gets_no_unverified_text() -> None:
     assert piped(*alone)[0] == ""
 
 
-def test_on_request_a_pipe_gets_it_last_with_a_remark() -> None:
-    out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True), unverified=True)
-    assert out == "abc\n"
-    [remark] = remarks
-    assert remark == unverified_words(2, is_printed=True)
-
-
-def test_a_pipe_gets_what_was_settled_in_time_and_nothing_that_was_not() -> None:
-    events = (
-        Committed((0,)),
-        Provisional((1, 2)),
-        Ended(Finish.STOP, provisional=True),
-        Settled((3,), AnswerOutcome.CORRECTED, Finish.STOP),
-    )
-    assert piped(*events) == ("ad\n", [])
-
-
 def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     earlier = settled_answer()
     out: list[str] = []
@@ -267,15 +232,6 @@ def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(s
     assert settled_remark(settled, earlier.text) == message
 
 
-def test_an_answer_of_which_nothing_was_shown_is_answered() -> None:
-    settled = Settled((2,), AnswerOutcome.COMPLETED, Finish.STOP)
-    earlier = Told(letters, "why?", 1, Ended(Finish.UNFINISHED, provisional=True), settled)
-    assert settled_remark(settled, earlier.text) == snapshot("""\
-(The server has answered "why?".)
-c\
-""")
-
-
 def test_a_long_question_is_cut() -> None:
     long = AnswerText("word " * 30)
     assert len(settled_words(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), long)) < 90
@@ -290,13 +246,6 @@ def test_only_what_has_changed_is_said_again() -> None:
     assert changed_part(shown + " Never.", shown) == "It is red at night."
     assert changed_part("blue", "red") == "red"
     assert changed_part("", "red.") == "red."
-
-
-def test_a_refused_answer_is_named_by_its_question() -> None:
-    words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer().text)
-    assert words == snapshot(
-        '(The server refuses to check the answer to "why is the sky blue?": Too long. Shorten it. The conversation continues without it.)'
-    )
 
 
 class Emulated:
@@ -328,22 +277,6 @@ def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
     terminal.view.end(told.text)
     assert terminal.lines[0] == "a[unverified:] b"
     assert "status" not in terminal.display.text
-
-
-def test_the_first_provisional_text_of_a_session_is_explained_once() -> None:
-    terminal = Emulated()
-    for _ in range(2):
-        show(terminal.view, (Provisional((1,)), Committed((1,), 1), Ended(Finish.STOP)))
-    assert terminal.display.text.rstrip() == snapshot("""\
-b
-(Text after [unverified:] was written by the small model on
-this device while the server does not answer. The server
-will check it, and correct it where it is wrong.)
-b\
-""")
-    assert first_cut_words(styled=True) == snapshot(
-        "(Dim text was written by the small model on this device while the server does not answer. The server will check it, and correct it where it is wrong.)"
-    )
 
 
 def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

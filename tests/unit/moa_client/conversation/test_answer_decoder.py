@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_decoder import AnswerDecoder
@@ -65,43 +64,6 @@ def test_chances_come_with_the_characters_of_each_token() -> None:
     assert decoder.take(Committed((0,))) == Committed((0,), text="a")
 
 
-def test_committed_text_is_before_provisional_text() -> None:
-    decoder = begun(decode)
-    assert take(decoder, Committed((0, 1))) == "ab"
-    assert take(decoder, Provisional((2, 3))) == ""
-    assert (decoder.text.committed, decoder.text.provisional) == ("ab", "cd")
-    assert take(decoder, Committed((2,), confirmed=1)) == "c"
-    assert (decoder.text.committed, decoder.text.provisional) == ("abc", "d")
-    decoder.take(Corrected(1))
-    assert take(decoder, Committed((4,))) == "e"
-    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("abce", "", ())
-
-
-def test_an_answer_that_ended_standalone_is_settled_from_where_it_was_committed() -> None:
-    decoder = begun(decode, ("zz",))
-    decoder.take(Committed((0, 25)))  # a stop string may begin here
-    decoder.take(Provisional((2, 3)))
-    assert take(decoder, Ended(Finish.MAX_TOKENS, provisional=True)) == ""
-    assert (decoder.text.committed, decoder.text.provisional) == ("a", "zcd")
-    finishes = [decoder.text.finish]
-    assert take(decoder, Settled((2, 5), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT)) == "zcf"
-    assert [*finishes, decoder.text.finish] == [Finish.MAX_TOKENS, Finish.END_OF_TEXT]
-    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("azcf", "", ())
-
-
-def test_what_is_decided_after_the_end_comes_piece_by_piece() -> None:
-    decoder = begun(decode)
-    decoder.take(Committed((0,)))
-    decoder.take(Provisional((2, 3)))
-    decoder.take(Ended(Finish.MAX_TOKENS, provisional=True))
-    assert take(decoder, Earlier(Committed((2,), 1))) == "c"
-    assert decoder.text.provisional == "d"
-    decoder.take(Earlier(Corrected(1)))
-    assert take(decoder, Earlier(Committed((5,)))) == "f"
-    assert (decoder.text.committed, decoder.text.provisional, decoder.text.ended) == ("acf", "", "acd")
-    assert take(decoder, Settled((2, 5, 6), AnswerOutcome.CORRECTED, Finish.STOP)) == "g"
-
-
 @given(st.lists(st.lists(st.sampled_from(list("aéz€".encode())), min_size=1)), st.lists(TOKEN), st.data())
 def test_a_kept_answer_continues_wherever_its_program_ended(
     verdicts: list[list[int]], written: list[int], data: st.DataObject
@@ -147,17 +109,6 @@ def test_a_settled_answer_ends_before_its_stop_string() -> None:
     assert decoder.text.committed == "a"
 
 
-def test_what_is_broken_off_shows_the_rest_of_the_committed_text() -> None:
-    decoder = begun(decode, ("zz",))
-    decoder.take(Committed((0, 25)))
-    assert decoder.break_off(CANCELLED).text == "z"
-    decoder = begun(decode, ("zz",))
-    decoder.take(Committed((0, 25)))
-    decoder.take(Provisional((1,)))
-    assert decoder.break_off(CANCELLED).text == "z"
-    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("az", "", ())
-
-
 @given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
 def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: list[int], then: list[int]) -> None:
     decoder = begun(decode, ("ab",))
@@ -179,29 +130,6 @@ def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(tex
         assert "\ufffd" not in decoder.text.committed
     assert "".join(pieces) == decoder.text.committed == text
     assert decoder.text.tokens == len(text.encode())
-
-
-@pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])
-def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
-    def cut() -> AnswerDecoder:
-        decoder = begun(decode_bytes)
-        decoder.take(Committed(tuple("né€".encode()[:-1])))
-        return decoder
-
-    broken, left, ended = cut(), cut(), cut()
-    broken.break_off(CANCELLED)
-    left.take(Ended(finish, provisional=True))
-    ended.take(Ended(finish))
-    assert broken.text.committed == left.text.committed + left.text.provisional == ended.text.committed == "né"
-    left.take(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
-    assert left.text.committed == "né€"
-
-
-def test_a_broken_character_that_the_target_has_written_is_shown() -> None:
-    decoder = begun(decode_bytes)
-    decoder.take(Committed(tuple("né€".encode()[:-1])))
-    decoder.take(Ended(Finish.END_OF_TEXT))
-    assert decoder.text.committed == "né\ufffd"
 
 
 def whole_text(tokens: Sequence[int], stop: Sequence[str]) -> str:

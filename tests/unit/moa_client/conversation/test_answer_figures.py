@@ -6,42 +6,6 @@ import pytest
 from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
 from moa_client.conversation.events import AnswerOutcome, Committed, Corrected, Earlier, Ended, Provisional, Settled
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Verdict
-
-
-def test_speed_is_that_of_what_is_shown() -> None:
-    figures = Figures()
-    figures.on_event(Committed((1, 2)), 1.0)
-    figures.on_event(Provisional((3, 4, 5, 6)), 2.0)
-    assert figures.tokens_per_second == 3.0
-    figures.on_event(Committed((3, 4), confirmed=2), 2.0)
-    assert (figures.tokens, figures.undecided, figures.tokens_per_second) == (4, 2, 3.0)
-    figures.on_event(Corrected(2), 2.0)
-    figures.on_event(Committed((9,)), 2.5)
-    assert (figures.tokens, figures.undecided, figures.provisional) == (5, 0, 4)
-    assert figures.tokens_per_second == 2.0
-    figures.on_event(Ended(Finish.MAX_TOKENS), 2.5)
-    assert figures.finish is Finish.MAX_TOKENS
-
-
-def test_text_that_comes_after_the_end_has_no_speed() -> None:
-    session = SessionFigures()
-    figures = session.begin()
-    session.on_event(Provisional((1, 2)), 0.02)
-    session.on_event(Ended(Finish.UNFINISHED, provisional=True), 10.0)
-    session.on_event(Earlier(Committed((1, 2), confirmed=2)), 60.0)
-    assert figures.tokens_per_second == 100
-    session.on_event(Earlier(Committed(tuple(range(500)))), 70.0)
-    assert (figures.tokens, figures.tokens_per_second) == (502, 0)
-    assert figures.line() == "502 tokens; alone 2 tokens, 2 kept"
-
-
-def test_of_a_conversation_that_is_rewound_no_figures_remain() -> None:
-    session = SessionFigures()
-    session.begin()
-    session.on_event(Committed((1, 2)), 1.0)
-    session.rewind(0)
-    assert session.newest == Figures()
 
 
 @pytest.mark.parametrize(
@@ -55,26 +19,6 @@ def test_of_a_conversation_that_is_rewound_no_figures_remain() -> None:
 )
 def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device: float, words: str) -> None:
     assert drafted_words(by_server, by_device) == words
-
-
-def verdict(tokens: int, step_ms: float, *, drafted: int = 0, accepted: int = 0, by_server: int = 0) -> Verdict:
-    return Verdict(
-        1, 0, 0, range(tokens), accepted=accepted, drafted=drafted, step_ms=step_ms, server_accepted=by_server
-    )
-
-
-def test_a_token_that_was_drafted_has_one_author() -> None:
-    figures = Figures()
-    for each in (verdict(1, 90.0), verdict(4, 9.0, drafted=5, accepted=3, by_server=2)):
-        figures.on_verdict(each)
-        figures.on_event(Committed(tuple(each.tokens)), 1.0)
-    assert (figures.by_server, figures.by_device) == (0.4, 0.2)
-
-
-def test_a_standalone_answer_has_no_verifications() -> None:
-    figures = Figures()
-    figures.on_event(Provisional((1, 2, 3)), 1.5)
-    assert (figures.tokens_per_second, figures.acceptance_length) == (2.0, 0.0)
 
 
 def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:

@@ -90,33 +90,11 @@ def test_a_question_that_cannot_be_made_after_what_the_server_has_decided_holds_
     assert answers.conversation.tokens == [*PROMPT, 4, 8]
 
 
-def test_with_no_standalone_text_a_stopped_answer_is_over() -> None:
-    answers = asked()
-    commit(answers, [4, 5])
-    answers.stop()
-    assert list(answers.events) == [Committed((4, 5)), Ended(Finish.CANCELLED)]
-    assert answers.conversation.phase is Phase.IDLE
-    assert answers.conversation.tokens == [*PROMPT, 4, 5]
-    assert (answers.front, answers.unsettled) == (None, 0)
-
-
 def test_a_question_that_is_stopped_without_an_answer_was_not_asked() -> None:
     answers = asked()
     answers.stop()
     assert list(answers.events) == [Ended(Finish.CANCELLED)]
     assert answers.conversation.tokens == []
-
-
-def test_standalone_text_waits_to_be_verified_and_the_answer_ends_after_it() -> None:
-    answers = asked()
-    commit(answers, [4, 5])
-    job = answers.front
-    assert job is not None
-    answers.write(job, [6, 7])
-    answers.stop()
-    assert list(answers.events)[-2:] == [Provisional((6, 7)), Ended(Finish.CANCELLED, provisional=True)]
-    assert answers.unsettled == 1
-    assert answers.conversation.settings.max_tokens == 4
 
 
 def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question() -> None:
@@ -139,15 +117,6 @@ def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question(
     answers.keep(withdrawn)
     assert list(answers.events) == [Committed(withdrawn.tokens, writers=withdrawn.writers), Ended(Finish.CANCELLED)]
     assert answers.conversation.tokens == [*PROMPT, *withdrawn.tokens]
-
-
-def test_a_few_words_are_not_worth_having_back() -> None:
-    answers = asked()
-    job = answers.front
-    assert job is not None
-    answers.write(job, range(6, 6 + WORTH_KEEPING - 1))
-    commit(answers, [5])
-    assert answers.withdrawn is None
 
 
 def test_nothing_is_rewound_below_a_running_answer() -> None:

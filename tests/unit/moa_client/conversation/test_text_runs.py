@@ -6,7 +6,7 @@ import json
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import AnswerEvent, Committed, Ended
-from moa_client.conversation.text_runs import Provenance, TextRun, joined
+from moa_client.conversation.text_runs import Provenance, TextRun
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
 
@@ -14,19 +14,6 @@ from tests.support.answer_events import decode_bytes
 from tests.support.told import Told
 
 DRAFT, SERVER, TARGET = Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET
-
-
-def test_letters_are_one_provenance_each() -> None:
-    assert len({each.letter for each in Provenance}) == len(Provenance)
-
-
-def test_neighbours_of_one_writer_are_one_run_unless_their_chances_are_known() -> None:
-    assert joined([TextRun(2, DRAFT), TextRun(0, TARGET), TextRun(1, DRAFT), TextRun(1)]) == (
-        TextRun(3, DRAFT),
-        TextRun(1),
-    )
-    likely = (TextRun(2, DRAFT, 0.9), TextRun(1, DRAFT, 0.5))
-    assert joined(likely) == likely
 
 
 def test_a_surface_that_wants_runs_holds_those_of_the_conversation() -> None:

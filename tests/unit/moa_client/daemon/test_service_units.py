@@ -14,16 +14,6 @@ from tests.support.messages import raises
 HOME = Path("/home/ada")
 
 
-def test_a_systemd_user_unit() -> None:
-    unit = make_unit("linux", "/opt/moa/bin/python", ["--server", "gpu box:50051", "--system", "100% $HOME"], HOME)
-    assert unit.path == HOME / ".config/systemd/user/moa-client.service"
-    assert unit.command == "systemctl --user enable --now moa-client"
-    (start,) = [line for line in unit.text.splitlines() if line.startswith("ExecStart=")]
-    assert start == (
-        "ExecStart=/opt/moa/bin/python -m moa_client.cli daemon run --server 'gpu box:50051' --system '100%% $$HOME'"
-    )
-
-
 def test_a_launchd_agent() -> None:
     unit = make_unit("darwin", "/opt/moa/bin/python", ["--server", "gpu:50051"], HOME)
     agent = plistlib.loads(unit.text.encode())

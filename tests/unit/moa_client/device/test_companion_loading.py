@@ -19,11 +19,8 @@ from moa_client.host import starting
 from moa_client.host.starting import Reached, find
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import load_checkpoint
-from moa_shared.drafter.companion.records import remember_agreement
-from moa_shared.drafting.agreement import Agreement
 from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.sampling.settings import Sampling
 
@@ -76,17 +73,6 @@ def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(la
         assert (device.memory_width, device.identity.drafter_fingerprint) == (0, b"")
         device.drafter.restart([5, 6, 7])
         assert max(device.drafter.draft(Sampling(0.0)).tokens) < len(WORDS)
-
-
-def test_how_often_it_was_right_is_known_at_the_next_start(large: Path, small: Path) -> None:
-    files = [resolve(str(each)) for each in (small, large)]
-    remember_agreement(cache_root(None), files[0].fingerprint, files[1].fingerprint, Agreement(50, 40))
-    first, itself = load(large, small), load(small, small)
-    for held, counted in ((first, Agreement(50, 40)), (itself, Agreement())):
-        assert held.companion is not None
-        assert held.companion.agreement == counted
-    assert itself.companion is not None
-    assert itself.companion.beside(files[1]).agreement == Agreement(50, 40)
 
 
 def test_one_that_is_too_slow_says_so_and_only_writes(large: Path, small: Path) -> None:

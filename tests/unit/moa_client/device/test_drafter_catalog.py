@@ -55,34 +55,9 @@ def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> 
     assert sorted(measured) == sorted((each.fingerprint.hex(), 1) for each in (ONLINE, DEEP))  # once each
 
 
-def test_trees_are_measured_by_their_breadth(measured: list[tuple[str, int]]) -> None:
-    catalog(ONLINE, DEEP, mode="tree", breadth=5)
-    assert {breadth for _, breadth in measured} == {5}
-
-
-def test_until_the_server_says_how_fast_it_is_the_one_in_use_stays(measured: list[tuple[str, int]]) -> None:
-    unknown = ServerPace(0.0, 0.0, 0.5)
-    assert catalog(ONLINE, DEEP).choose(unknown).name == "online"
-    assert catalog(ONLINE, DEEP).choose(unknown, "deep").name == "deep"
-
-
-def test_the_only_drafter_here_is_taken_unmeasured(measured: list[tuple[str, int]]) -> None:
-    only = catalog(DEEP)
-    assert only.choose(ServerPace(9.0, 0.9, 0.5)) == only.choose(None)
-    assert (only.choose(None).name, measured) == ("deep", [])
-    assert only.choose(None).reason == "the only one that the server gives memory for"
-    loaded: object = only.checkpoint("deep")
-    assert loaded == Path("deep")
-
-
 def test_the_one_that_was_asked_for_is_taken(measured: list[tuple[str, int]]) -> None:
     choice = catalog(ONLINE, DEEP, drafter="deep").choose(ServerPace(50.0, 0.9, 0.5))
     assert (choice.name, choice.reason, measured) == ("deep", "as wished", [])
-
-
-def test_a_device_may_hold_none() -> None:
-    assert catalog().is_empty
-    assert not catalog(ONLINE).is_empty
 
 
 def test_a_device_that_does_not_draft_for_the_server_takes_the_one_that_writes_best(
@@ -132,22 +107,6 @@ def test_a_companion_drafts_where_it_is_faster(measured: list[tuple[str, int]]) 
         assert beside.choose(ServerPace(0.0, 0.0, 0.5)).name == "online"
 
 
-def test_a_companion_that_turns_out_to_be_right_drafts_from_the_next_answer_on(
-    measured: list[tuple[str, int]],
-) -> None:
-    agreement, server = Agreement(), ServerPace(80.0, 0.9, 0.5)
-    companion = SimpleNamespace(fingerprint="small", new_state=None, agreement=agreement)
-    beside = catalog(ONLINE, companion=companion)
-    assert beside.choose(server).name == "online"
-    for _ in range(100):
-        agreement.add(right=True)
-    assert beside.choose(server, "online").name == COMPANION
-    for _ in range(100):
-        agreement.add(right=False)
-    assert beside.choose(server, COMPANION).name == "online"
-    assert len(measured) == 2  # once each
-
-
 def test_a_companion_drafts_where_nobody_else_does_unless_it_is_too_slow(measured: list[tuple[str, int]]) -> None:
     for alone in (catalog(companion=SMALL), catalog(ONLINE, companion=SMALL, drafter="none")):
         assert not alone.is_empty
@@ -160,8 +119,3 @@ def test_a_companion_drafts_where_nobody_else_does_unless_it_is_too_slow(measure
                 "the companion is too slow to draft for the server: a level of its drafts takes 10 ms, a step of the server 9 ms"
             ),
         )
-
-
-def test_a_drafter_that_was_asked_for_drafts_beside_a_companion(measured: list[tuple[str, int]]) -> None:
-    choice = catalog(ONLINE, DEEP, companion=SMALL, drafter="deep").choose(ServerPace(80.0, 0.9, 0.5))
-    assert (choice.name, choice.reason, measured) == ("deep", "as wished", [])

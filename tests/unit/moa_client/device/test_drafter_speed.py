@@ -37,28 +37,8 @@ class Maker:
         return self._config, state if isinstance(state, DraftState | BlockState) else None
 
 
-def test_a_time_is_measured_once(tmp_path: Path) -> None:
-    maker = Maker()
-    first = level_ms(tmp_path, FINGERPRINT, 3, maker)
-    assert first > 0
-    assert level_ms(tmp_path, FINGERPRINT, 3, maker) == first
-    assert maker.made == 1
-    level_ms(tmp_path, FINGERPRINT, 2, maker)  # of another width nothing is known
-    assert maker.made == 2
-
-
 def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = Maker(replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6))
     now = iter(float(tick) for tick in range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     assert level_ms(tmp_path, FINGERPRINT, 3, maker) == 1000 / 5
-
-
-@pytest.mark.parametrize("damage", ["", "{", '{"ms": "soon"}', '{"ms": -1.0}', '{"ms": NaN}', "[]"])
-def test_a_damaged_record_is_measured_again(tmp_path: Path, damage: str) -> None:
-    maker = Maker()
-    level_ms(tmp_path, FINGERPRINT, 3, maker)
-    [record] = (tmp_path / "hashes").iterdir()
-    record.write_text(damage)
-    assert level_ms(tmp_path, FINGERPRINT, 3, maker) > 0
-    assert maker.made == 2

@@ -10,7 +10,6 @@ from moa_client.drafting.drafters import ConversationForms, DeviceForms, MoaDraf
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafting import GrowthShape
 from moa_shared.drafting.base import Rows
-from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, choice_of
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -80,34 +79,3 @@ def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
     assert drafter.grow(DraftTree((), ()), sampling(5)).tokens[:3] == tuple(tokens_of("ear"))
     assert drafter.write(DraftTree.chain(tokens_of("e")), sampling(5)) == (tokens_of("a")[0], 1.0)
     assert len(drafter.grow(DraftTree((), ()), Sampling()).tokens) == 3  # the next answer has none
-
-
-def test_another_answer_or_a_corrected_one_begins_again() -> None:
-    compiler = Compiler()
-    compiler.may.set()
-    device, conversation = forms(compiler)
-    text = tokens_of("What?red")
-    assert conversation.after(text[:5], sampling(5)) is None  # no server has tried it
-    assert compiler.begun == 0
-    for tokens, start in ((text, 5), (tokens_of("What?green"), 5), (tokens_of("What?red applegree"), 14)):
-        conversation.after(tokens, sampling(start))
-        wait_for(device)
-        form = conversation.after(tokens, sampling(start))
-        assert form is not None
-        assert form.read == len(tokens) - start
-    conversation.after(tokens_of("What?no"), sampling(5))
-    wait_for(device)
-    assert conversation.after(tokens_of("What?no"), sampling(5)) is None  # it is not of the form
-
-
-def test_without_the_library_or_a_form_that_compiles_drafts_are_free() -> None:
-    class Refusing(ToyForms):
-        def begin(self, constraint: Constraint) -> ConstrainedText:
-            raise ConfigError("It cannot be enforced.")
-
-    for compiler in (None, Refusing(END)):
-        device, conversation = forms(compiler)
-        conversation.after(tokens_of("What?r"), sampling(5))
-        begun = device.begin(CHOICE)
-        assert begun.exception(20) is None or compiler is not None
-        assert conversation.after(tokens_of("What?r"), sampling(5)) is None

@@ -5,8 +5,6 @@ A plain step of the server takes 50 ms (`moa_bench.simulation`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from moa_bench.simulation.answer import simulate
 from moa_bench.simulation.device import ScriptedDrafter
@@ -62,23 +60,3 @@ def test_a_block_that_takes_longer_than_a_step_of_the_server_pays_by_its_later_l
     speed, tokens_a_block = answer(0.9, rtt_ms, block_ms=90.0)
     assert speed > 1.8
     assert tokens_a_block > 6
-
-
-@pytest.mark.parametrize("rtt_ms", [0.5, 60])
-def test_a_new_block_is_begun_when_half_of_one_is_left(rtt_ms: float) -> None:
-    """It is as fast as a drafter that drafts a level in 5 ms all the time."""
-    speed, tokens_a_block = answer(0.9, rtt_ms, block_ms=36.0)
-    by_level = simulate(
-        0.9, SimulatedLink.of_delay(rtt_ms / 2), tokens=TOKENS, costs=replace(Costs(), draft_ms=5.0), drafting=SETTINGS
-    )
-    plain = simulate(0.9, SimulatedLink.of_delay(rtt_ms / 2), tokens=TOKENS)
-    assert speed > 0.95 * by_level.tokens_per_s / plain.tokens_per_s
-    assert tokens_a_block > 6
-
-
-@pytest.mark.parametrize("block_ms", [36.0, 90.0])
-def test_blocks_that_are_never_right_cost_almost_nothing(block_ms: float) -> None:
-    """Those too that always come too late for a verdict to judge them."""
-    speed, tokens_a_block = answer(0.0, 30, block_ms)
-    assert speed > 0.97
-    assert tokens_a_block > 10

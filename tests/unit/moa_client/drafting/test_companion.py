@@ -13,8 +13,7 @@ from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
 from moa_kernels import F32
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.companion.records import recall_agreement, remember_agreement
-from moa_shared.drafting import CHAIN, TextGuesser, draft_chain
-from moa_shared.drafting.learned_confidence import LearnedConfidence
+from moa_shared.drafting import CHAIN, draft_chain
 from moa_shared.models.network.network import Network
 from moa_shared.programs import elapsed
 from moa_shared.sampling.settings import Sampling
@@ -91,25 +90,6 @@ def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
     assert not full.grow(EMPTY, GREEDY).tokens
 
 
-def test_what_the_conversation_repeats_is_never_written_for_what_the_model_says() -> None:
-    repeating, plain = drafter(guesser=TextGuesser(None)), drafter()
-    for each in (repeating, plain):
-        each.restart([5, 6, 7, 8, 9, 10, 11] * 6)
-    written = repeating.write(EMPTY, GREEDY)
-    assert written == plain.write(EMPTY, GREEDY)
-    assert written is not None
-    assert repeating._draft.write(EMPTY, GREEDY).token == 5 != written[0]  # as another drafter would
-
-
-def test_one_that_is_too_slow_to_draft_writes_all_the_same() -> None:
-    slow = drafter(drafts=False)
-    slow.restart(text(40))
-    assert not slow.read_on(GREEDY, writes=False)
-    assert not slow.draft(GREEDY)
-    assert not slow.grow(EMPTY, GREEDY).tokens
-    assert slow.write(EMPTY, GREEDY) is not None
-
-
 def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
     pair = CompanionPair(LookupDrafter(4), drafter())
     pair.restart(text(100))
@@ -120,36 +100,6 @@ def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
     assert pair.read_on(GREEDY, writes=True)
     pair.commit([3])
     assert pair.write(EMPTY, GREEDY) is not None
-
-
-def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_reads() -> None:
-    drafting, reading, alone, question = (drafter(confidence=LearnedConfidence(0.0, 0.5)) for _ in range(4))
-    for each in (drafting, reading, alone, question):
-        each.restart(text(20))
-    for _ in range(40):  # what it says itself
-        token = drafting.write(EMPTY, GREEDY)
-        assert token is not None
-        drafting.commit([token[0]])
-        reading.commit([token[0]])
-    assert drafting._trust.shift > 0.5
-    assert reading._trust.shift == 0.0
-    while reading.read_on(GREEDY, writes=True):
-        pass
-    assert reading._trust.shift > 0.5
-    alone.commit(write(alone, 40, GREEDY))  # a server has checked all that was written meanwhile
-    assert alone._agreement.tokens == alone._agreement.right == 40
-    alone.restart(text(20))
-    written = write(alone, 30, GREEDY)
-    alone.commit([*written[:20], (written[20] + 1) % 90, *written[21:]])
-    assert (alone._agreement.tokens, alone._agreement.right) == (61, 60)
-    question.commit(drafting._state.tokens[20:])  # of nobody knows whom
-    while question.read_on(GREEDY, writes=True):
-        pass
-    assert question._trust.shift == 0.0
-    counted = [(each._agreement.tokens, each._agreement.right) for each in (drafting, reading, question)]
-    assert counted[0] == (40, 40)
-    assert counted[1][0] == counted[1][1] >= 8
-    assert counted[2] == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -173,19 +123,3 @@ def test_while_it_only_reads_it_is_judged_by_what_it_would_have_written_in_that_
     assert reading._agreement.right == reading._agreement.tokens
     remember_agreement(tmp_path, "small", "large", reading._agreement)
     assert recall_agreement(tmp_path, "small", "large") == reading._agreement
-
-
-def test_what_the_target_says_instead_lowers_the_chances_of_all_conversations() -> None:
-    shared = LearnedConfidence(0.0, 0.5)
-    one, other = drafter(confidence=shared), drafter(confidence=shared)
-    for each in (one, other):
-        each.restart(text(30))
-    before = other.write(EMPTY, GREEDY)
-    for _ in range(12):
-        token = one.write(EMPTY, GREEDY)
-        assert token is not None
-        one.commit([(token[0] + 1) % 90])
-    after = other.write(EMPTY, GREEDY)
-    assert before is not None
-    assert after is not None
-    assert (after[0], after[1] < before[1]) == (before[0], True)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
-from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import Availability
-from moa_client.memory.plan import CALM_TOKENS
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.thin_memory import THIN, ThinMemory
 from moa_shared.sampling.settings import Sampling
 
 SILENCE_MS = 60_000.0
 AUTO = StandaloneRule("auto", least_chance=0.5, end_ms=3_000.0, leave_ms=20_000.0)
-ALWAYS = StandaloneRule("always", end_ms=3_000.0, leave_ms=20_000.0)
 
 
 class Writer:
@@ -51,19 +45,6 @@ class Writer:
         self.availability.outages.observe(now, is_served=False)
 
 
-@pytest.mark.parametrize(
-    ("rule", "is_read", "patience_ms"),
-    [
-        (replace(AUTO, tokens_per_s=12.0), False, 3_000.0),  # nothing to read: as soon as an answer could end
-        (AUTO, False, 20_000.0),
-        (AUTO, True, 20_000.0),
-        (ALWAYS, False, 20_000.0),
-    ],
-)
-def test_a_user_waits_for_a_device_that_cannot_write(rule: StandaloneRule, is_read: bool, patience_ms: float) -> None:
-    assert Writer(rule, is_read=is_read).drafting.patience_ms == patience_ms
-
-
 class Reader(LookupDrafter):
     """Reads texts itself."""
 
@@ -80,29 +61,6 @@ async def test_a_drafter_that_reads_texts_itself_has_the_question_at_once(
     writer.drafting.read_question(conversation.tokens, conversation.hashes)
     writer.drafting.close()
     assert (drafter._text.tokens == conversation.tokens) == begins_at_once
-
-
-@pytest.mark.parametrize(("kind", "thin"), [(Reader, THIN), (LookupDrafter, None)])
-async def test_what_writes_without_rows_needs_few_though_the_link_fails(
-    kind: type[LookupDrafter], thin: ThinMemory | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kind, "reads_memory", True)
-    monkeypatch.setattr(OnlineDrafting, "drafts", False)  # the server does
-    writer = Writer(AUTO, drafter=kind(4))
-    writer.lose(1_000.0)
-    writer.availability.outages.observe(2_000.0, is_served=True)
-    writer.drafting.count(CALM_TOKENS)
-    assert writer.drafting.wanted_memory(3_000.0) == thin
-    writer.drafting.close()
-
-
-def test_nobody_waits_without_an_answer_or_with_a_device_that_can_write() -> None:
-    writer = Writer(AUTO, drafter=LookupDrafter(4))
-    assert writer.drafting.patience_ms is None
-    writer.drafting.close()
-    writer = Writer(AUTO)
-    writer.answers.stop()
-    assert writer.drafting.patience_ms is None
 
 
 def test_a_question_that_no_server_has_read_is_left_to_one_when_the_loss_is_long() -> None:
@@ -137,12 +95,3 @@ def test_a_drafter_that_servers_have_no_memory_for_only_writes() -> None:
     assert writer.drafting.memory.offered == []
     assert writer.drafting.standalone.can_write
     writer.drafting.close()
-
-
-def test_another_drafter_takes_over_what_was_learned() -> None:
-    before, after = Writer(AUTO), Writer(AUTO)
-    before.drafting.online.window.rtt_ms.add(80.0)
-    before.drafting.standalone.asked_for = True
-    after.drafting.take_over(before.drafting)
-    assert after.drafting.online.window.rtt_ms.mean == 80.0
-    assert after.drafting.standalone.asked_for

@@ -19,15 +19,6 @@ from moa_shared.tree.draft_tree import DraftTree
 from tests.support.recording_drafter import RecordingDrafter
 
 
-def test_look_up_copies_what_followed_the_longest_match() -> None:
-    drafter = LookupDrafter(length=3)
-    drafter.restart([1, 2, 3, 4, 5, 9, 3, 7, 7, 2])
-    drafter.commit([3])
-    assert drafter.draft(Sampling()).tokens == (4, 5, 9)  # "2 3" is longer than the later "3"
-    drafter.commit([8])
-    assert drafter.draft(Sampling()).tokens == ()
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
 def test_a_look_up_is_a_copy_from_the_conversation(tokens: list[int]) -> None:
     drafter = LookupDrafter(length=2)

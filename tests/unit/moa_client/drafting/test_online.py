@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
+from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DraftExtended, DraftStep
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
@@ -77,20 +77,6 @@ class Bench:
 # ---------------------------------------------------------------- rounds
 
 
-def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
-    bench = Bench(ROUNDS)
-    bench.draft_on()
-    assert bench.thread.rounds == []  # the first token needs no draft
-    bench.verdict(4)
-    bench.draft_on()
-    bench.draft_on()
-    assert bench.thread.rounds == [4]
-    bench.complete(DraftCompleted(4, DraftTree.chain([5, 6])))
-    [draft] = bench.sent
-    assert isinstance(draft, Draft)
-    assert (draft.base, list(draft.tokens)) == (4, [5, 6])
-
-
 def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
     bench = Bench(ROUNDS)
     bench.verdict(4)
@@ -100,67 +86,7 @@ def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
     assert bench.sent == []
 
 
-def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
-    bench = Bench(ROUNDS)
-    bench.verdict(4)
-    bench.draft_on()
-    bench.thread.busy = False
-    bench.draft_on()
-    assert bench.thread.rounds == [4]
-    bench.drafting.restart()
-    bench.draft_on()
-    assert bench.thread.rounds == [4, 4]
-
-
-def test_a_round_waits_for_the_row_of_the_newest_token() -> None:
-    bench = Bench(ROUNDS)
-    bench.verdict(4)
-    bench.memory.hold_until_ms = 10.0
-    bench.draft_on(9.0)
-    assert bench.thread.rounds == []
-    bench.draft_on(10.0)
-    assert bench.thread.rounds == [4]
-
-
-def test_a_verdict_says_how_long_the_row_is_worth_waiting_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, holds = Bench(ROUNDS), list[tuple[float, int, float]]()
-    monkeypatch.setattr(bench.memory, "hold", lambda *hold: holds.append(hold))
-    bench.verdict(4, step_ms=40.0)
-    assert holds == [(0.0, 3, HOLD_STEPS * 40.0)]
-
-
 # ---------------------------------------------------------------- a streamed draft
-
-
-def test_nodes_are_sent_once_as_they_are_drafted() -> None:
-    bench = Bench(STREAMED)
-    bench.verdict(4)
-    nodes: list[int] = []
-    for token in (5, 6, 7):
-        bench.draft_on()
-        bench.grown(token)
-    bench.draft_on()
-    bench.grown()  # the drafter knows nothing more
-    bench.draft_on()
-    for frame in bench.sent:
-        assert isinstance(frame, Draft)
-        assert (frame.base, frame.first_node) == (4, len(nodes))
-        nodes += frame.tokens
-    assert nodes == [5, 6, 7]
-    assert len(bench.thread.steps) == 4  # none after that
-
-
-def test_one_step_runs_at_a_time_and_what_a_verdict_has_overtaken_is_dropped() -> None:
-    bench = Bench(STREAMED)
-    bench.verdict(4)
-    bench.draft_on()
-    bench.draft_on()
-    assert len(bench.thread.steps) == 1
-    bench.verdict(9)  # while the step runs
-    bench.grown(5)
-    assert len(bench.conversation.draft) == 0
-    bench.draft_on()
-    assert [step.committed for step in bench.thread.steps] == [4, 5]
 
 
 def test_standalone_text_becomes_the_draft_in_flight() -> None:
@@ -182,35 +108,12 @@ def test_standalone_text_becomes_the_draft_in_flight() -> None:
 # ---------------------------------------------------------------- both
 
 
-@pytest.mark.parametrize("drafts", [True, False])
-def test_a_silent_client_says_what_it_holds_every_few_tokens(drafts: bool) -> None:
-    bench = Bench(ROUNDS, drafts=drafts)
-    bench.thread.busy = True  # with something long
-    for token in range(ACK_TOKENS - 1):
-        bench.verdict(token + 10)
-        bench.draft_on()
-    assert bench.sent == []
-    bench.verdict(50)
-    bench.draft_on()
-    bench.draft_on()
-    assert bench.sent == [Ack(len(PROMPT) + ACK_TOKENS)]
-
-
 def test_a_server_without_time_for_drafts_is_sent_none_and_hears_that_few_rows_are_enough() -> None:
     bench = Bench(DraftingSettings())
     for token, least_chance, drafts in ((4, 0.95, False), (5, 0.1, True)):
         bench.verdict(token, step_ms=50.0, least_chance=least_chance)
         bench.draft_on()
         assert bench.drafting.drafts == bool(bench.thread.steps) == drafts
-
-
-def test_nothing_is_drafted_after_the_end() -> None:
-    for settings in (ROUNDS, STREAMED):
-        bench = Bench(settings)
-        bench.verdict(4, finish=Finish.END_OF_TEXT)
-        bench.draft_on()
-        bench.complete(DraftCompleted(4, DraftTree.chain([5])))
-        assert (bench.thread.rounds, bench.thread.steps, bench.sent) == ([], [], [])
 
 
 def test_a_verdict_that_leaves_a_gap_is_refused() -> None:

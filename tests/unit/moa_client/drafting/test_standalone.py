@@ -8,16 +8,15 @@ from typing import cast
 import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Ended, HeldBack, Provisional
+from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.settings import READING_SPEED, StandaloneRule
+from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.drafting.streamed import TokenWritten
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
 END_OF_TEXT = 9
@@ -89,53 +88,12 @@ def writer() -> Writer:
     return writer
 
 
-def test_the_text_grows_a_token_at_a_time(writer: Writer) -> None:
-    writer.write(4)
-    writer.write(5)
-    assert writer.written == [4, 5]
-    assert list(writer.answers.events) == [Provisional((4,), (1.0,)), Provisional((5,), (1.0,))]
-    assert [written for _, written in writer.thread.asked] == [[], [4]]
-
-
-def test_the_drafter_is_told_the_text_once_while_it_writes_itself(writer: Writer) -> None:
-    writer.write(4)
-    writer.write(5)
-    assert writer.thread.told == [PROMPT]
-    writer.drafting.restart()
-    writer.write(6)
-    assert writer.thread.told == [PROMPT, PROMPT]
-
-
-def test_a_draft_in_flight_is_not_shown_as_it_is(writer: Writer) -> None:
-    """The drafter says anew how likely its tokens are; what it has computed of them stays."""
-    writer.answers.conversation.propose(DraftTree((4, 7, 5), (-1, -1, 0)))
-    writer.drafting.begin()
-    assert writer.written == []
-    assert len(writer.answers.conversation.draft) == 0
-
-
 def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
     writer.drafting.write_on(writer.now)
     (serial, _) = writer.thread.asked[-1]
     writer.drafting.restart()
     writer.drafting.on_written(writer.now, TokenWritten(serial, 0, 4))
     assert writer.written == []
-
-
-def test_a_token_that_was_asked_for_twice_is_shown_once(writer: Writer) -> None:
-    """The drafter's thread is free again before its token is taken in."""
-    for _ in range(2):
-        writer.drafting.write_on(writer.now)
-        writer.thread.busy = False
-    for serial, written in list(writer.thread.asked):
-        writer.drafting.on_written(writer.now, TokenWritten(serial, len(written), 4))
-    assert writer.written == [4]
-
-
-def test_one_step_is_under_way_at_a_time(writer: Writer) -> None:
-    writer.drafting.write_on(writer.now)
-    writer.drafting.write_on(writer.now)
-    assert len(writer.thread.asked) == 1
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something(writer: Writer) -> None:
@@ -156,14 +114,6 @@ def test_an_answer_that_has_ended_is_not_continued(writer: Writer) -> None:
     assert len(writer.thread.asked) == 2
     writer.answers.end_alone()
     assert writer.answers.events[-1] == Ended(Finish.END_OF_TEXT, provisional=True)
-
-
-def test_a_device_without_a_drafter_writes_nothing() -> None:
-    writer = Writer(has_drafter=False)
-    writer.drafting.begin()
-    writer.drafting.write_on(writer.now)
-    assert not writer.drafting.can_write
-    assert writer.thread.asked == []
 
 
 class TestTextThatIsTooUnlikely:
@@ -187,78 +137,6 @@ class TestTextThatIsTooUnlikely:
         assert not writer.drafting.is_waiting
         writer.write(5, 0.1)
         assert writer.written == [4, 5]
-
-    def test_has_another_chance_after_what_the_server_decides(self) -> None:
-        writer = Writer(AUTO, is_read=True)
-        writer.write(4, 0.4)
-        writer.drafting.restart()
-        assert not writer.drafting.is_waiting
-        writer.write(4, 0.6)
-        assert writer.written == [4]
-
-    def test_is_all_text_for_who_wants_none(self) -> None:
-        writer = Writer(StandaloneRule("never"), is_read=True)
-        writer.write(4, 1.0)
-        assert writer.written == []
-        assert writer.drafting.is_waiting
-
-
-class TestAQuestionThatNoServerHasRead:
-    def test_waits_for_one_and_says_so_once(self) -> None:
-        writer = Writer(AUTO)
-        writer.drafting.write_on(writer.now)
-        writer.drafting.write_on(writer.now)
-        assert writer.thread.asked == []
-        assert list(writer.answers.events) == [HeldBack(unread=True)]
-        assert writer.drafting.is_unread
-        assert writer.drafting.is_waiting
-        assert writer.drafting.wake_ms() is None
-
-    def test_is_answered_for_who_wants_the_text_right_or_not(self) -> None:
-        writer = Writer(AUTO)
-        writer.drafting.write_on(writer.now)
-        writer.drafting.asked_for = True
-        assert not writer.drafting.is_waiting
-        writer.write(4, 0.1)
-        assert writer.written == [4]
-        assert Writer(ALWAYS).drafting.is_waiting is False
-
-    def test_is_answered_by_a_companion_which_says_from_where_on_its_text_is_less_likely_to_be_right(self) -> None:
-        writer = Writer(AUTO, is_companion=True)
-        writer.write(4, 0.9)
-        writer.write(5, 0.5)
-        writer.write(6, 1.0)
-        assert writer.drafting.wake_ms() == pytest.approx(writer.now + 1e3 / READING_SPEED)  # as nobody waits for it
-        assert [event.likely for event in writer.answers.events if isinstance(event, Provisional)] == [
-            True,
-            False,
-            False,
-        ]
-        assert writer.written == [4, 5, 6]
-
-    def test_waits_where_a_companion_is_not_to_write(self) -> None:
-        writer = Writer(StandaloneRule("never"), is_companion=True)
-        writer.drafting.write_on(writer.now)
-        assert list(writer.answers.events) == [HeldBack(unread=True)]
-
-    def test_is_written_on_once_a_server_has_begun_it(self) -> None:
-        writer = Writer(AUTO)
-        writer.drafting.write_on(writer.now)
-        writer.answers.conversation.keep((8,), Finish.UNFINISHED)
-        assert not writer.drafting.is_waiting
-        writer.write(4, 0.9)
-        assert writer.written == [4]
-
-    def test_waits_too_if_it_follows_an_answer_that_is_not_verified(self) -> None:
-        writer = Writer(AUTO, is_read=True)
-        writer.write(END_OF_TEXT, 0.9)
-        writer.answers.end_alone()
-        writer.answers.begin(lambda _: [5, 6], AnswerSettings(max_tokens=20))
-        writer.drafting.renew()
-        asked = len(writer.thread.asked)
-        writer.drafting.write_on(writer.now)
-        assert len(writer.thread.asked) == asked
-        assert writer.drafting.is_unread
 
 
 def test_it_writes_as_fast_as_people_read() -> None:

@@ -45,42 +45,6 @@ def grow(drafting: StreamedDrafting, *tokens: int) -> None:
     drafting.on_extended(step, Growth.chain(step.draft, tokens))
 
 
-def test_frames_wait_for_each_other_and_name_the_prefix_once() -> None:
-    drafting = begun()
-    grow(drafting, 4)
-    grow(drafting, 5)
-    assert drafting.take_frame() is None
-    grow(drafting, 6)
-    first = drafting.take_frame()
-    grow(drafting, 7)
-    assert drafting.take_frame() is None
-    second = drafting.take_frame(flush=True)
-    assert first is not None
-    assert second is not None
-    assert (first.first_node, first.tokens, first.prefix_hash != 0) == (0, (4, 5, 6), True)
-    assert (second.first_node, second.tokens, second.prefix_hash) == (3, (7,), 0)
-
-
-def test_a_drafter_with_nothing_to_guess_is_asked_again_after_the_next_verdict() -> None:
-    drafting = begun()
-    grow(drafting)
-    assert drafting.next_step(0.0) is None
-    assert drafting.take_frame(flush=True) is None
-    commit(drafting, 9)
-    grow(drafting, 4)
-    assert drafting.take_frame(flush=True) is not None
-
-
-def test_the_last_nodes_are_sent_when_nothing_follows() -> None:
-    drafting = begun()
-    grow(drafting, 4)
-    grow(drafting)
-    assert drafting.next_step(0.0) is None
-    frame = drafting.take_frame(flush=True)
-    assert frame is not None
-    assert frame.tokens == (4,)
-
-
 def test_a_server_that_waits_is_told_once_that_nothing_comes() -> None:
     drafting = begun(announces_nothing=True)
     grow(drafting)
@@ -90,15 +54,6 @@ def test_a_server_that_waits_is_told_once_that_nothing_comes() -> None:
     assert (frame.base, frame.first_node, frame.tokens) == (3, 0, ())
     assert drafting.take_frame(flush=True) is None
     assert drafting.next_step(0.0) is None
-
-
-def test_a_step_that_a_verdict_has_overtaken_says_nothing_about_what_follows() -> None:
-    drafting = begun()
-    step = drafting.next_step(0.0)
-    assert step is not None
-    commit(drafting, 8)
-    drafting.on_extended(step, Growth())
-    assert drafting.next_step(0.0) is not None
 
 
 def overtaken(*committed: int) -> StreamedDrafting:

@@ -62,18 +62,6 @@ async def test_a_question_is_answered(engine: ClientEngine) -> None:
     assert engine.figures.verdicts == 2
 
 
-async def test_an_event_is_shown_before_the_next_item_is_handled(engine: ClientEngine) -> None:
-    connection = connection_of(engine)
-    async with aclosing(engine.ask(PROMPT, SETTINGS)) as events:
-        asking = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)
-        connection.open()
-        connection.verdict(1, 3, [4])
-        connection.verdict(1, 4, [5])
-        assert await asking == plainly_committed(4)
-        assert engine.conversation.tokens == [*PROMPT, 4]
-
-
 async def test_what_comes_from_a_stream_that_was_left_is_dropped(engine: ClientEngine) -> None:
     connection = connection_of(engine)
     asking = asyncio.create_task(answer(engine))
@@ -124,19 +112,6 @@ async def test_a_server_that_does_not_fit_is_asked_what_it_is(engine: ClientEngi
     await until(lambda: connection.done == ["start", "start"])  # it has the model: a stream is opened again
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-
-
-async def test_a_reader_who_leaves_ends_the_answer(engine: ClientEngine) -> None:
-    connection = connection_of(engine)
-    async with aclosing(engine.ask(PROMPT, SETTINGS)) as events:
-        asking = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)
-        connection.open()
-        connection.verdict(1, 3, [4])
-        await asking
-    assert connection.done[-1] == "drop"
-    assert engine.answers.current is None
-    assert engine.conversation.tokens == [*PROMPT, 4]
 
 
 async def test_a_user_who_stops_gets_the_servers_last_word(engine: ClientEngine) -> None:

@@ -10,15 +10,15 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Ended, LinkChanged, LinkState, ServerChanged
+from moa_client.conversation.events import LinkChanged, LinkState, ServerChanged
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DrafterFailed
 from moa_client.engine.inbox import Inbox
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Availability, LinkCommand, Reaction
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
-from moa_shared.errors import ConfigError, InternalError, MoaError, ProtocolError, RateLimitError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.errors import ConfigError, InternalError, ProtocolError, RateLimitError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.constraint import choice_of
 from moa_shared.sampling.settings import Sampling
@@ -106,29 +106,6 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 # ---------------------------------------------------------------- questions
 
 
-def test_a_question_goes_out_on_an_open_stream(session: Session) -> None:
-    session.open()
-    session.ask()
-    [frame] = session.connection.sent
-    assert (frame.ask.id, frame.ask.base, list(frame.ask.tokens)) == (1, 0, PROMPT)
-
-
-def test_a_question_before_the_stream_is_part_of_its_open(session: Session) -> None:
-    session.ask()
-    session.open()
-    assert list(session.connection.opens[0].tokens) == PROMPT
-    assert session.connection.opens[0].ask.id == 1
-    assert session.sent == []
-
-
-def test_a_question_asked_while_the_stream_was_opened_follows_it(session: Session) -> None:
-    session.connection.open()
-    session.ask()  # the Open, which knows nothing of it, is on its way
-    session.handle()
-    assert not session.connection.opens[0].HasField("ask")
-    assert [frame.ask.id for frame in session.connection.sent] == [1]
-
-
 def test_a_server_is_asked_to_stop_once_on_each_stream(session: Session) -> None:
     session.open()
     session.ask()
@@ -155,15 +132,6 @@ def test_an_answer_that_no_server_decides_ends_at_once_and_its_stream_is_left(se
 # ---------------------------------------------------------------- what the server decides
 
 
-def test_what_is_decided_is_shown(session: Session) -> None:
-    session.open()
-    session.ask()
-    session.decide(4, 5)
-    session.decide(6, finish=pb.FINISH_END_OF_TEXT)
-    assert session.events() == [plainly_committed(4, 5), plainly_committed(6), Ended(Finish.END_OF_TEXT)]
-    assert session.exchange.figures.newest.verdicts == 2
-
-
 def test_a_server_that_shuts_down_does_not_end_the_answer(session: Session) -> None:
     session.open()
     session.ask()
@@ -185,14 +153,6 @@ def test_frames_are_ignored_once_the_user_wants_no_server(session: Session) -> N
     session.availability.go_offline()
     session.decide(4)
     assert session.events() == []
-
-
-def test_what_contradicts_the_conversation_is_a_violation(session: Session) -> None:
-    session.open()
-    session.ask()
-    session.connection.verdict(1, 9, [4])
-    with pytest.raises(ProtocolError, match="a verdict from position 3 or before"):
-        session.handle()
 
 
 # ---------------------------------------------------------------- streams
@@ -226,16 +186,6 @@ def test_what_remains_of_a_conversation_is_the_same_session(session: Session) ->
     assert session.connection.opens[-1].resume_token == b"one"
 
 
-def test_a_lost_server_leaves_the_answer_to_the_device(session: Session) -> None:
-    session.open()
-    session.ask()
-    session.connection.end(GONE, retrying=True)
-    change = LinkChanged(LinkState.OFFLINE, GONE.message)
-    assert session.handle() == Reaction((LinkCommand.GO_STANDALONE,), (change,))
-    session.open()
-    assert session.events() == [LinkChanged(LinkState.BACK)]
-
-
 def test_a_server_that_wants_to_be_left_alone_is_waited_for(session: Session) -> None:
     session.open()
     session.ask()
@@ -253,15 +203,6 @@ def test_a_stream_that_the_server_ended_for_idleness_is_opened_for_a_question(se
     session.connection.end(rests=True)
     assert session.handle() == NOTHING
     assert session.connection.done == ["start"]
-
-
-def test_a_question_that_the_server_refuses_fails(session: Session) -> None:
-    session.open()
-    session.ask()
-    refusal = MoaError("No.")
-    session.connection.end(refusal)
-    assert session.handle() == NOTHING
-    assert session.exchange.failure is refusal
 
 
 def test_nothing_is_opened_for_a_user_who_wants_no_server(session: Session) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.history.responses import MOST_DAYS, KeptResponse, KeptResponses
+from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import NotFoundError
 
@@ -69,19 +69,3 @@ def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> No
     kept.keep(response("c", text="x" * 200))
     kept.keep(response("d", "c", text="x" * 200))
     assert [each.identifier for each in kept.chain("d")] == ["c", "d"]
-
-
-def test_those_not_continued_for_a_month_are_let_go(store: HistoryStore) -> None:
-    clock = TickingClock()
-    kept = bounded(store, clock)
-    kept.keep(response("a"))
-    clock.now += (MOST_DAYS - 1) * 86_400
-    kept.keep(response("b", "a"))
-    kept.keep(response("x"))
-    clock.now += (MOST_DAYS - 1) * 86_400
-    kept.keep(response("c", "b"))
-    clock.now += 2 * 86_400
-    kept.keep(response("y"))
-    assert [each.identifier for each in kept.chain("c")] == ["a", "b", "c"]
-    with pytest.raises(NotFoundError):
-        kept.load("x")

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,14 +62,6 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert (settled.text, settled.provisional, settled.waiting) == ("Because of gravity.", "", ())
     assert settled.is_corrected
     assert settled.ended == answer.ended
-
-
-def test_where_the_user_stopped_without_a_server_is_kept(store: HistoryStore) -> None:
-    key = store.begin_answer(store.create(ORIGIN), "Why?", OPTIONS)
-    store.append_committed(key, [7, 8], [PROMPT, TARGET], "Be")
-    store.set_provisional(key, [1, 2, 3], "cause it is", shown=3)
-    store.end_answer(key, "cancelled", verified=False, provisional="cause it is")
-    assert store.load(store.find("last")).answers[0].stopped_at == 4
 
 
 def test_an_answer_that_was_cut_short_is_left_to_the_server(store: HistoryStore) -> None:
@@ -314,12 +305,6 @@ def test_tokens_take_four_bytes(tokens: list[int]) -> None:
     packed = pack_tokens(tokens)
     assert len(packed) == 4 * len(tokens)
     assert list(unpack_tokens(packed)) == tokens
-
-
-def test_options_of_another_version_are_left_out() -> None:
-    off = AnswerOptions(loop_guard=False).decided()
-    assert pack_options(off) == "{}"
-    assert unpack_options('{"seed": 3, "typical": 0.1, "stop": ["a"]}') == replace(off, seed=3, stop=("a",))
 
 
 def test_options_come_back_as_they_were() -> None:

@@ -21,7 +21,6 @@ from moa_client.conversation.events import (
     Continued,
     Earlier,
     Ended,
-    Failed,
     Permission,
     Provisional,
     Settled,
@@ -261,14 +260,3 @@ async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conver
         (job,) = states[0].unverified
         text = talk.engine.device.tokenizer.decode(job.turn([1, 2]))
         assert text == "[user]<tool_response>\n12:00\n</tool_response>"
-
-
-async def test_results_that_cannot_be_put_end_the_round() -> None:
-    async with talking() as talk:
-        talk.open.permit((await talk.ask(CALL)).call, Permission.ONCE)
-        talk.box.answers.put_nowait("12:00")
-        await talk.until(Asked)
-        talk.engine.tell(ValueError("the context"))
-        assert (await talk.until(Failed)).taken_back
-        await asyncio.sleep(0)
-        assert (len(talk.conversation.answers), talk.conversation.is_answering) == (1, False)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -24,7 +24,6 @@ from moa_client.conversation.events import (
     Ended,
     Event,
     Failed,
-    HeldBack,
     LinkChanged,
     LinkState,
     NotKept,
@@ -49,7 +48,7 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults
+from moa_shared.sampling.defaults import CHAT_DEFAULTS
 
 from tests.support.messages import raises
 from tests.support.programs import PATIENCE
@@ -118,41 +117,6 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 # ---------------------------------------------------------------- questions
 
 
-async def test_questions_are_answered_in_order() -> None:
-    async with talking() as talk:
-        for question in ("one", "two"):
-            talk.surface.open.ask(question, OPTIONS)
-        assert talk.conversation.is_answering
-        await talk.surface.until(Asked)
-        talk.engine.tell(Committed((0, 1)), STOP)
-        await talk.surface.until(Asked)
-        assert talk.engine.turns == ["[user]one"]
-        talk.engine.tell(Provisional((2,)), Committed((2,), 1), STOP)
-        ended = await talk.surface.until(Ended)
-        assert talk.surface.events == [
-            (1, Asked("one", DECIDED)),
-            (1, Committed((0, 1), text="ab")),
-            (1, STOP),
-            (2, Asked("two", DECIDED)),
-            (2, Provisional((2,), added="c")),
-            (2, Committed((2,), 1, "c")),
-            (2, STOP),
-        ]
-        assert (talk.texts, ended.figures) == (["ab", "c"], talk.engine.figures)
-        assert talk.engine.turns == ["[user]one", "[user]two"]
-        assert all(update.status == talk.engine.status for update in talk.surface.updates)
-        assert [settings.max_tokens for settings in talk.engine.settings] == [8, 8]
-
-
-async def test_what_it_is_is_told_as_it_is_now() -> None:
-    async with talking(system="Be brief.") as talk:
-        facts = talk.surface.open.facts
-        assert (facts.identifier, facts.target, facts.server, facts.online) == ("id", "tiny", "host:1", True)
-        assert (facts.level, facts.drafter, facts.system) == ("", "", "Be brief.")
-        await talk.answer("one")
-        assert talk.engine.turns == ["[system]Be brief.[user]one"]
-
-
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with raises(
@@ -167,30 +131,6 @@ async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
             snapshot("16 questions wait for an answer in this conversation. Wait for one of them."),
         ):
             talk.surface.open.ask("one", OPTIONS)
-
-
-async def test_each_question_has_a_seed_of_its_own_and_the_models_sampling() -> None:
-    async with talking() as talk:
-        talk.engine.device.sampling = SamplingDefaults(temperature=0.6)
-        for question in ("one", "two"):
-            talk.surface.open.ask(question, AnswerOptions(min_p=0.1))
-            await talk.surface.until(Asked)
-            talk.engine.tell(Committed((0,)), STOP)
-            await talk.surface.until(Ended)
-        first, second = (settings.sampling for settings in talk.engine.settings)
-        assert (first.temperature, first.top_p, first.min_p) == (0.6, 0.95, 0.1)
-        assert first.seed != second.seed
-        asked = [event for _, event in talk.surface.events if isinstance(event, Asked)]
-        assert [event.options.seed for event in asked] == [first.seed, second.seed]
-        assert [text.options for text in talk.conversation.answers] == [event.options for event in asked]
-        assert talk.surface.open.facts.sampling == {
-            "temperature": 0.6,
-            "top_k": 0,
-            "top_p": 0.95,
-            "min_p": 0.0,
-            "repeat_penalty": 1.0,
-            "repeat_last_n": 64,
-        }
 
 
 async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
@@ -267,24 +207,6 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
 # ---------------------------------------------------------------- surfaces
 
 
-async def test_all_surfaces_get_the_same() -> None:
-    async with talking() as talk:
-        other = Surface(LocalConversation(talk.conversation))
-        await talk.answer("one", *ALONE)
-        late = Surface(LocalConversation(talk.conversation))
-        talk.engine.tell(*CORRECTED, SETTLED)
-        for surface in (talk.surface, other, late):
-            await surface.until(Settled)
-        assert other.updates == talk.surface.updates
-        assert late.updates == other.updates[-len(late.updates) :]
-        [text] = late.open.answers
-        assert (text.committed, text.provisional, text.is_unsettled) == ("a", "bc", True)
-        for update in late.updates:
-            text.apply(update.event)
-        assert asdict(text) == asdict(talk.conversation.answers[0])
-        assert text.committed == "abd"
-
-
 async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
     left: list[TextConversation] = []
 
@@ -303,33 +225,7 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
         await talk.surface.open.close()
 
 
-async def test_when_it_is_closed_its_answer_is_broken_off_and_updates_end() -> None:
-    async with talking() as talk:
-        talk.surface.open.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
-        talk.engine.tell(Committed((0,)))
-        await talk.surface.until(Committed)
-        await talk.conversation.close()
-        assert [update.event async for update in talk.surface.open.updates()] == []
-        assert talk.engine.done == ["broken off", "close"]
-
-
 # ---------------------------------------------------------------- the end of an answer
-
-
-async def test_a_wish_to_stop_goes_to_the_engine() -> None:
-    async with talking() as talk:
-        talk.surface.open.stop()  # nothing runs
-        talk.surface.open.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
-        talk.engine.tell(Committed((0,)))
-        await talk.surface.until(Committed)
-        talk.surface.open.stop()
-        assert talk.engine.done == ["stop"]
-        talk.engine.tell(Ended(Finish.CANCELLED))
-        await talk.surface.until(Ended)
-        await talk.answer("two")
-        assert talk.texts == ["a", "a"]
 
 
 @pytest.mark.parametrize("way", [TextConversation.stop, TextConversation.abandon])
@@ -345,16 +241,6 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
         assert (talk.engine.turns, talk.texts) == (["[user]two"], ["a"])
 
 
-async def test_an_answer_that_was_stopped_before_anything_came_takes_its_question_back() -> None:
-    async with talking() as talk:
-        await talk.answer("one")
-        await talk.answer("two", Ended(Finish.CANCELLED))
-        assert (await talk.surface.until(Rewound)).event == Rewound(1)
-        assert talk.texts == ["a"]
-        await talk.answer("three")
-        assert [answer.question for answer in talk.conversation.answers] == ["one", "three"]
-
-
 async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
     async with talking() as talk:
         talk.surface.open.ask("one", AnswerOptions(stop=("bz",)))
@@ -367,49 +253,6 @@ async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
         assert ended.event == Ended(Finish.CANCELLED, text="b")
         assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
         await talk.answer("two")
-
-
-async def test_an_error_ends_one_answer_with_what_is_committed_of_it() -> None:
-    async with talking() as talk:
-        talk.surface.open.ask("one", AnswerOptions(stop=("bz",)))
-        await talk.surface.until(Asked)
-        talk.engine.tell(Committed((0, 1)), UnavailableError("Gone."))
-        failed = await talk.surface.until(Failed)
-        assert isinstance(failed.event, Failed)
-        assert (failed.answer, failed.event.text, failed.event.taken_back) == (1, "b", False)
-        assert str(failed.event.error).startswith("Gone.")
-        assert await talk.answer("two")
-        assert talk.texts == ["ab", "a"]
-
-
-async def test_a_question_without_any_answer_is_taken_back() -> None:
-    async with talking() as talk:
-        talk.surface.open.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
-        talk.engine.tell(Provisional((1,)), ContextLengthError("Too long."))
-        failed = await talk.surface.until(Failed)
-        assert isinstance(failed.event, Failed)
-        assert (failed.answer, failed.event.taken_back, talk.texts) == (1, True, [])
-        assert (await talk.answer("two")).answer == 1
-
-
-async def test_a_defect_is_told_and_the_conversation_continues(caplog: pytest.LogCaptureFixture) -> None:
-    async with talking() as talk:
-        for place in (1, 0):  # in an answer, and between two
-            if place:
-                talk.surface.open.ask("one", OPTIONS)
-                await talk.surface.until(Asked)
-            talk.engine.tell(ZeroDivisionError("by accident"))
-            failed = await talk.surface.until(Failed)
-            assert isinstance(failed.event, Failed)
-            assert (failed.answer, str(failed.event.error)) == (
-                place,
-                "The conversation has failed (ZeroDivisionError). "
-                "This is a defect of moa: please report it with the log.",
-            )
-            assert "by accident" in caplog.text
-            caplog.clear()
-            await talk.answer("two")
 
 
 class Panic(BaseException):
@@ -446,18 +289,6 @@ async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None
         talk.engine.tell(Committed((0,)), Committed((25,)))
         assert (await talk.surface.until(Failed)).answer == 1
         assert not talk.conversation.is_answering
-        await talk.answer("two")
-
-
-async def test_where_keeping_fails_by_a_defect_the_answer_comes_and_it_is_said() -> None:
-    journal = Journal()
-    journal.begin = None  # type: ignore[assignment, method-assign]
-    async with talking(journal=journal) as talk:
-        await talk.answer("one")
-        [said] = [update.event for update in talk.surface.updates if isinstance(update.event, NotKept)]
-        assert str(said.error) == snapshot(
-            "Keeping the conversation has failed (TypeError). This is a defect of moa: please report it with the log."
-        )
         await talk.answer("two")
 
 
@@ -543,69 +374,7 @@ async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_
 # ---------------------------------------------------------------- answers that ended without the server
 
 
-async def test_earlier_answers_are_decided_while_another_one_is_written() -> None:
-    async with talking() as talk:
-        for question in ("one", "two"):
-            await talk.answer(question, *ALONE)
-        talk.surface.updates.clear()
-        kept = Settled((1, 2), AnswerOutcome.CONFIRMED, Finish.MAX_TOKENS)
-        link = LinkChanged(LinkState.BACK)
-        await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
-        assert talk.surface.events == [
-            (3, Asked("three", DECIDED)),
-            (0, link),
-            (3, Committed((4,), text="e")),
-            (1, Committed((1,), 1, "b")),
-            (1, Corrected(1)),
-            (1, Committed((3,), text="d")),
-            (1, SETTLED),
-            (2, replace(kept, text="bc")),
-            (3, Committed((5,), text="f")),
-            (3, STOP),
-        ]
-        assert talk.texts == ["abd", "abc", "ef"]
-        assert [answer.is_unsettled for answer in talk.conversation.answers] == [False] * 3
-
-
-async def test_earlier_answers_are_decided_between_questions() -> None:
-    async with talking() as talk:
-        await talk.answer("one", *ALONE)
-        talk.engine.tell(LinkChanged(LinkState.BACK), *CORRECTED, SETTLED)
-        await talk.surface.until(Settled)
-        assert talk.texts == ["abd"]
-        talk.engine.tell(SETTLED, LinkChanged(LinkState.GOOD))  # of an answer that nobody knows
-        talk.surface.updates.clear()
-        await talk.surface.until(LinkChanged)
-        assert [type(event) for _, event in talk.surface.events] == [LinkChanged]
-
-
-async def test_what_is_held_back_or_refused_leaves_the_text_as_it_is() -> None:
-    async with talking() as talk:
-        await talk.answer("one", *ALONE[:2], HeldBack(), ALONE[2])
-        assert talk.texts == ["abc"]
-        talk.engine.tell(Refused(ContextLengthError("Too long.")))
-        refused = await talk.surface.until(Refused)
-        assert (refused.answer, talk.texts) == (1, ["abc"])
-        assert not talk.conversation.answers[0].is_unsettled
-
-
 # ---------------------------------------------------------------- the conversation as a whole
-
-
-async def test_a_conversation_is_rewound_after_the_answers_under_way() -> None:
-    async with talking() as talk:
-        await talk.answer("one")
-        talk.surface.open.ask("two", OPTIONS)
-        talk.surface.open.rewind(1)
-        assert talk.engine.done == []
-        await talk.surface.until(Asked)
-        talk.engine.tell(Committed((1,)), STOP)
-        assert (await talk.surface.until(Rewound)).event == Rewound(1)
-        assert (talk.texts, talk.engine.done) == (["a"], ["rewind 1"])
-        assert (await talk.answer("three")).answer == 2
-        talk.surface.open.rewind(0)
-        await talk.surface.until(Rewound)
-        assert (talk.texts, talk.engine.done[-1]) == ([], "rewind 0")
 
 
 async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that() -> None:

@@ -159,18 +159,6 @@ async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness:
     assert stream.sent == [beat(1), beat(2)]
 
 
-async def test_a_stream_that_breaks_is_opened_again_under_the_next_number(harness: Harness) -> None:
-    stream = await harness.opened()
-    stream.incoming.put_nowait(verdict(0))
-    stream.incoming.put_nowait(LOST)
-    assert isinstance(await harness.next(), FrameReceived)
-    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=True)
-    again = await harness.next()
-    assert isinstance(again, StreamOpened)
-    assert again.stream == 2
-    assert stream.is_cancelled
-
-
 async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(harness: Harness) -> None:
     (await harness.opened()).incoming.put_nowait(LOST)
     assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=False)

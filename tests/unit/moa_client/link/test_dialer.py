@@ -11,7 +11,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.link.dialer import Dialer
 from moa_client.link.fleet import Fleet
 from moa_client.link.stream import StreamTraffic
-from moa_shared.errors import DeniedError, MismatchError, MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.scripted_server import MODEL, ScriptedServer
@@ -50,37 +50,6 @@ async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
     return fleet, dialer
 
 
-async def test_one_server_is_opened_again_over_another_connection_and_never_asked() -> None:
-    home = Home(named=False)
-    fleet, dialer = await served(home)
-    dialer.on_lost(LOST, was_useful=True)
-    assert not dialer.has_other
-    await dial(dialer)
-    assert (home.opened, home.renewed, home.asked) == (2, 1, 1)
-    assert dialer.reason == ""
-    await fleet.close()
-
-
-@pytest.mark.parametrize("refusal", [OverloadedError("full"), MismatchError("other"), DeniedError("no")])
-async def test_a_refusal_shows_that_the_connection_works(refusal: MoaError) -> None:
-    home = Home(named=False)
-    fleet, dialer = await served(home)
-    dialer.on_lost(refusal, was_useful=False)
-    await dial(dialer)
-    assert home.renewed == 0
-    await fleet.close()
-
-
-async def test_a_server_that_serves_is_not_left_for_those_that_it_names() -> None:
-    home = Home()
-    fleet, dialer = await served(home)
-    assert dialer.has_other
-    assert fleet.servers == [home]
-    dialer.on_lost(DeniedError("no"), was_useful=True)
-    assert fleet.servers == [home]
-    await fleet.close()
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(LOST, "The stream broke."), (None, "The former server is silent."), (OverloadedError("full"), "full")],
@@ -105,22 +74,6 @@ async def test_a_server_that_goes_away_names_who_continues() -> None:
     await dial(dialer)
     assert dialer.address == home.other.address
     assert dialer.reason == snapshot("The former server is going away.")
-    await fleet.close()
-
-
-async def test_those_are_asked_too_that_another_server_had_named() -> None:
-    lost, named = ScriptedServer("lost"), Home()
-    named.description.load = 1.0
-    fleet = Fleet([lost, named])
-    await fleet.describe()
-    dialer = Dialer(fleet, PrefixHashes())
-    await dial(dialer)
-    assert dialer.address == lost.address
-    lost.fail()
-    named.fail()
-    dialer.on_lost(LOST, was_useful=True)
-    await dial(dialer)
-    assert dialer.address == named.other.address
     await fleet.close()
 
 

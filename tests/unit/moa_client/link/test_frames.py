@@ -7,9 +7,8 @@ from typing import cast
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.connection import ServerConnection
 from moa_client.link.frames import FrameReader, FrameSender
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.messages import Ack, Draft, Memory, Plane, Verdict
 
 FIRST = Draft(1, 4, 99, 0, (7,))
 SECOND = Draft(1, 4, 0, 1, (8,))
@@ -39,19 +38,6 @@ def test_a_draft_that_continues_has_only_its_tokens() -> None:
     frames.draft(Ack(3))
     frames.draft(SECOND)
     assert wire.sent[1:] == [pb.ClientFrame(ack=pb.Ack(committed=3)), pb.ClientFrame(draft=pb.Draft(tokens=[8]))]
-
-
-def test_on_another_stream_and_after_a_question_a_draft_names_its_base() -> None:
-    whole = pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))
-    wire = Wire()
-    frames = sender(wire)
-    frames.draft(FIRST)
-    wire.stream_number = 2
-    frames.draft(SECOND)
-    assert wire.sent[-1] == whole
-    frames.ask(Ask(2, 4, 1, (), AnswerSettings()))
-    frames.draft(SECOND)
-    assert wire.sent[-1] == whole
 
 
 def test_a_draft_that_was_not_sent_is_not_continued() -> None:

@@ -50,27 +50,6 @@ async def test_the_former_server_is_waited_for_a_moment() -> None:
     assert await finding is one
 
 
-async def test_the_moment_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_choice, "ANSWER_SECONDS", 0.0)
-    one, two = ScriptedServer("one"), ScriptedServer("two")
-    one.may_answer.clear()
-    assert await find([one, two], one) is two
-
-
-async def test_where_the_former_server_fails_nobody_else_is_waited_for() -> None:
-    one, two, three = ScriptedServer("one"), ScriptedServer("two"), ScriptedServer("three")
-    one.fail()
-    three.may_answer.clear()
-    assert await find([one, two, three], one) is two
-
-
-async def test_a_former_server_that_is_avoided_is_not_waited_for() -> None:
-    one, two = ScriptedServer("one"), ScriptedServer("two")
-    one.avoid(LONG)
-    one.may_answer.clear()
-    assert await find([one, two], one) is two
-
-
 async def test_one_of_the_same_execution_is_waited_for() -> None:
     one, odd, three = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION), ScriptedServer("three")
     one.fail()

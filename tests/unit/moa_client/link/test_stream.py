@@ -11,8 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, WRITE_FAILED, Stream, StreamTraffic
-from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, ProtocolError, UnavailableError
-from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.errors import OverloadedError, ProtocolError, UnavailableError
 
 from tests.support.messages import raises
 
@@ -87,15 +86,6 @@ async def test_a_stream_that_the_server_ends_says_so() -> None:
         await Stream(ScriptedCall(), StreamTraffic()).receive()
 
 
-@pytest.mark.parametrize("wait", [Stream.receive, lambda stream: stream.send(BEAT)], ids=["reading", "writing"])
-async def test_the_status_of_the_call_is_the_error(wait: Callable[[Stream], object]) -> None:
-    call = ScriptedCall()
-    stream = Stream(call, StreamTraffic())
-    call.end(FULL, "full")
-    with pytest.raises(OverloadedError):
-        await wait(stream)  # type: ignore[misc]
-
-
 async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None:
     call = ScriptedCall()
     stream = Stream(call, StreamTraffic())
@@ -103,20 +93,6 @@ async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None
     call.end(grpc.StatusCode.INTERNAL, WRITE_FAILED)
     with pytest.raises(OverloadedError):
         await stream.send(BEAT)
-
-
-async def test_an_error_is_given_what_the_user_of_this_device_can_do() -> None:
-    def explain(error: grpc.RpcError) -> MoaError:
-        explained = error_from_rpc(error)
-        explained.hint = "Ask the operator for another key."
-        return explained
-
-    call = ScriptedCall()
-    stream = Stream(call, StreamTraffic(), explain=explain)
-    call.end(grpc.StatusCode.UNAUTHENTICATED, "no key")
-    with pytest.raises(AuthenticationError) as caught:
-        await stream.receive()
-    assert caught.value.hint == "Ask the operator for another key."
 
 
 async def test_what_is_not_a_frame_is_refused() -> None:

@@ -1,28 +1,10 @@
 from __future__ import annotations
 
 from moa_client.mcp.connection import ListedTool
-from moa_client.mcp.mcp_tools import MOST_PROBLEMS, names_of, offered_tools
+from moa_client.mcp.mcp_tools import MOST_PROBLEMS, offered_tools
 from moa_client.tools.tool import MOST_TOOLS
 
 SCHEMA = {"type": "object", "properties": {}}
-
-
-def test_two_tools_of_one_name_are_told_apart_by_their_servers() -> None:
-    add = ListedTool("add", "Adds.", SCHEMA)
-    offered, problems = offered_tools({"one": [add], "the other": [add, ListedTool("a.b/c", "", SCHEMA)]})
-    assert [(each.name, each.server, each.listed) for each in offered] == [
-        ("add", "one", "add"),
-        ("the_other_add", "the other", "add"),
-        ("a_b_c", "the other", "a.b/c"),
-    ]
-    assert (offered[0].description, problems) == ("Adds.", [])
-
-
-def test_a_server_that_has_not_started_keeps_the_names_that_it_could_have() -> None:
-    add = ListedTool("add", "Adds.", SCHEMA)
-    offered, _ = offered_tools({"first": [add], "gone": None, "last": [ListedTool("sub", "", SCHEMA)]})
-    assert [each.name for each in offered] == ["add", "last_sub"]
-    assert names_of(offered[1]) == ("last_sub", "sub", "last_sub")
 
 
 def test_what_cannot_be_offered_is_left_out_with_a_word_and_costs_no_other() -> None:

@@ -1,33 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_client.mcp.server_file import MOST_BYTES, ToolServerEntry, parse_servers, read_server_file
+from moa_client.mcp.server_file import MOST_BYTES, parse_servers, read_server_file
 from moa_shared.errors import ConfigError
 
 FOLDER = Path("/folder")
-
-
-def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: Path) -> None:
-    servers = {
-        "notes": {"type": "stdio", "command": "npx", "args": ["-y", "notes"], "env": {"KEY": "k"}, "autoApprove": []},
-        "web": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer k"}},
-        "here": {"command": "./serve", "cwd": "sub"},
-        "off": {"command": "npx", "disabled": True},
-        "off too": {"command": "npx", "enabled": False},
-        "nulls": {"command": "npx", "args": None, "env": None, "enabled": True, "disabled": None},
-    }
-    path = tmp_path / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": servers, "globalShortcut": ""}))
-    assert read_server_file(path) == (
-        ToolServerEntry("notes", "npx", ("-y", "notes"), {"KEY": "k"}, tmp_path),
-        ToolServerEntry("web", folder=tmp_path, url="https://example.org/mcp", headers={"Authorization": "Bearer k"}),
-        ToolServerEntry("here", "./serve", folder=tmp_path / "sub"),
-        ToolServerEntry("nulls", "npx", folder=tmp_path),
-    )
 
 
 def test_variables_of_the_environment_are_put_in() -> None:

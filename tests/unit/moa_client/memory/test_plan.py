@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.memory.plan import CREDIT_EVERY_BYTES, FIRST_ROW_LAG_MS, PROMPT_HOLD_MS, MemoryPlan
+from moa_client.memory.plan import CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, MemoryPlan
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane
@@ -61,18 +61,6 @@ def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
     assert memory.first_missing(10) == 0
 
 
-def test_drafting_waits_for_the_prompts_newest_row_but_not_for_ever() -> None:
-    memory = plan()
-    memory.begin_answer(100.0, 6)
-    assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
-    memory.on_memory(110.0, rows(0, 3), HASHES)
-    assert memory.lacks_prompt
-    assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
-    memory.on_memory(120.0, rows(4, 6), HASHES)  # the newest; of memory rows the others may come later
-    assert not memory.lacks_prompt
-    assert memory.hold_until_ms == 0.0
-
-
 def test_all_states_of_the_prompt_are_needed() -> None:
     memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
     memory.begin_answer(0.0, 4)
@@ -81,16 +69,6 @@ def test_all_states_of_the_prompt_are_needed() -> None:
     memory.on_memory(2.0, rows(0, 1, Plane.REUSED_STATE), HASHES)
     assert not memory.lacks_prompt
     assert memory.hold_until_ms == 0.0
-
-
-def test_after_a_verdict_drafting_waits_as_long_as_rows_usually_take() -> None:
-    memory = plan()
-    memory.on_memory(0.0, rows(0, 8), HASHES)
-    usually = FIRST_ROW_LAG_MS + 4 * FIRST_ROW_LAG_MS / 2  # before anything is measured: mean and four deviations
-    memory.hold(100.0, 9, 1000.0)
-    assert memory.hold_until_ms == 100.0 + usually
-    memory.hold(100.0, 9, 2.0)
-    assert memory.hold_until_ms == 102.0  # at most as long as the caller says
 
 
 def test_the_row_that_drafting_waits_for_lets_it_continue_and_is_timed() -> None:
@@ -122,15 +100,6 @@ def test_what_has_come_is_credited_in_pieces_and_anew_on_a_new_stream() -> None:
     assert memory.on_memory(0.0, rows(2, 3, nbytes=half), HASHES) == 0
     memory.on_opened(Codec.INT8)
     assert memory.on_memory(0.0, rows(3, 4, nbytes=half), HASHES) == 0
-
-
-def test_a_thin_memory_is_not_taken_for_a_link_that_falls_behind() -> None:
-    memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
-    memory.change(0.0, ThinMemory(4, 16))
-    memory.begin_answer(0.0, 4)
-    assert memory.hold_until_ms == 0.0
-    for number in range(1, 100):
-        assert memory.on_verdict(1000.0 * number, 10, 10 * number) is None
 
 
 def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:

@@ -58,18 +58,6 @@ def test_rows_are_held_as_a_set_of_positions_would_hold_them(actions: list[tuple
         assert rows.first_missing == next(position for position in range(40) if position not in held)
 
 
-def test_rows_go_to_the_drafter_with_their_planes_width() -> None:
-    drafter = Drafter()
-    receives = receiver(drafter)
-    receives.on_frame(memory(0, 2), HASHES)
-    receives.on_frame(memory(3, 1), HASHES)
-    receives.on_frame(memory(0, 4, Plane.REUSED_STATE), HASHES)
-    assert drafter.rows == [(0, 2, 32, False), (3, 1, 32, False), (0, 4, 64, True)]
-    assert (receives.newest, receives.gap) == (4, 2)  # of the first plane
-    receives.crop(1)
-    assert (receives.newest, receives.gap) == (1, 1)
-
-
 def test_rows_of_tokens_that_have_changed_since_are_ignored() -> None:
     drafter = Drafter()
     receives = receiver(drafter)

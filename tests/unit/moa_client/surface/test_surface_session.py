@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import Committed, Corrected, LinkState, Permission, Provisional, Titled
+from moa_client.conversation.events import Committed, LinkState, Permission, Titled
 from moa_client.conversation.text_runs import Provenance, TextRun
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.surface.surface_session import serve_surface
@@ -105,19 +105,6 @@ async def test_who_wrote_a_text_is_told_where_it_is_wanted(wanted: bool) -> None
     told = [each.get("runs") for each in (opened["answers"][0], committed)]
     assert told == ([[[2, "C"]], [[1, "S", 0.779]]] if wanted else [None, None])
     assert ("chances" in committed, "lengths" in committed) == (not wanted, not wanted)
-
-
-async def test_what_is_corrected_is_told_where_writers_are() -> None:
-    surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
-    for event in (
-        Provisional((1, 2, 3), added=" one two"),
-        Corrected(3),
-        Committed((1,), text=" one"),
-        Committed((4,), text=" ten"),
-    ):
-        conversation.subscription.push(Update(event, 1))
-    await surface.be_served(conversation, runs=True)
-    assert [each.get("corrected") for each in surface.sent[1:5]] == [None, None, None, ((7, 10),)]
 
 
 async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:

@@ -150,22 +150,6 @@ async def test_with_a_key_nobody_is_asked_who_it_is(monkeypatch: pytest.MonkeyPa
 # ------------------------------------------------------------ how long
 
 
-async def test_a_later_head_has_to_come_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Served().serving() as server, connected(server) as client:
-        assert await client.ask("GET /hello") == 200
-        monkeypatch.setitem(connection.SECONDS, "head", 0.05)
-        client.writer.write(HALF)
-        assert await client.ends()
-
-
-async def test_the_rest_of_a_body_that_nobody_reads_has_to_come_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Served().serving() as server, connected(server) as client:
-        assert await client.ask("POST /change", "content-length: 9\r\n") == 200
-        monkeypatch.setitem(connection.SECONDS, "head", 0.05)
-        client.writer.write(b"a part")
-        assert await client.ends()
-
-
 async def test_a_connection_without_requests_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.SECONDS, "request", 0.05)
     async with Served().serving() as server, connected(server) as client:

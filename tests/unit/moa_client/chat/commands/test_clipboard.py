@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import pytest
 from moa_client.chat.commands import desktop
 from moa_client.chat.commands.desktop import (
-    MOST_OSC_BYTES,
     copy_text,
     find_program,
     last_code,
@@ -38,14 +36,6 @@ def test_a_program_is_used_where_it_has_a_desktop(tmp_path: Path) -> None:
     make_program(tmp_path, "xclip", "true")
     assert find_program({"PATH": str(tmp_path), "DISPLAY": ":0"}) == ("xclip", "-selection", "clipboard")
     assert find_program({"PATH": str(tmp_path)}) is None
-
-
-def test_the_terminal_gets_the_text_in_base64() -> None:
-    sequence = terminal_sequence("héllo\n")
-    assert sequence.startswith("\x1b]52;c;")
-    assert sequence.endswith("\x07")
-    assert base64.b64decode(sequence[7:-1]).decode() == "héllo\n"
-    assert terminal_sequence("x" * (MOST_OSC_BYTES + 1)) == ""
 
 
 async def test_it_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from moa_client.chat.display.answer_block import MARKED_S
 from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import first_cut_words
@@ -28,7 +27,6 @@ from tests.support.told import Told
 
 SIZE = (70, 12)
 WORDS = ["sure ", "guessed ", "wrong ", "right ", "more"]
-CONFIRMED = Settled((1, 2), AnswerOutcome.CONFIRMED, Finish.STOP, 2, 2)
 CORRECTED = Settled((1, 3, 4), AnswerOutcome.CORRECTED, Finish.STOP, 2, 1)
 
 
@@ -71,35 +69,6 @@ class Chat:
         explained = wrap_words(first_cut_words(styled=True), SIZE[0] - 1).split("\n")
         explained += wrap_words(first_cut_words(styled=True), SIZE[0]).split("\n")
         return [line for line in self.display.text.split("\n") if line and line not in explained]
-
-
-async def test_what_is_confirmed_stays_where_it_is() -> None:
-    chat = Chat()
-    chat.end_alone()
-    assert chat.display.dim.strip() == "guessed wrong"
-    with chat.page.below(chat):
-        chat.decide(Earlier(Committed((1,), 1)))
-        assert (chat.lines, chat.display.dim.strip()) == (["sure guessed wrong"], "wrong")
-        chat.decide(Earlier(Committed((2,), 1)), CONFIRMED)
-    assert chat.lines == ["sure guessed wrong", '(The server confirms the answer to "why?".)']
-    assert (chat.display.dim, chat.display.underlined) == ("", "")
-
-
-async def test_a_correction_streams_in_its_place_and_its_mark_goes() -> None:
-    chat = Chat()
-    chat.end_alone()
-    with chat.page.below(chat):
-        chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
-        assert (chat.lines, chat.display.underlined.strip()) == (["sure guessed right"], "right")
-        chat.decide(Earlier(Committed((4,))), CORRECTED)
-        assert chat.lines == [
-            "sure guessed right more",
-            '(The server has corrected the answer to "why?"; 1 of 2 tokens written',
-            "here was right.)",
-        ]
-        chat.now = MARKED_S
-        chat.request()
-        assert chat.display.underlined == ""
 
 
 async def test_who_is_typing_is_told_what_has_changed_instead() -> None:
@@ -157,16 +126,3 @@ async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now(
     chat.page.end(now.text, is_open=False)
     chat.page.close()
     assert chat.lines == ["sure guessed right", "> next", "more"]
-
-
-async def test_a_mark_goes_by_itself() -> None:
-    chat = Chat()
-    chat.end_alone()
-    chat.decide(Earlier(Corrected(2)), Earlier(Committed((3,))))
-    chat.now = MARKED_S - 0.01
-    chat.request()  # from now on it is due in no time
-    assert chat.display.underlined.strip() == "right"
-    chat.now = MARKED_S
-    chat.written.clear()
-    await chat.written.wait()
-    assert chat.display.underlined == ""

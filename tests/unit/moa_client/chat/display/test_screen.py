@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.chat.display.answer_block import CORRECTED, LESS_SURE, MARKED_S, UNVERIFIED, AnswerBlock
+from moa_client.chat.display.answer_block import LESS_SURE, MARKED_S, UNVERIFIED, AnswerBlock
 from moa_client.chat.display.layout import cells
-from moa_client.chat.display.screen import CSI, NORMAL, SAID_AGAIN, Screen
+from moa_client.chat.display.screen import SAID_AGAIN, Screen
 from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
@@ -89,47 +89,6 @@ def shown(text: str, columns: int = COLUMNS) -> str:
     return "\n".join(row.rstrip() for row in rows).rstrip("\n")
 
 
-def test_provisional_text_is_dim_until_it_is_confirmed() -> None:
-    terminal = Terminal()
-    terminal.update("sure ", "perhaps")
-    assert terminal.text() == "sure perhaps"
-    assert terminal.dim().strip() == "perhaps"
-    terminal.update("per", "haps")
-    assert terminal.text() == "sure perhaps"
-    assert terminal.dim() == "haps"
-    terminal.update("haps")
-    assert (terminal.text(), terminal.dim()) == ("sure perhaps", "")
-
-
-def test_a_correction_takes_back_lines_that_had_wrapped() -> None:
-    terminal = Terminal()
-    terminal.update("0123456789", "abcdefghijklmnopqrstuvwxyz\nmore", "good")
-    terminal.update("AB")
-    assert terminal.text() == "0123456789AB"
-    terminal.update("C", "d")
-    assert terminal.text() == "0123456789AB\nCd"
-
-
-@pytest.mark.parametrize("end", ["\nnext", "next", "漢"])
-def test_the_end_of_a_full_line_is_found_again(end: str) -> None:
-    terminal = Terminal()
-    terminal.update("0123456789ab", "wrong", "good")
-    terminal.update("", "", "slow")
-    terminal.update(end, "", "")
-    assert terminal.text() == shown("0123456789ab" + end)
-
-
-def test_the_status_line_is_below_and_goes_at_the_end() -> None:
-    terminal = Terminal()
-    terminal.update("", "", "link good | more than fits")
-    assert terminal.lines()[:2] == ["", "link good"]
-    terminal.update("answer", "", "slow")
-    assert terminal.lines()[:2] == ["answer", "slow"]
-    terminal.finish()
-    assert terminal.text() == "answer"
-    assert (terminal.display.cursor.x, terminal.display.cursor.y) == (0, 1)
-
-
 def test_text_that_scrolled_out_is_said_again_from_the_line_where_it_is_wrong() -> None:
     terminal = Terminal(columns=70)
     terminal.update("one\nsure ", "wrong\n" * 20)
@@ -141,30 +100,6 @@ def test_text_that_scrolled_out_is_said_again_from_the_line_where_it_is_wrong() 
     assert terminal.marked() == ""
 
 
-def test_what_has_not_scrolled_out_is_corrected_in_place() -> None:
-    """Although what is before it has, and was right."""
-    terminal = Terminal()
-    lines = [f"line {number}\n" for number in range(20)]
-    terminal.update("sure\n", "".join(lines))
-    terminal.update("".join(lines[:18]), "".join(lines[18:]))
-    terminal.update("", "")
-    terminal.update("right")
-    terminal.finish()
-    assert terminal.text() == "sure\n" + "".join(lines[:18]) + "right"
-    assert terminal.marked() == "right"
-
-
-def test_text_that_scrolled_out_stays_where_it_was_right() -> None:
-    terminal = Terminal()
-    lines = [f"line {number}\n" for number in range(20)]
-    terminal.update("sure\n", "".join(lines))
-    terminal.update(lines[0], "".join([*lines[1:], "more"]))
-    terminal.update("".join(lines[1:]), "more", "good")
-    terminal.update("more", "", "good")
-    terminal.finish()
-    assert terminal.text() == "sure\n" + "".join(lines) + "more"
-
-
 def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     """Where the terminal does not lay its lines out again."""
     terminal = Terminal(columns=70, reflows=False)
@@ -174,15 +109,6 @@ def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     terminal.finish()
     said = wrap_words(SAID_AGAIN, 69).split("\n")
     assert [line for line in terminal.lines() if line] == ["sure wrong", *said, "sure right"]
-
-
-def test_without_styles_provisional_text_has_a_mark() -> None:
-    terminal = Terminal(columns=40, styled=False)
-    terminal.update("sure ", "perhaps")
-    assert terminal.text() == f"sure {UNVERIFIED}perhaps"
-    terminal.update("per", "haps")
-    terminal.finish()
-    assert terminal.text() == f"sure per{UNVERIFIED}haps"
 
 
 @pytest.mark.parametrize(("styled", "text"), [(True, "sure may be"), (False, f"sure {UNVERIFIED}may {LESS_SURE}be")])
@@ -236,48 +162,7 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
     assert terminal.text() == shown(committed + (mark + provisional if steps else ""))
 
 
-def test_a_remark_is_above_the_answer_that_is_written_now() -> None:
-    terminal = Terminal(columns=40)
-    terminal.update("", "perhaps", "good")
-    terminal.screen.say("told\x1b[2J\nmore")
-    terminal.paint("good")
-    assert terminal.text() == "told\N{REPLACEMENT CHARACTER}[2J\nmore\nperhaps\ngood"
-    terminal.update("right", "", "good")
-    assert terminal.lines()[2:4] == ["right", "good"]
-    terminal.finish()
-    assert terminal.text().endswith("more\nright")
-
-
-def test_dim_is_what_terminals_take_for_it() -> None:
-    screen = Screen(80, 24, styled=True)
-    screen.begin().update(0.0, "", "x")
-    assert screen.paint(0.0) == f"{CSI}2mx{NORMAL}"
-
-
 # ---------------------------------------------------------------- corrections
-
-
-def test_a_correction_is_marked_for_a_moment_as_far_as_it_replaces_what_was_shown() -> None:
-    terminal = Terminal(columns=60)
-    terminal.update("blue light has a ", "shorter colour, but it is a mix", "good")
-    terminal.update("shorter ", "colour, but it is a mix", "good")
-    assert (terminal.dim().rstrip(), terminal.marked()) == ("colour, but it is a mixgood", "")
-    terminal.update("", "", "good")
-    assert terminal.text() == "blue light has a shorter\ngood"
-    terminal.now = 9.0
-    terminal.update("co", "", "good")  # so far it is what was there before
-    assert terminal.marked() == ""
-    terminal.update("mb ", "", "good")
-    assert (terminal.lines()[0], terminal.marked()) == ("blue light has a shorter comb", "comb")
-    assert terminal.screen.due == 9.0 + MARKED_S
-    terminal.wait(MARKED_S / 2)
-    terminal.update("than", "", "good")
-    assert terminal.marked() == "comb than"
-    terminal.wait(MARKED_S - 0.1)
-    terminal.update(" any other light, by far and always\nsaid she.", "", "good")
-    assert terminal.marked() == "comb than any other light,"
-    terminal.wait(MARKED_S, "good")
-    assert terminal.marked() == ""
 
 
 def test_one_wrong_word_is_marked_alone() -> None:
@@ -286,22 +171,6 @@ def test_one_wrong_word_is_marked_alone() -> None:
     terminal.update("the cat ", "", "back")
     terminal.update("stood on the mat, and the dog lay below it. Then they all went home.", "", "good")
     assert terminal.marked() == "stood"
-
-
-def test_confirmed_text_is_neither_marked_nor_moved() -> None:
-    terminal = Terminal(columns=30)
-    terminal.update("one ", "two three", "good")
-    terminal.update("two three four", "", "good")
-    assert (terminal.lines()[:2], terminal.marked(), terminal.screen.due) == (["one two three four", "good"], "", None)
-
-
-def test_without_styles_a_label_marks_a_correction() -> None:
-    terminal = Terminal(columns=60, styled=False)
-    terminal.update("sure ", "wrong")
-    terminal.update("right")
-    assert terminal.text() == f"sure {CORRECTED}right"
-    terminal.wait(MARKED_S)
-    assert terminal.text() == "sure right"
 
 
 @pytest.mark.parametrize("styled", [True, False])
@@ -342,40 +211,6 @@ class Chat(Terminal):
         self.paint()
 
 
-def test_an_answer_that_ended_alone_is_corrected_where_it_stands() -> None:
-    chat = Chat(columns=30, rows=12)
-    chat.finish()
-    first = chat.ended("sure ", "wrong and long enough for two lines")
-    chat.screen.say("(a remark)")
-    chat.paint()
-    chat.ask("> next")
-    second = chat.ended("", "guessed")
-    first.update(chat.now, "sure right", "")
-    first.close()
-    chat.paint()
-    assert chat.text() == "sure right\n(a remark)\n> next\nguessed"
-    assert (chat.dim(), chat.marked()) == ("guessed", "right")
-    second.update(chat.now, "guessed, and more\nof it", "")
-    chat.wait(MARKED_S)
-    assert chat.text() == "sure right\n(a remark)\n> next\nguessed, and more\nof it"
-    assert (chat.dim(), chat.marked()) == ("", "")
-    assert (chat.display.cursor.x, chat.display.cursor.y) == (0, 5)
-
-
-def test_an_answer_that_had_nothing_to_show_comes_where_it_belongs() -> None:
-    chat = Chat(columns=30, rows=12)
-    chat.finish()
-    chat.ask("> first")
-    left = chat.ended("", "")
-    assert not left.is_open
-    left = chat.screen.begin()
-    chat.screen.end(is_verified=False)
-    chat.ask("> second")
-    left.update(chat.now, "the answer", "")
-    chat.paint()
-    assert chat.text() == "> first\nthe answer\n> second"
-
-
 @pytest.mark.parametrize("line", ["> two\nlines", "> " + "long " * 9])
 def test_above_a_line_of_unknown_height_nothing_is_changed(line: str) -> None:
     chat = Chat(columns=30, rows=12)
@@ -383,19 +218,6 @@ def test_above_a_line_of_unknown_height_nothing_is_changed(line: str) -> None:
     answer = chat.ended("sure ", "wrong")
     chat.ask(line)
     assert not answer.takes("sure right", "")
-
-
-def test_what_the_prompt_has_pushed_out_cannot_be_changed() -> None:
-    chat = Chat(columns=30, rows=12)
-    chat.finish()
-    answer = chat.ended("a\n", "b\nc\nd\ne")
-    chat.screen.leave_room(9)  # of 12 rows; three are left of five
-    assert answer.takes("a\nb\nC", "")
-    assert not answer.takes("a\nB", "")
-    answer.update(chat.now, "a\nb\n", "c\nd\ne")
-    answer.update(chat.now, "a\nb\nC", "")
-    chat.paint()
-    assert chat.text() == "a\nb\nC"
 
 
 STEPS = st.lists(
@@ -444,45 +266,6 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
             expected += whole + ("\n" if whole and whole[-1] != "\n" else "")
         assert chat.text() == shown(expected)
         assert chat.display.cursor.x == 0
-
-
-def test_words_are_not_broken_however_they_come() -> None:
-    terminal = Terminal()
-    for piece in ("one two", " thr", "ee fo", "ur five", "\n", "  six seven e", "ight"):
-        terminal.update(piece, "", "good")
-    terminal.finish()
-    assert terminal.text() == "one two\nthree four\nfive\n  six seven\neight"
-
-
-def test_a_word_that_is_confirmed_moves_no_more() -> None:
-    terminal = Terminal()
-    terminal.update("0123456 ab", "cdefg", "good")
-    assert terminal.text() == "0123456\nabcdefg\ngood"
-    assert terminal.dim() == "cdefggood"
-    terminal.update("c ", "", "good")
-    assert terminal.text() == "0123456 abc\ngood"
-
-
-def test_a_long_word_is_broken_where_the_line_ends() -> None:
-    terminal = Terminal()
-    for piece in ("see ", "https://", "example.org/", "a/b/c", " now"):
-        terminal.update(piece, "", "")
-    assert terminal.text() == "see\nhttps://exam\nple.org/a/b/\nc now"
-
-
-@pytest.mark.parametrize(
-    ("line", "columns", "expected"),
-    [
-        ("link good | RTT 5 ms | 7 tokens/s", 40, "link good | RTT 5 ms | 7 tokens/s"),
-        ("link good | RTT 5 ms | 7 tokens/s", 30, "link good | RTT 5 ms"),
-        ("link OFFLINE (the server is silent) | RTT 5 ms", 24, "link OFFLINE (the…"),
-        ("link good", 3, ""),
-    ],
-)
-def test_a_status_line_that_does_not_fit_ends_with_a_whole_part(line: str, columns: int, expected: str) -> None:
-    terminal = Terminal(columns=columns + 1)
-    terminal.update("", "", line)
-    assert terminal.lines()[1] == expected
 
 
 class SoftDisplay(Display):
@@ -572,32 +355,3 @@ def cells_of(terminal: Terminal) -> list[tuple[str, bool]]:
     """All characters on the screen, and whether they are bold."""
     buffer = terminal.display.buffer
     return [(buffer[row][column].data, buffer[row][column].bold) for row in range(200) for column in range(COLUMNS)]
-
-
-def test_marks_go_when_their_counterpart_comes() -> None:
-    terminal = Terminal(columns=40, renders=True)
-    terminal.update("# Title\n- a **bo", "", "good")
-    assert terminal.lines()[:3] == ["Title", "• a **bo", "good"]
-    terminal.update("ld** w", "ord `x", "good")
-    assert terminal.lines()[:3] == ["Title", "• a bold word `x", "good"]
-    assert terminal.dim() == "ord `xgood"
-    terminal.update("ord `x`", "", "good")
-    assert terminal.lines()[1] == "• a bold word x"
-    terminal.finish()
-    assert terminal.text() == "Title\n• a bold word x"
-
-
-def test_text_that_scrolled_out_stays_as_it_looked_and_the_rest_is_rendered() -> None:
-    terminal = Terminal(columns=20, rows=4, renders=True)
-    terminal.update("**one two three four five six seven eight nine ten eleven twelve thirteen ", "", "good")
-    terminal.update("fourteen** end\n`x`")
-    terminal.finish()
-    assert terminal.text().split("\n")[-1] == "x"
-    assert "**one" in terminal.text()
-    assert "fourteen end" in terminal.text().replace("\n", " ")
-
-
-def test_without_styles_nothing_is_rendered() -> None:
-    terminal = Terminal(columns=40, styled=False, renders=True)
-    terminal.update("**bold**")
-    assert terminal.text() == "**bold**"
