@@ -7,20 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import replace
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
-from moa_client.conversation.events import (
-    Asked,
-    CallWanted,
-    Continued,
-    Ended,
-    LinkChanged,
-    LinkState,
-    Permission,
-    Rewound,
-    Titled,
-)
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.defaults import CHAT_DEFAULTS
@@ -47,7 +37,9 @@ class FakeConversation:
         self.subscriptions: list[Subscription] = []
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
-        self.calls: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}  # that wait for permission
+        self.calls: dict[
+            str, tuple[events.CallWanted, asyncio.Future[events.Permission]]
+        ] = {}  # that wait for permission
         self._play = play
         self._cross = cross
         self._todo: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
@@ -57,10 +49,10 @@ class FakeConversation:
     def cross(self, way: str, kind: str, size: int, tokens: int = 0, accepted: int = 0, by_server: int = 0) -> None:
         self._cross(way, kind, size, tokens, accepted, by_server, self.facts.identifier)
 
-    def set_link(self, state: LinkState, reason: str = "") -> None:
-        rtt_ms = None if state is LinkState.OFFLINE else 52.0
+    def set_link(self, state: events.LinkState, reason: str = "") -> None:
+        rtt_ms = None if state is events.LinkState.OFFLINE else 52.0
         self.status = replace(self.status, state=state, rtt_ms=rtt_ms)
-        self.facts = replace(self.facts, online=state is not LinkState.OFFLINE, absent=reason)
+        self.facts = replace(self.facts, online=state is not events.LinkState.OFFLINE, absent=reason)
 
     def publish(self, update: Update) -> None:
         update = replace(update, status=self.status)
@@ -85,13 +77,13 @@ class FakeConversation:
 
     def rewind(self, answers: int) -> None:
         async def rewind() -> None:
-            self.publish(Update(Rewound(answers)))
+            self.publish(Update(events.Rewound(answers)))
 
         self._todo.put_nowait(rewind)
 
-    async def permission(self, wanted: CallWanted) -> Permission:
+    async def permission(self, wanted: events.CallWanted) -> events.Permission:
         """What a reader says of a call."""
-        decided: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+        decided: asyncio.Future[events.Permission] = asyncio.get_running_loop().create_future()
         self.calls[wanted.call] = wanted, decided
         self.publish(Update(wanted, len(self.answers)))
         try:
@@ -99,7 +91,7 @@ class FakeConversation:
         finally:
             del self.calls[wanted.call]
 
-    def permit(self, call: str, permission: Permission) -> None:
+    def permit(self, call: str, permission: events.Permission) -> None:
         self.calls[call][1].set_result(permission)
 
     def request(self, what: str) -> None:
@@ -110,12 +102,12 @@ class FakeConversation:
 
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)
-        self.publish(Update(Titled(title)))
+        self.publish(Update(events.Titled(title)))
 
     def wish(self, is_offline: bool) -> None:
-        state = LinkState.OFFLINE if is_offline else LinkState.GOOD
+        state = events.LinkState.OFFLINE if is_offline else events.LinkState.GOOD
         self.set_link(state)
-        self.publish(Update(LinkChanged(state)))
+        self.publish(Update(events.LinkChanged(state)))
 
     def forget_waiting(self) -> None:
         """Questions that wait for their turn are lost, as with a daemon that is killed."""
@@ -134,12 +126,12 @@ class FakeConversation:
 
     async def _answer(self, question: str, options: AnswerOptions, instead_of: int) -> None:
         number = instead_of or len(self.answers) + 1
-        self.publish(Update(Asked(question, options), number))
+        self.publish(Update(events.Asked(question, options), number))
         await self._play_out(number, question, options)
 
     async def _go_on(self) -> None:
         newest = self.answers[-1]
-        self.publish(Update(Continued(newest.options), newest.number))
+        self.publish(Update(events.Continued(newest.options), newest.number))
         await self._play_out(newest.number, newest.question, newest.options)
 
     async def _play_out(self, number: int, question: str, options: AnswerOptions) -> None:
@@ -147,7 +139,7 @@ class FakeConversation:
         try:
             await asyncio.wait([self._running])
             if self._running.cancelled():
-                self.publish(Update(Ended(Finish.CANCELLED), number))
+                self.publish(Update(events.Ended(Finish.CANCELLED), number))
             else:
                 self._running.result()
         finally:

@@ -8,27 +8,10 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.events import (
-    AnswerEvent,
-    AnswerOutcome,
-    Asked,
-    CallAnswered,
-    CallDecided,
-    CallWanted,
-    Committed,
-    Corrected,
-    Ended,
-    Failed,
-    HeldBack,
-    LinkChanged,
-    LinkState,
-    Permission,
-    Provisional,
-    Settled,
-)
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.host.frame_tap import Crossing
 from moa_client.tools.tool import AnsweredCall, ToolCall
@@ -70,7 +53,7 @@ class Stage:
             count = len(piece.split())
             confirmed = self.waiting.startswith(piece)
             if self.waiting and not confirmed:
-                self.tell(Corrected(len(self.waiting.split())))
+                self.tell(events.Corrected(len(self.waiting.split())))
             self.waiting = self.waiting[len(piece) :] if confirmed else ""
             chance = (index * 0.618) % 1
             guessed = count if chance < accepted else 0
@@ -83,7 +66,7 @@ class Stage:
             self.conversation.cross("down", "memory", 216 * count)
             writer = Provenance.DRAFT if guessed else Provenance.SERVER if by_server else Provenance.TARGET
             run = TextRun(len(piece), writer, 1 - chance * chance if self.options.chances is not None else None)
-            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece, runs=(run,)))
+            self.tell(events.Committed(tuple(range(count)), count if confirmed else 0, piece, runs=(run,)))
             await self.pause(0.4 * pause)
             self.conversation.cross("up", "draft", 30, 3 + index % 3)
             await self.pause(0.6 * pause)
@@ -91,55 +74,55 @@ class Stage:
     def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
         """The server commits a token for each piece: its text, its writer and its chance."""
         runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
-        self.tell(Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
+        self.tell(events.Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
     async def write(self, text: str, pause: float = 0.0, *, likely: bool = True) -> None:
         """The device writes without the server; `likely`: what the server would write, too."""
         for piece in _pieces(text, 1):
             self.waiting += piece
             self.figures.provisional += 1
-            self.tell(Provisional((1,), (0.6,), piece, likely))
+            self.tell(events.Provisional((1,), (0.6,), piece, likely))
             await self.pause(pause)
 
     def hold(self, *, unread: bool = False) -> None:
         """The device has more, which it does not show."""
-        self.tell(HeldBack(unread))
+        self.tell(events.HeldBack(unread))
 
-    def link(self, state: LinkState, reason: str = "", wait_seconds: float = 0.0) -> None:
+    def link(self, state: events.LinkState, reason: str = "", wait_seconds: float = 0.0) -> None:
         """The link has changed."""
         self.conversation.set_link(state, reason)
-        self.conversation.publish(Update(LinkChanged(state, reason, wait_seconds)))
+        self.conversation.publish(Update(events.LinkChanged(state, reason, wait_seconds)))
 
     async def call(self, call: ToolCall, server: str, content: str, gate: str = "") -> None:
         """The answer, which is over, calls a tool, which waits at a gate; the next one begins with what it says."""
         conversation = self.conversation
-        permission = await conversation.permission(CallWanted(call.id, call.name, call.arguments, server))
-        conversation.publish(Update(CallDecided(call.id, permission), self.number))
+        permission = await conversation.permission(events.CallWanted(call.id, call.name, call.arguments, server))
+        conversation.publish(Update(events.CallDecided(call.id, permission), self.number))
         if gate:
             await self.gate(gate)
-        is_denied = permission is Permission.DENIED
+        is_denied = permission is events.Permission.DENIED
         answered = AnsweredCall(call, "The user did not allow this call." if is_denied else content, is_denied)
-        conversation.publish(Update(CallAnswered(call.id, answered.content, is_denied), self.number))
+        conversation.publish(Update(events.CallAnswered(call.id, answered.content, is_denied), self.number))
         self.number += 1
-        conversation.publish(Update(Asked("", replace(self.options, results=(answered,))), self.number))
+        conversation.publish(Update(events.Asked("", replace(self.options, results=(answered,))), self.number))
 
     def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True, calls: int = 0) -> None:
         """The answer is over."""
         if verified:
             self.waiting = ""
         self.figures.undecided = len(self.waiting.split())
-        self.tell(Ended(finish, provisional=not verified, calls=calls))
+        self.tell(events.Ended(finish, provisional=not verified, calls=calls))
 
-    def settle(self, text: str, outcome: AnswerOutcome, written: int, kept: int) -> None:
+    def settle(self, text: str, outcome: events.AnswerOutcome, written: int, kept: int) -> None:
         """An answer that ended without the server has been decided."""
         self.waiting = ""
         rest = text[len(self.conversation.answers[self.number - 1].committed) :]
-        event = Settled((), outcome, Finish.END_OF_TEXT, written, kept, rest)
+        event = events.Settled((), outcome, Finish.END_OF_TEXT, written, kept, rest)
         self.conversation.publish(Update(event, self.number))
 
     def fail(self, error: MoaError, *, taken_back: bool = False) -> None:
         """There is no (more) answer."""
-        self.conversation.publish(Update(Failed(error, taken_back), self.number))
+        self.conversation.publish(Update(events.Failed(error, taken_back), self.number))
         if taken_back:
             self.conversation.answers.pop()
 
@@ -151,7 +134,7 @@ class Stage:
         """Lets time pass."""
         await asyncio.sleep(seconds)
 
-    def tell(self, event: AnswerEvent) -> None:
+    def tell(self, event: events.AnswerEvent) -> None:
         figures = self.figures
         figures.seconds = time.monotonic() - self.began
         status = replace(
@@ -165,16 +148,16 @@ class Stage:
             memory_bytes=200 * figures.tokens,
             written_alone=figures.provisional,
             kept=figures.kept,
-            holds_back=isinstance(event, HeldBack),
+            holds_back=isinstance(event, events.HeldBack),
         )
         self.conversation.status = status
-        shown = replace(figures) if isinstance(event, Ended) else None
+        shown = replace(figures) if isinstance(event, events.Ended) else None
         self.conversation.publish(Update(event, self.number, figures=shown))
 
 
 def good_status() -> LinkStatus:
     """Of a link over which nothing has gone yet."""
-    return LinkStatus(LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0, server="lab.example:50051")
+    return LinkStatus(events.LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0, server="lab.example:50051")
 
 
 def crossing(way: str, kind: str, size: int, tokens: int, accepted: int, by_server: int, conversation: str) -> Crossing:

@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 958, 13),
-    "tests": (("tests",), 96112, 723),
+    "tests": (("tests",), 93175, 700),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -7,38 +7,21 @@ import re
 
 import pytest
 from moa_client.chat.json_events import error_line, event_line, ready_line
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import (
-    AnswerOutcome,
-    Committed,
-    Corrected,
-    DrafterChanged,
-    Ended,
-    Failed,
-    HeldBack,
-    LinkChanged,
-    LinkState,
-    Provisional,
-    Refused,
-    Rewound,
-    ServerChanged,
-    Settled,
-    SurfaceEvent,
-    Titled,
-)
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 
-EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
+EVENTS: list[tuple[events.SurfaceEvent, dict[str, object]]] = [
     (
-        Committed((1, 2), 1, "é\n"),
+        events.Committed((1, 2), 1, "é\n"),
         {"event": "committed", "text": "é\n", "provisional": "p", "likely": 1, "tokens": [1, 2], "confirmed": 1},
     ),
     (
-        Committed((1,), 0, "é\n", (TokenChances(-0.25, (1, 7), (-0.25, -2.5)),), (2,)),
+        events.Committed((1,), 0, "é\n", (TokenChances(-0.25, (1, 7), (-0.25, -2.5)),), (2,)),
         {
             "event": "committed",
             "text": "é\n",
@@ -51,20 +34,20 @@ EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
         },
     ),
     (
-        Provisional((3, 4), (0.5, 1 / 3), "p"),
+        events.Provisional((3, 4), (0.5, 1 / 3), "p"),
         {"event": "provisional", "provisional": "p", "likely": 1, "tokens": [3, 4], "chances": [0.5, 0.333]},
     ),
-    (HeldBack(unread=True), {"event": "held_back", "unread": True}),
-    (Corrected(4), {"event": "corrected", "provisional": "p", "likely": 1, "dropped": 4}),
-    (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
+    (events.HeldBack(unread=True), {"event": "held_back", "unread": True}),
+    (events.Corrected(4), {"event": "corrected", "provisional": "p", "likely": 1, "dropped": 4}),
+    (events.LinkChanged(events.LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
     (
-        LinkChanged(LinkState.WAITING, "why", 12.34),
+        events.LinkChanged(events.LinkState.WAITING, "why", 12.34),
         {"event": "link", "state": "waiting", "reason": "why", "retry_seconds": 12.3},
     ),
-    (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
-    (DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
+    (events.ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
+    (events.DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
     (
-        Settled((5,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
+        events.Settled((5,), events.AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
         {
             "event": "settled",
             "text": "é\n",
@@ -77,25 +60,25 @@ EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
         },
     ),
     (
-        Refused(ContextLengthError("Too long.", hint="Shorten it.")),
+        events.Refused(ContextLengthError("Too long.", hint="Shorten it.")),
         {"event": "refused", "code": "context_length", "message": "Too long.", "hint": "Shorten it."},
     ),
 ]
 
 
-def told(event: SurfaceEvent, figures: Figures | None = None) -> Update:
+def told(event: events.SurfaceEvent, figures: Figures | None = None) -> Update:
     """With everything that a surface is told, of which a program needs a part."""
-    status = LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4)
+    status = LinkStatus(events.LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4)
     return Update(event, 3, status, figures)
 
 
-def line_of(event: SurfaceEvent, figures: Figures | None = None) -> str:
+def line_of(event: events.SurfaceEvent, figures: Figures | None = None) -> str:
     """Of an answer that is shown as committed and provisional text."""
     return event_line(told(event, figures), AnswerText(committed="é\n", provisional="p", likely=1))
 
 
-@pytest.mark.parametrize("event", [Failed(UnavailableError("why")), Rewound(1), Titled("t")])
-def test_what_a_program_knows_or_learns_from_another_line_has_none(event: SurfaceEvent) -> None:
+@pytest.mark.parametrize("event", [events.Failed(UnavailableError("why")), events.Rewound(1), events.Titled("t")])
+def test_what_a_program_knows_or_learns_from_another_line_has_none(event: events.SurfaceEvent) -> None:
     assert line_of(event) == ""
 
 
@@ -104,7 +87,7 @@ def test_the_guide_names_every_line_and_field() -> None:
 
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     lines = [line_of(event) for event, _ in EVENTS]
-    lines += [line_of(Ended(Finish.CANCELLED))]
+    lines += [line_of(events.Ended(Finish.CANCELLED))]
     lines += [
         ready_line(ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))
     ]
@@ -114,7 +97,7 @@ def test_the_guide_names_every_line_and_field() -> None:
     names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})} | {
         finish.name.lower() for finish in Finish
     }
-    names |= {state.value for state in LinkState} | {outcome.value for outcome in AnswerOutcome}
+    names |= {state.value for state in events.LinkState} | {outcome.value for outcome in events.AnswerOutcome}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing
 

@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat import views
+from moa_client.chat import messages, views
 from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
-from moa_client.chat.messages import (
-    BACK_WORDS,
-    HELD_BACK_WORDS,
-    changed_part,
-    settled_remark,
-    settled_words,
-    unverified_words,
-)
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
@@ -102,11 +94,11 @@ def test_an_outage_that_lasts_is_told_between_two_words() -> None:
     alarm.ring()
     tell(LinkChanged(LinkState.BACK), Committed((6, 7, 8, 9)), Ended(Finish.STOP))
     view.end(told.text)
-    remarks = ["(offline: the server is silent)", HELD_BACK_WORDS, BACK_WORDS]
+    remarks = ["(offline: the server is silent)", messages.HELD_BACK_WORDS, messages.BACK_WORDS]
     assert "".join(screen) == "two " + "".join(f" {words}\n" for words in remarks) + "words\n"
     assert piped(LinkChanged(LinkState.OFFLINE, "cut"), Provisional((1,)), Ended(Finish.STOP, provisional=True)) == (
         "",
-        ["(offline: cut)", unverified_words(1, is_printed=False)],
+        ["(offline: cut)", messages.unverified_words(1, is_printed=False)],
     )
 
 
@@ -184,7 +176,7 @@ def test_a_pipe_gets_no_unverified_text() -> None:
     out, remarks = piped(Committed((0,)), *alone)
     assert out == "a\n"
     [remark] = remarks
-    assert remark == unverified_words(2, is_printed=False)
+    assert remark == messages.unverified_words(2, is_printed=False)
     assert piped(*alone)[0] == ""
 
 
@@ -198,7 +190,7 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
         update = earlier.tell(event)
         view.show_earlier(update, earlier.text)
         lines.show_earlier(update, earlier.text)
-    assert remarks == [settled_remark(SETTLED, earlier.text)]
+    assert remarks == [messages.settled_remark(SETTLED, earlier.text)]
     [line] = out
     assert json.loads(line)["text"] == "ac"
 
@@ -229,23 +221,23 @@ ac\
 def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, message: str) -> None:
     earlier = settled_answer()
     earlier.tell(settled)
-    assert settled_remark(settled, earlier.text) == message
+    assert messages.settled_remark(settled, earlier.text) == message
 
 
 def test_a_long_question_is_cut() -> None:
     long = AnswerText("word " * 30)
-    assert len(settled_words(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), long)) < 90
+    assert len(messages.settled_words(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), long)) < 90
 
 
 def test_only_what_has_changed_is_said_again() -> None:
     shown = "It is blue. Light is scattered by air. It is red at night."
-    assert changed_part(shown, "It is blue. Light is scattered by the air. It is red.") == (
+    assert messages.changed_part(shown, "It is blue. Light is scattered by the air. It is red.") == (
         "Light is scattered by the air. It is red."
     )
-    assert changed_part(shown, shown + " Really.") == "It is red at night. Really."
-    assert changed_part(shown + " Never.", shown) == "It is red at night."
-    assert changed_part("blue", "red") == "red"
-    assert changed_part("", "red.") == "red."
+    assert messages.changed_part(shown, shown + " Really.") == "It is red at night. Really."
+    assert messages.changed_part(shown + " Never.", shown) == "It is red at night."
+    assert messages.changed_part("blue", "red") == "red"
+    assert messages.changed_part("", "red.") == "red."
 
 
 class Emulated:
@@ -285,8 +277,8 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
 
     earlier = Told(escape, "why\x1b[2J?", 1, Ended(Finish.STOP, provisional=True), SETTLED).text
     assert "\x1b" in earlier.committed
-    assert "\x1b" not in settled_remark(SETTLED, earlier)
-    assert "\x1b" not in settled_remark(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), earlier)
+    assert "\x1b" not in messages.settled_remark(SETTLED, earlier)
+    assert "\x1b" not in messages.settled_remark(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), earlier)
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")

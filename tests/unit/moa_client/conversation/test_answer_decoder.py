@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 
@@ -20,12 +21,14 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.text_runs import TextRun
+from moa_client.conversation.text_runs import Provenance, TextRun
+from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.text_stream import TextStream
 
 from tests.support.answer_events import decode_bytes, events_of
+from tests.support.told import Told
 
 TOKEN = st.integers(0, 25)
 
@@ -182,3 +185,23 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
 
     for count in (100, 400):
         assert cost(count) <= 6 * count  # each time also as the token before, and before the next one
+
+
+DRAFT, SERVER, TARGET = Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET
+
+
+def test_a_surface_that_wants_runs_holds_those_of_the_conversation() -> None:
+    told, shown = Told(decode_bytes, "why?", 1), AnswerText("why?", 1)
+    start, snow, held = b"ab", "☃".encode(), "☃".encode()[:2]
+    events: list[AnswerEvent] = [
+        Committed(tuple(start), writers=(DRAFT, SERVER)),
+        Committed(tuple(snow), writers=(SERVER, SERVER, TARGET)),  # the last byte makes the character
+        Committed(tuple(held), writers=(DRAFT, DRAFT)),
+        Ended(Finish.END_OF_TEXT),
+    ]
+    for event in events:
+        fields = json.loads(json.dumps(fields_of(told.tell(event), with_runs=True)))
+        shown.apply(update_of(fields).event)
+    assert shown.runs == told.text.runs
+    assert shown.runs == (TextRun(1, DRAFT), TextRun(1, SERVER), TextRun(2, TARGET))
+    assert "runs" not in fields_of(told.tell(events[0]))

@@ -8,22 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from inline_snapshot import snapshot
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Earlier,
-    Ended,
-    Event,
-    LinkChanged,
-    LinkState,
-    Provisional,
-    Refused,
-    Settled,
-)
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
@@ -85,7 +74,7 @@ def test_a_question_that_cannot_be_made_after_what_the_server_has_decided_holds_
         answers.begin(turn, AnswerSettings(max_tokens=20))
     commit(answers, [4])
     assert answers.on_finished(Finish.MAX_TOKENS) is not None
-    assert isinstance(answers.events[-1], Refused)
+    assert isinstance(answers.events[-1], events.Refused)
     assert answers.front is answers.current
     assert answers.conversation.tokens == [*PROMPT, 4, 8]
 
@@ -93,7 +82,7 @@ def test_a_question_that_cannot_be_made_after_what_the_server_has_decided_holds_
 def test_a_question_that_is_stopped_without_an_answer_was_not_asked() -> None:
     answers = asked()
     answers.stop()
-    assert list(answers.events) == [Ended(Finish.CANCELLED)]
+    assert list(answers.events) == [events.Ended(Finish.CANCELLED)]
     assert answers.conversation.tokens == []
 
 
@@ -115,7 +104,10 @@ def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question(
     assert answers.withdrawn is None
     answers.events.clear()
     answers.keep(withdrawn)
-    assert list(answers.events) == [Committed(withdrawn.tokens, writers=withdrawn.writers), Ended(Finish.CANCELLED)]
+    assert list(answers.events) == [
+        events.Committed(withdrawn.tokens, writers=withdrawn.writers),
+        events.Ended(Finish.CANCELLED),
+    ]
     assert answers.conversation.tokens == [*PROMPT, *withdrawn.tokens]
 
 
@@ -143,19 +135,19 @@ def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
     for token in (7, 8):
         commit(answers, [token])
         answers.on_finished(Finish.MAX_TOKENS)
-    settled = [event for event in answers.events if isinstance(event, Settled)]
+    settled = [event for event in answers.events if isinstance(event, events.Settled)]
     assert len(settled) == 2
     assert answers.rewind(1)
-    assert list(answers.events) == [Earlier(Committed((7,), 1)), settled[0]]
+    assert list(answers.events) == [events.Earlier(events.Committed((7,), 1)), settled[0]]
     assert answers.conversation.tokens == [*PROMPT, 7]
 
 
 def test_the_reader_of_the_next_answer_gets_nothing_of_one_that_was_given_up() -> None:
     answers = asked()
     commit(answers, [4, 5])
-    answers.events.append(LinkChanged(LinkState.SLOW))
+    answers.events.append(events.LinkChanged(events.LinkState.SLOW))
     answers.forget_current()
-    assert list(answers.events) == [LinkChanged(LinkState.SLOW)]
+    assert list(answers.events) == [events.LinkChanged(events.LinkState.SLOW)]
     assert answers.conversation.tokens == [*PROMPT, 4, 5]
 
 
@@ -186,16 +178,16 @@ class Shown:
         self.ended: tuple[list[int], list[int]] = [], []  # committed and provisional tokens, without the server
         self.figures = Figures()
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         self.figures.on_event(event, 1.0)
-        if isinstance(event, Committed):
+        if isinstance(event, events.Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
             assert event.confirmed == len(event.tokens) or not self.provisional
             self.committed += event.tokens
-        elif isinstance(event, Provisional):
+        elif isinstance(event, events.Provisional):
             self.provisional += event.tokens
-        elif isinstance(event, Corrected):
+        elif isinstance(event, events.Corrected):
             assert event.dropped == len(self.provisional) > 0
             self.provisional.clear()
 
@@ -216,21 +208,21 @@ class AnyOrder(RuleBasedStateMachine):
     def read(self, answer: Sequence[int] = ()) -> None:
         """Takes in all events; `answer`: that of the front question, if the server has just decided something."""
         for event in self.queue.events:
-            if isinstance(event, Earlier):
+            if isinstance(event, events.Earlier):
                 self.earlier[0].apply(event.event)
-            elif isinstance(event, Settled):
+            elif isinstance(event, events.Settled):
                 settled = self.earlier.pop(0)
                 before, shown = settled.ended
                 assert before + list(event.tokens) == settled.committed == list(answer)
                 assert not settled.provisional
                 assert event.changed == (list(event.tokens) != shown)
                 assert (event.written, event.kept) == (settled.figures.provisional, settled.figures.kept)
-            elif isinstance(event, Refused):
+            elif isinstance(event, events.Refused):
                 self.earlier.pop(0)
             else:
                 assert self.reading is not None
                 self.reading.apply(event)
-            if isinstance(event, Ended):
+            if isinstance(event, events.Ended):
                 assert self.reading is not None
                 assert event.provisional or not self.reading.provisional
                 if event.provisional:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.daemon.paths import DaemonPaths, find_paths, make_folder
+from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, find_holder, find_paths, make_folder
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -65,3 +65,21 @@ def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypat
     ):
         make_folder(DaemonPaths(link))
     assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+
+
+ME = Holder(1234, 5.0, "0.1.0")
+
+
+def test_its_holder_is_known_as_long_as_it_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert find_holder(path) is None
+    lock = DaemonLock(path, ME)
+    assert find_holder(path) == ME
+    with raises(
+        ConfigError,
+        snapshot("A daemon is already running (process 1234). `moa-client daemon status` says more about it."),
+    ):
+        DaemonLock(path, Holder(1, 2.0, "0.1.0"))
+    assert find_holder(path) == ME
+    lock.release()
+    assert find_holder(path) is None

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.device.drafter_catalog import HYSTERESIS, DrafterCandidate, ServerPace, best_alone, choose, speedup
 
-ONLINE, DEEP = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
-SLOW_ONLINE, SLOW_DEEP = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)
+ONLINE, DEEPER = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
+SLOW_ONLINE, SLOW_DEEPER = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)
 
 
 @pytest.mark.parametrize(
     ("candidates", "server", "name"),
     [
-        ((ONLINE, DEEP), ServerPace(50.0, 0.9, 0.5), "deep"),  # a large target
-        ((ONLINE, DEEP), ServerPace(50.0, 0.9, 60.0), "deep"),
-        ((ONLINE, DEEP), ServerPace(12.0, 0.9, 0.5), "online"),  # a step hardly longer than a level of the deep one
-        ((SLOW_ONLINE, SLOW_DEEP), ServerPace(25.0, 0.9, 0.5), "online"),  # a slow device
-        ((ONLINE, DEEP), ServerPace(3.0, 0.1, 0.5), "online"),  # neither helps: the first
+        ((ONLINE, DEEPER), ServerPace(50.0, 0.9, 0.5), "deep"),  # a large target
+        ((ONLINE, DEEPER), ServerPace(50.0, 0.9, 60.0), "deep"),
+        ((ONLINE, DEEPER), ServerPace(12.0, 0.9, 0.5), "online"),  # a step hardly longer than a level of the deep one
+        ((SLOW_ONLINE, SLOW_DEEPER), ServerPace(25.0, 0.9, 0.5), "online"),  # a slow device
+        ((ONLINE, DEEPER), ServerPace(3.0, 0.1, 0.5), "online"),  # neither helps: the first
     ],
 )
 def test_the_faster_one_is_taken(candidates: tuple[DrafterCandidate, ...], server: ServerPace, name: str) -> None:
@@ -28,13 +28,13 @@ def test_the_faster_one_is_taken(candidates: tuple[DrafterCandidate, ...], serve
 
 def test_the_one_in_use_stays_unless_another_is_clearly_faster() -> None:
     server = ServerPace(12.0, 0.9, 0.5)
-    assert speedup(ONLINE, server) < HYSTERESIS * speedup(DEEP, server)
-    assert choose((ONLINE, DEEP), server, "deep").name == "deep"
-    assert choose((ONLINE, DEEP), ServerPace(50.0, 0.9, 0.5), "online").name == "deep"
+    assert speedup(ONLINE, server) < HYSTERESIS * speedup(DEEPER, server)
+    assert choose((ONLINE, DEEPER), server, "deep").name == "deep"
+    assert choose((ONLINE, DEEPER), ServerPace(50.0, 0.9, 0.5), "online").name == "deep"
 
 
 def test_without_a_server_the_one_that_is_right_most_often_writes() -> None:
-    assert best_alone((ONLINE, DEEP)) == "deep"
+    assert best_alone((ONLINE, DEEPER)) == "deep"
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,11 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
+from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.events import (
-    AnswerEvent,
-    Committed,
-    Corrected,
-    Earlier,
-    Event,
-    Provisional,
-    Refused,
-    Settled,
-)
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.records import ConversationOrigin, StoredAnswer
@@ -65,19 +56,19 @@ class AnyOrderKept(AnyOrder):
             self.record(event)
             super().read(answer)
 
-    def record(self, event: Event) -> None:
-        is_earlier = isinstance(event, Earlier | Settled | Refused)
+    def record(self, event: events.Event) -> None:
+        is_earlier = isinstance(event, events.Earlier | events.Settled | events.Refused)
         shown = self.earlier[0] if is_earlier else self.reading
         assert shown is not None
         waiting = shown.provisional
-        taken = event.event if isinstance(event, Earlier) else event
-        assert isinstance(taken, AnswerEvent)
+        taken = event.event if isinstance(event, events.Earlier) else event
+        assert isinstance(taken, events.AnswerEvent)
         match taken:
-            case Committed(tokens, confirmed):
+            case events.Committed(tokens, confirmed):
                 waiting, taken = waiting[confirmed:], replace(taken, text=words(tokens))
-            case Provisional(tokens):
+            case events.Provisional(tokens):
                 waiting = [*waiting, *tokens]
-            case Corrected() | Settled():
+            case events.Corrected() | events.Settled():
                 waiting = []
         text = AnswerText(number=self.row_of(shown), provisional=words(waiting), waiting=tuple(waiting))
         self.recorder.on_event(taken, text)

@@ -8,25 +8,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import ConversationState
-from moa_client.conversation.events import (
-    AnswerOutcome,
-    Asked,
-    CallAnswered,
-    CallDecided,
-    CallsLeft,
-    CallWanted,
-    Committed,
-    Continued,
-    Earlier,
-    Ended,
-    Permission,
-    Provisional,
-    Settled,
-    SurfaceEvent,
-    ToolsChanged,
-)
 from moa_client.history.reading import pack_options, unpack_options
 from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer, StoredConversation
 from moa_client.host.call_rounds import DENIED_WORDS, MOST_RESULT
@@ -42,7 +26,7 @@ from tests.support.tool_calls import NOW, WEATHER
 OPTIONS = AnswerOptions(max_tokens=9, seed=3)
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
 OTHER = '<tool_call>{"name": "tomorrow", "arguments": {}}</tool_call>'
-END = Ended(Finish.END_OF_TEXT)
+END = events.Ended(Finish.END_OF_TEXT)
 
 
 class Characters(PlainTokenizer):
@@ -82,9 +66,9 @@ class Talk:
         facts = ConversationFacts("id", "", "", "", online=False)
         self.conversation = TextConversation(cast("Any", self.engine), facts, box=self.box)
         self.open = LocalConversation(self.conversation)
-        self.events: list[SurfaceEvent] = []
+        self.events: list[events.SurfaceEvent] = []
 
-    async def until(self, kind: type[SurfaceEvent]) -> Any:
+    async def until(self, kind: type[events.SurfaceEvent]) -> Any:
         async with aclosing(cast("Any", self.open.updates())) as updates:
             async for update in updates:
                 self.events.append(update.event)
@@ -95,12 +79,12 @@ class Talk:
     async def ask(self, *answer: str) -> Any:
         """Asks; the first call that is wanted."""
         self.open.ask("When?", OPTIONS)
-        await self.until(Asked)
+        await self.until(events.Asked)
         return await self.write("".join(answer))
 
     async def write(self, answer: str) -> Any:
-        self.engine.tell(Committed(tuple(map(ord, answer))), END)
-        return await self.until(CallWanted)
+        self.engine.tell(events.Committed(tuple(map(ord, answer))), END)
+        return await self.until(events.CallWanted)
 
 
 @asynccontextmanager
@@ -115,20 +99,20 @@ async def talking() -> AsyncIterator[Talk]:
 async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -> None:
     async with talking() as talk:
         wanted = await talk.ask("Let me see. ", CALL)
-        assert talk.events[0] == ToolsChanged("One server is missing.")
-        assert talk.events[-2] == Ended(Finish.END_OF_TEXT, calls=1)
-        assert wanted == CallWanted(wanted.call, "now", "{}", "clock")
+        assert talk.events[0] == events.ToolsChanged("One server is missing.")
+        assert talk.events[-2] == events.Ended(Finish.END_OF_TEXT, calls=1)
+        assert wanted == events.CallWanted(wanted.call, "now", "{}", "clock")
         assert not talk.conversation.is_answering  # a call may wait for ever
         again = LocalConversation(talk.conversation)  # a page that is loaded again is asked, too
         async with aclosing(cast("Any", again.updates())) as updates:
             assert [(await anext(updates)).event for _ in range(2)][1] == wanted
-        talk.open.permit("another", Permission.DENIED)
-        talk.open.permit(wanted.call, Permission.ALWAYS)
+        talk.open.permit("another", events.Permission.DENIED)
+        talk.open.permit(wanted.call, events.Permission.ALWAYS)
         talk.box.answers.put_nowait("12:00")
-        asked = await talk.until(Asked)
+        asked = await talk.until(events.Asked)
         assert talk.events[-3:-1] == [
-            CallDecided(wanted.call, Permission.ALWAYS),
-            CallAnswered(wanted.call, "12:00"),
+            events.CallDecided(wanted.call, events.Permission.ALWAYS),
+            events.CallAnswered(wanted.call, "12:00"),
         ]
         assert asked.options.results == (AnsweredCall(ToolCall(wanted.call, "now", "{}"), "12:00"),)
         assert (asked.question, asked.options.tools) == ("", ())
@@ -138,9 +122,9 @@ async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -
         second = await talk.write(CALL)
         assert (second.waits, second.call != wanted.call) == (False, True)
         talk.box.answers.put_nowait("12:01")
-        await talk.until(Asked)
-        talk.engine.tell(Committed(tuple(map(ord, "Noon."))), END)
-        assert (await talk.until(Ended)).calls == 0
+        await talk.until(events.Asked)
+        talk.engine.tell(events.Committed(tuple(map(ord, "Noon."))), END)
+        assert (await talk.until(events.Ended)).calls == 0
         assert talk.engine.turns[0].startswith("[system]# Tools")
         assert talk.engine.turns[1:] == [
             f"[user]<tool_response>\n{time}\n</tool_response>" for time in ("12:00", "12:01")
@@ -151,9 +135,9 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
     async with talking() as talk:
         wanted = await talk.ask(OTHER, CALL)
         assert (wanted.tool, wanted.waits, wanted.server) == ("tomorrow", False, "")
-        wanted = await talk.until(CallWanted)
-        talk.open.permit(wanted.call, Permission.DENIED)
-        asked = await talk.until(Asked)
+        wanted = await talk.until(events.CallWanted)
+        talk.open.permit(wanted.call, events.Permission.DENIED)
+        asked = await talk.until(events.Asked)
         assert [(each.content, each.is_error) for each in asked.options.results] == [
             ("There is none.", True),
             (DENIED_WORDS, True),
@@ -163,78 +147,84 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
 
 async def test_a_conversation_remembers_whose_tool_it_was() -> None:
     async with talking() as talk:
-        talk.open.permit((await talk.ask(CALL)).call, Permission.ALWAYS)
+        talk.open.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
         talk.box.answers.put_nowait("12:00")
-        await talk.until(Asked)
+        await talk.until(events.Asked)
         tools = talk.conversation.answers[0].options
         assert unpack_options(pack_options(tools)).tools == talk.box.tools
         talk.box.owner = "another clock"  # has a tool of that name, too
         assert not (await talk.write(CALL)).server
-        assert (await talk.until(CallAnswered)).content == "There is none."
+        assert (await talk.until(events.CallAnswered)).content == "There is none."
 
 
 async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_is_continued() -> None:
     async with talking() as talk:
         first = await talk.ask(CALL)
-        talk.open.permit(first.call, Permission.ONCE)
+        talk.open.permit(first.call, events.Permission.ONCE)
         await talk.box.called.wait()
         assert talk.conversation.is_answering
         talk.open.stop()
-        await talk.until(CallsLeft)
+        await talk.until(events.CallsLeft)
         assert not talk.conversation.is_answering
         talk.open.continue_answer(0)
-        wanted = await talk.until(CallWanted)
-        assert talk.events[-3:-1] == [Continued(talk.conversation.answers[0].options), Ended(END.finish, calls=1)]
+        wanted = await talk.until(events.CallWanted)
+        assert talk.events[-3:-1] == [
+            events.Continued(talk.conversation.answers[0].options),
+            events.Ended(END.finish, calls=1),
+        ]
         assert wanted == first
         talk.open.continue_answer(0)  # another surface wants to be asked
-        assert await talk.until(CallWanted) == first
+        assert await talk.until(events.CallWanted) == first
         talk.open.ask("Something else?", OPTIONS)
-        await talk.until(CallsLeft)
-        assert (await talk.until(Asked)).question == "Something else?"
-        talk.engine.tell(Committed((0,)), Ended(Finish.STOP))
-        await talk.until(Ended)
+        await talk.until(events.CallsLeft)
+        assert (await talk.until(events.Asked)).question == "Something else?"
+        talk.engine.tell(events.Committed((0,)), events.Ended(Finish.STOP))
+        await talk.until(events.Ended)
         talk.open.ask("Never mind?", OPTIONS)
-        assert (await talk.until(Asked)).question == "Never mind?"
+        assert (await talk.until(events.Asked)).question == "Never mind?"
 
 
 async def test_a_long_result_is_cut_with_a_word_and_one_that_is_no_text_is_marked() -> None:
     async with talking() as talk:
         wanted = await talk.ask(CALL)
-        talk.open.permit(wanted.call, Permission.ONCE)
+        talk.open.permit(wanted.call, events.Permission.ONCE)
         talk.box.answers.put_nowait("\ud800" + "x" * (1 << 20))
-        content = (await talk.until(Asked)).options.results[0].content
+        content = (await talk.until(events.Asked)).options.results[0].content
         assert content.startswith("\ufffdxxx")
         assert content.endswith(f"x\n[Cut: {(1 << 20) + 1 - MOST_RESULT:,} characters more.]")
 
 
 async def test_a_model_that_calls_for_ever_is_stopped() -> None:
     async with talking() as talk:
-        talk.open.permit((await talk.ask(CALL)).call, Permission.ALWAYS)
+        talk.open.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
         for _ in range(MOST_ROUNDS - 1):
             talk.box.answers.put_nowait("12:00")
-            await talk.until(Asked)
+            await talk.until(events.Asked)
             await talk.write(CALL)
         talk.box.answers.put_nowait("12:00")
-        await talk.until(Asked)
-        talk.engine.tell(Committed(tuple(map(ord, CALL))), END)
-        assert f"{MOST_ROUNDS} times in a row" in (await talk.until(CallsLeft)).reason
+        await talk.until(events.Asked)
+        talk.engine.tell(events.Committed(tuple(map(ord, CALL))), END)
+        assert f"{MOST_ROUNDS} times in a row" in (await talk.until(events.CallsLeft)).reason
 
 
 async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user() -> None:
     tokens = tuple(map(ord, CALL))
     async with talking() as talk:
         talk.open.ask("When?", OPTIONS)
-        await talk.until(Asked)
-        talk.engine.tell(Committed(tokens[:1]), Provisional(tokens[1:]), Ended(END.finish, provisional=True))
-        assert (await talk.until(Ended)).calls == 0
+        await talk.until(events.Asked)
+        talk.engine.tell(
+            events.Committed(tokens[:1]), events.Provisional(tokens[1:]), events.Ended(END.finish, provisional=True)
+        )
+        assert (await talk.until(events.Ended)).calls == 0
         talk.engine.conversation.answer = list(tokens)
         talk.engine.tell(
-            Earlier(Committed(tokens[1:], len(tokens) - 1)), Settled(tokens[1:], AnswerOutcome.CONFIRMED, END.finish)
+            events.Earlier(events.Committed(tokens[1:], len(tokens) - 1)),
+            events.Settled(tokens[1:], events.AnswerOutcome.CONFIRMED, END.finish),
         )
-        assert (await talk.until(CallsLeft)).reason == "The answer calls a tool."
+        assert (await talk.until(events.CallsLeft)).reason == "The answer calls a tool."
         assert not talk.box.called.is_set()
         talk.open.continue_answer(0)
-        assert (await talk.until(CallWanted)).tool == "now"
+        assert (await talk.until(events.CallWanted)).tool == "now"
 
 
 async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conversation_is_opened_again() -> None:

@@ -37,16 +37,7 @@ from moa_client.conversation.events import (
 from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_shared.errors import (
-    CheckpointError,
-    ConfigError,
-    ConflictError,
-    ContextLengthError,
-    DiskFullError,
-    ModelSourceError,
-    OverloadedError,
-    UnavailableError,
-)
+from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.defaults import CHAT_DEFAULTS
 
@@ -120,14 +111,14 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with raises(
-            ConfigError,
+            errors.ConfigError,
             snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
         ):
             talk.surface.open.ask("one", AnswerOptions(temperature=-1.0))
         for _ in range(MOST_WAITING):
             talk.surface.open.ask("one", OPTIONS)
         with raises(
-            OverloadedError,
+            errors.OverloadedError,
             snapshot("16 questions wait for an answer in this conversation. Wait for one of them."),
         ):
             talk.surface.open.ask("one", OPTIONS)
@@ -136,7 +127,7 @@ async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
 async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
     async with talking() as talk:
         with raises(
-            ConfigError,
+            errors.ConfigError,
             snapshot("logit_bias names token 1000, the model has the tokens 0 to 999."),
         ):
             talk.surface.open.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
@@ -324,7 +315,7 @@ async def test_a_question_that_cannot_fit_is_taken_back_and_the_next_one_is_answ
 
 async def test_a_link_that_fails_between_questions_does_not_end_it() -> None:
     async with talking() as talk:
-        talk.engine.tell(UnavailableError("Gone."))
+        talk.engine.tell(errors.UnavailableError("Gone."))
         failed = await talk.surface.until(Failed)
         assert isinstance(failed.event, Failed)
         assert (failed.answer, failed.event.taken_back) == (0, False)
@@ -336,7 +327,7 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
 
     async def fail(conversation: TextConversation) -> None:
         after.append(conversation.answers[-1].committed)
-        raise CheckpointError("The other drafter cannot be loaded.")
+        raise errors.CheckpointError("The other drafter cannot be loaded.")
 
     async with talking(after_answer=fail) as talk:
         for _ in range(2):
@@ -350,7 +341,7 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
         with raises(
-            ConflictError,
+            errors.ConflictError,
             snapshot(
                 "The server has replaced no text of this device in the newest answer. /keep is for an answer that it has."
             ),
@@ -400,7 +391,7 @@ async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> 
         await talk.answer("two", *ALONE)
         await talk.answer("three")
         for _ in range(2):
-            talk.engine.tell(Refused(ContextLengthError("Too long.")))
+            talk.engine.tell(Refused(errors.ContextLengthError("Too long.")))
         await talk.surface.until(Refused, 2)
         talk.surface.open.rewind(2)
         await talk.surface.until(Rewound)
@@ -432,7 +423,7 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
         assert talk.surface.open.facts.system == "Be brief."
         talk.surface.open.ask("one", OPTIONS)
         with raises(
-            ConflictError,
+            errors.ConflictError,
             snapshot("The conversation has begun. Begin another one for another system prompt."),
         ):
             talk.surface.open.set_system(None)
@@ -446,7 +437,7 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
 async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() -> None:
     async with talking(takes_system=False) as talk:
         with raises(
-            ModelSourceError,
+            errors.ModelSourceError,
             snapshot(
                 "The target's chat template refuses the conversation: System role not supported. Leave out --system, or serve another model."
             ),
@@ -476,7 +467,7 @@ class Journal:
 
     def _note(self, *note: object) -> None:
         if len(self.notes) == self._room:
-            raise DiskFullError("The disk is full.")
+            raise errors.DiskFullError("The disk is full.")
         self.notes.append(note)
 
     def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
@@ -509,7 +500,7 @@ async def test_what_happens_is_kept_in_order() -> None:
         await talk.answer("one", *ALONE)
         talk.engine.tell(*CORRECTED, SETTLED)
         await talk.surface.until(Settled)
-        for events in ((UnavailableError("Gone."),), (Committed((0,)), UnavailableError("Gone."))):
+        for events in ((errors.UnavailableError("Gone."),), (Committed((0,)), errors.UnavailableError("Gone."))):
             talk.surface.open.ask("two", OPTIONS)
             await talk.surface.until(Asked)
             talk.engine.tell(*events)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.connection import (
-    READ_AHEAD,
-    WRITE_AHEAD,
-    Backoff,
-    FrameReceived,
-    ServerConnection,
-    StreamLost,
-    StreamOpened,
-)
+from moa_client.link import connection
+from moa_client.link.connection import MOST_SECONDS
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.link.stream import StreamTraffic
@@ -26,7 +21,7 @@ from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 LOST = UnavailableError("The stream broke.")
-Happened = FrameReceived | StreamOpened | StreamLost
+Happened = connection.FrameReceived | connection.StreamOpened | connection.StreamLost
 
 
 def verdict(number: int) -> pb.ServerFrame:
@@ -90,7 +85,7 @@ class FakeServer:
         return self.streams[-1], pb.Opened()
 
 
-class NoWait(Backoff):
+class NoWait(connection.Backoff):
     """Waits for nothing, and notes what it was asked for."""
 
     def __init__(self) -> None:
@@ -112,14 +107,14 @@ class Harness:
         self.backoff = NoWait()
         self.inbox: asyncio.Queue[Happened] = asyncio.Queue()
         fleet = Fleet([cast(Server, self.server)])
-        self.connection = ServerConnection(
+        self.connection = connection.ServerConnection(
             fleet, lambda _: pb.Open(), self.inbox.put_nowait, PrefixHashes(), self.backoff
         )
 
     async def opened(self) -> FakeStream:
         """Opens a stream, if none is open."""
         self.connection.start()
-        assert isinstance(await self.next(), StreamOpened)
+        assert isinstance(await self.next(), connection.StreamOpened)
         return self.server.streams[-1]
 
     async def next(self) -> Happened:
@@ -147,7 +142,9 @@ async def test_frames_come_after_the_opening_in_order_and_numbered(harness: Harn
     stream = await harness.opened()
     for number in range(3):
         stream.incoming.put_nowait(verdict(number))
-    assert [await harness.next() for _ in range(3)] == [FrameReceived(1, verdict(number)) for number in range(3)]
+    assert [await harness.next() for _ in range(3)] == [
+        connection.FrameReceived(1, verdict(number)) for number in range(3)
+    ]
 
 
 async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness: Harness) -> None:
@@ -161,14 +158,14 @@ async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness:
 
 async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(harness: Harness) -> None:
     (await harness.opened()).incoming.put_nowait(LOST)
-    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=False)
+    assert await harness.next() == connection.StreamLost(1, LOST, retrying=True, broke=False)
 
 
 async def test_what_no_attempt_can_fix_is_not_tried_again(harness: Harness) -> None:
     denied = DeniedError("The key is refused.")
     harness.server.refusals = [denied]
     harness.connection.start()
-    assert await harness.next() == StreamLost(1, denied, retrying=False, broke=False)
+    assert await harness.next() == connection.StreamLost(1, denied, retrying=False, broke=False)
     await settled(lambda: not harness.connection.is_trying)
     assert harness.inbox.empty()
 
@@ -179,7 +176,7 @@ async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harnes
     harness.server.refusals = [full]
     harness.connection.start()
     lost = await harness.next()
-    assert isinstance(lost, StreamLost)
+    assert isinstance(lost, connection.StreamLost)
     assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
 
 
@@ -191,10 +188,10 @@ async def test_a_stream_is_left_and_another_one_opened_once_the_server_has_said_
     stream = await harness.opened()
     if is_useful:
         stream.incoming.put_nowait(pb.ServerFrame(verdict=pb.Verdict(tokens=[1])))
-        assert isinstance(await harness.next(), FrameReceived)
+        assert isinstance(await harness.next(), connection.FrameReceived)
     stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason="an update")))
     lost = await harness.next()
-    assert isinstance(lost, StreamLost)
+    assert isinstance(lost, connection.StreamLost)
     assert lost.error.message == snapshot("The server is going away: an update.")
     assert (lost.retrying, lost.broke, stream.is_cancelled) == (True, is_useful, True)
     await harness.opened()
@@ -204,7 +201,7 @@ async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened
     stream = await harness.opened()
     stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason=IDLE)))
     lost = await harness.next()
-    assert isinstance(lost, StreamLost)
+    assert isinstance(lost, connection.StreamLost)
     assert (lost.retrying, lost.broke, lost.rests) == (False, False, True)
     await settled(lambda: not harness.connection.is_trying)
     await harness.opened()  # with the next question
@@ -214,7 +211,7 @@ async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
     harness.server.refusals = [ValueError("a defect")]
     harness.connection.start()
     lost = await harness.next()
-    assert isinstance(lost, StreamLost)
+    assert isinstance(lost, connection.StreamLost)
     assert isinstance(lost.error, InternalError)
     assert lost.error.message == snapshot("The connection has failed (ValueError).")
     assert not lost.retrying
@@ -226,19 +223,19 @@ async def test_what_a_stream_that_was_left_has_posted_is_not_accepted(harness: H
     await settled(lambda: not harness.inbox.empty())
     await harness.connection.drop()
     assert not harness.connection.accept(harness.inbox.get_nowait())
-    assert not harness.connection.accept(StreamLost(1, LOST, retrying=True, broke=True))
+    assert not harness.connection.accept(connection.StreamLost(1, LOST, retrying=True, broke=True))
     assert stream.is_cancelled
     await harness.opened()
 
 
 async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: Harness) -> None:
     stream = await harness.opened()
-    for number in range(READ_AHEAD + 2):
+    for number in range(connection.READ_AHEAD + 2):
         stream.incoming.put_nowait(verdict(number))
     await settled(lambda: stream.incoming.qsize() == 1)
-    assert harness.inbox.qsize() == READ_AHEAD  # one more was read, and waits
+    assert harness.inbox.qsize() == connection.READ_AHEAD  # one more was read, and waits
     await harness.next()
-    await settled(lambda: harness.inbox.qsize() == READ_AHEAD)
+    await settled(lambda: harness.inbox.qsize() == connection.READ_AHEAD)
 
 
 async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) -> None:
@@ -246,10 +243,10 @@ async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) ->
     stream.is_stuck = True
     harness.connection.send(beat(0))
     await asyncio.sleep(0)
-    for number in range(WRITE_AHEAD + 1):
+    for number in range(connection.WRITE_AHEAD + 1):
         harness.connection.send(beat(number))
     assert stream.is_cancelled
-    assert isinstance(await harness.next(), StreamLost)
+    assert isinstance(await harness.next(), connection.StreamLost)
 
 
 async def test_who_leaves_says_goodbye_and_hears_nothing_more(harness: Harness) -> None:
@@ -264,5 +261,41 @@ async def test_a_stream_given_up_as_lost_is_opened_again_though_it_never_ended(h
     stream = await harness.opened()
     await harness.connection.lose()
     assert stream.is_cancelled
-    assert isinstance(await harness.next(), StreamOpened)
+    assert isinstance(await harness.next(), connection.StreamOpened)
     assert len(harness.server.streams) == 2
+
+
+def test_two_clients_wait_apart() -> None:
+    assert connection.Backoff(random.Random(1)).next_seconds() != connection.Backoff(random.Random(2)).next_seconds()
+
+
+def test_a_server_may_ask_for_a_longer_wait_once() -> None:
+    backoff = connection.Backoff(random.Random(1))
+    waits = []
+    for _ in range(20):
+        backoff.not_before(7.0)
+        waits.append(backoff.next_seconds())
+    assert all(7.0 <= wait <= 10.5 for wait in waits)
+    assert len(set(waits)) == 20
+    assert backoff.next_seconds() <= MOST_SECONDS
+
+
+def test_500_clients_that_lose_a_server_at_once_do_not_come_back_at_once() -> None:
+    """In virtual time: the server is away for 5 s, then takes in 256 and tells the others to come in 2 s."""
+    clients = [connection.Backoff(random.Random(seed)) for seed in range(500)]
+    dials: Counter[int] = Counter()  # by tenths of a second
+    due = sorted((client.next_seconds(), number) for number, client in enumerate(clients))
+    taken_in: list[int] = []
+    while due:
+        now, number = due.pop(0)
+        dials[int(10 * now)] += 1
+        if now >= 7.0 or (now >= 5.0 and len(taken_in) < 256):
+            taken_in.append(number)
+            continue
+        if now >= 5.0:
+            clients[number].not_before(2.0)
+        due.append((now + clients[number].next_seconds(), number))
+        due.sort()
+    assert sorted(taken_in) == list(range(500))
+    assert max(count for tenth, count in dials.items() if tenth >= 10) < 100
+    assert sum(dials.values()) < 10 * 500

@@ -14,9 +14,10 @@ import pytest
 import uvicorn
 from inline_snapshot import snapshot
 from moa_client.mcp import connection
-from moa_client.mcp.mcp_tools import McpTools
+from moa_client.mcp.connection import ListedTool
+from moa_client.mcp.mcp_tools import MOST_PROBLEMS, McpTools, offered_tools
 from moa_client.mcp.server_file import ToolServerEntry, read_server_file
-from moa_client.tools.tool import AnsweredCall
+from moa_client.tools.tool import MOST_TOOLS, AnsweredCall
 
 from tests.support import mcp_server
 from tests.support.tool_calls import call
@@ -154,3 +155,21 @@ async def test_tools_are_called_over_http_and_what_they_say_is_bounded(monkeypat
     finally:
         web.should_exit = True
         await serving
+
+
+SCHEMA = {"type": "object", "properties": {}}
+
+
+def test_what_cannot_be_offered_is_left_out_with_a_word_and_costs_no_other() -> None:
+    bad = ListedTool("bad", "", {"type": "object", "properties": {"a": {"type": 3}}})
+    twice = [ListedTool("add", "", SCHEMA)] * 3
+    offered, problems = offered_tools({"one": [bad, *twice]})
+    assert [each.name for each in offered] == ["add", "one_add"]
+    assert problems == [
+        "The tool bad of one is left out: In the schema of bad.a, type is not a name or a list of names.",
+        "The tool add of one is left out: Two tools have the name one_add.",
+    ]
+    many = [ListedTool(f"tool{number}", "", SCHEMA) for number in range(MOST_TOOLS + 30)]
+    offered, problems = offered_tools({"one": many})
+    assert (len(offered), problems) == (MOST_TOOLS, [f"The tools of one from tool{MOST_TOOLS} on are left out."])
+    assert len(offered_tools({"one": [bad] * 100})[1]) == MOST_PROBLEMS + 1

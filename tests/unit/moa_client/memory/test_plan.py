@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.memory.plan import CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, MemoryPlan
+from moa_client.memory.plan import CALM_TOKENS, CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, ThinRule
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane
@@ -117,3 +117,76 @@ def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
     assert plan(Plane.REUSED_STATE, Plane.MEMORY).fewest == THIN
     assert plan(Plane.MEMORY).fewest == NO_ROWS
     assert MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).fewest is None
+
+
+BYTES = {Codec.BF16: 768, Codec.INT8: 388, Codec.INT4: 216}
+STEP_MS = 50.0
+
+
+def run(ladder: CodecLadder, link_bytes_per_s: float, seconds: float, start_ms: float = 0.0) -> list[Codec]:
+    """A token a step over a link; the codec after each."""
+    waiting = 0.0  # tokens without their rows; the server codes them when they go
+    codecs = []
+    for step in range(int(seconds * 1e3 / STEP_MS)):
+        size = BYTES[ladder.codec]
+        waiting += 1
+        carried = min(waiting, link_bytes_per_s * STEP_MS / 1e3 / size)
+        waiting -= carried
+        ladder.on_memory(int(carried * size))
+        ladder.on_verdict(start_ms + step * STEP_MS, 1, int(waiting))
+        codecs.append(ladder.codec)
+    return codecs
+
+
+def ladder(*codecs: Codec) -> CodecLadder:
+    return CodecLadder(codecs or tuple(Codec), BYTES.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("link", "codec"), [(1e6, Codec.BF16), (20 * 500.0, Codec.INT8), (20 * 250.0, Codec.INT4), (1000.0, Codec.INT4)]
+)
+def test_it_finds_what_the_link_carries(link: float, codec: Codec) -> None:
+    codecs = run(ladder(), link, 120)
+    assert sum(other is codec for other in codecs) > 0.6 * len(codecs)
+
+
+def test_attempts_grow_rarer() -> None:
+    codecs = run(ladder(), 20 * 250.0, 300)
+    changes = [place for place in range(1, len(codecs)) if codecs[place] is not codecs[place - 1]]
+    first, last = changes[: len(changes) // 2], changes[len(changes) // 2 :]
+    assert 4 <= len(changes) < 30
+    assert last[-1] - last[0] > 2 * (first[-1] - first[0])
+
+
+def test_it_climbs_again_when_the_link_recovers() -> None:
+    one = ladder()
+    assert run(one, 20 * 250.0, 10)[-1] is Codec.INT4
+    assert run(one, 1e6, 60, 10_000.0)[-1] is Codec.BF16
+
+
+def test_a_single_codec_stays() -> None:
+    assert set(run(ladder(Codec.INT4), 1000.0, 20)) == {Codec.INT4}
+
+
+def test_a_device_that_drafts_nothing_needs_few_rows_while_the_link_holds() -> None:
+    rule = ThinRule()
+    assert rule.allows_few(drafts=False, is_link_trusted=True)
+    assert not rule.allows_few(drafts=False, is_link_trusted=False)
+    assert not rule.allows_few(drafts=True, is_link_trusted=True)
+
+
+def test_a_device_that_has_drafted_gives_no_rows_up_for_a_short_rest() -> None:
+    rule = ThinRule()
+    rule.on_verdict(2, drafts=True)
+    rule.on_verdict(CALM_TOKENS - 1, drafts=False)
+    assert not rule.allows_few(drafts=False, is_link_trusted=True)
+    rule.on_verdict(1, drafts=False)
+    assert rule.allows_few(drafts=False, is_link_trusted=True)
+
+
+def test_rows_cost_at_most_forty_bytes_a_token_of_an_answer_of_200() -> None:
+    """In int4, of the default model: 324 bytes a state and 216 a memory row. Verdicts take 20 more."""
+    sent = {THIN.owed(Plane.MEMORY, length) for length in range(50, 250)}
+    states = THIN.owed(Plane.REUSED_STATE, 250)
+    rows = sum(stop - start for start, stop in sent)
+    assert 324 * (states[1] - states[0]) + 216 * rows <= 40 * 200

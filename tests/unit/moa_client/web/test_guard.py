@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-APP = "https://app.example"
+GUARDED = "https://app.example"
 KEY = "0123456789abcdef"
 QUIET = {"host": "localhost:8674"}
 
@@ -67,34 +67,34 @@ async def test_a_name_that_was_pointed_here_does_not() -> None:
 
 
 async def test_a_foreign_page_does_not_and_learns_nothing() -> None:
-    response = await client(origins=(APP,)).get("/v1/models", headers={"origin": "https://evil.example"})
+    response = await client(origins=(GUARDED,)).get("/v1/models", headers={"origin": "https://evil.example"})
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
-    asked = await client(origins=(APP,)).options("/v1/models", headers={"origin": "https://evil.example"})
+    asked = await client(origins=(GUARDED,)).options("/v1/models", headers={"origin": "https://evil.example"})
     assert asked.status_code == 403
 
 
 async def test_an_allowed_page_may_ask_what_it_may_send_and_read_the_answer() -> None:
     headers = {
-        "origin": APP,
+        "origin": GUARDED,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
         "access-control-request-private-network": "true",
     }
-    asked = await client(origins=(APP,), key=KEY).options("/v1/models", headers=headers)
+    asked = await client(origins=(GUARDED,), key=KEY).options("/v1/models", headers=headers)
     assert asked.status_code == 204
     assert {name: value for name, value in asked.headers.items() if name.startswith("access")} == {
-        "access-control-allow-origin": APP,
+        "access-control-allow-origin": GUARDED,
         "access-control-expose-headers": "retry-after",
         "access-control-allow-methods": "GET, POST, DELETE",
         "access-control-allow-headers": "authorization,content-type",
         "access-control-max-age": "600",
         "access-control-allow-private-network": "true",
     }
-    response = await client(origins=(APP,)).get("/v1/models", headers={"origin": APP})
-    assert (response.headers["access-control-allow-origin"], response.headers["vary"]) == (APP, "origin")
-    refused = await client(origins=(APP,), key=KEY).get("/v1/models", headers={"origin": APP})
-    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, APP)
+    response = await client(origins=(GUARDED,)).get("/v1/models", headers={"origin": GUARDED})
+    assert (response.headers["access-control-allow-origin"], response.headers["vary"]) == (GUARDED, "origin")
+    refused = await client(origins=(GUARDED,), key=KEY).get("/v1/models", headers={"origin": GUARDED})
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, GUARDED)
 
 
 async def test_the_key_is_needed_for_all_but_the_pages_files() -> None:

@@ -4,32 +4,23 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from moa_client.chat.commands import table
 from moa_client.chat.commands.handler import CommandHandler, short
-from moa_client.chat.commands.table import (
-    ALIASES,
-    NAMES,
-    SETTABLE,
-    help_text,
-    nearest,
-    resolve,
-    unknown_words,
-    values_of,
-)
 from moa_shared.text.word_wrap import wrap_words
 
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     handler = CommandHandler(None)  # type: ignore[arg-type]
-    assert {*handler._handlers, "bye"} == set(NAMES)
-    text, page = help_text(), (Path(__file__).parents[5] / "docs" / "client.md").read_text("utf-8")
-    for name in NAMES:
+    assert {*handler._handlers, "bye"} == set(table.NAMES)
+    text, page = table.help_text(), (Path(__file__).parents[5] / "docs" / "client.md").read_text("utf-8")
+    for name in table.NAMES:
         assert f"/{name}" in text
         assert f"`/{name}" in page
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_help_keeps_its_columns_on_any_terminal(columns: int) -> None:
-    lines = wrap_words(help_text(), columns).splitlines()
+    lines = wrap_words(table.help_text(), columns).splitlines()
     commands = lines[: next(index for index, line in enumerate(lines) if line.startswith("Dim text"))]
     assert all(line[18:20] == "  " and line[20] != " " for line in commands)
     for before, after in pairwise(lines):  # no line ends earlier than it must
@@ -38,23 +29,23 @@ def test_help_keeps_its_columns_on_any_terminal(columns: int) -> None:
 
 
 def test_aliases_are_commands() -> None:
-    for alias, name in ALIASES.items():
-        assert resolve(alias) == name
-        assert name in NAMES
-    assert resolve("set") == "set"
-    assert resolve("sett") is None
+    for alias, name in table.ALIASES.items():
+        assert table.resolve(alias) == name
+        assert name in table.NAMES
+    assert table.resolve("set") == "set"
+    assert table.resolve("sett") is None
 
 
 def test_a_misspelt_command_gets_a_hint() -> None:
-    assert unknown_words("stat").startswith("There is no command /stat. Did you mean /stats? ")
-    assert unknown_words("xyz").startswith("There is no command /xyz. /help lists them")
-    assert nearest("temprature", ("temperature", "top_k")) == " Did you mean temperature?"
+    assert table.unknown_words("stat").startswith("There is no command /stat. Did you mean /stats? ")
+    assert table.unknown_words("xyz").startswith("There is no command /xyz. /help lists them")
+    assert table.nearest("temprature", ("temperature", "top_k")) == " Did you mean temperature?"
 
 
 @pytest.mark.parametrize(
     ("name", "before", "expected"),
     [
-        ("set", (), SETTABLE),
+        ("set", (), table.SETTABLE),
         ("set", ("render",), ("on", "off")),
         ("set", ("seed",), ("default",)),
         ("set", ("seed", "1"), ()),
@@ -63,7 +54,7 @@ def test_a_misspelt_command_gets_a_hint() -> None:
     ],
 )
 def test_what_may_follow_a_command(name: str, before: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    assert values_of(name, before) == expected
+    assert table.values_of(name, before) == expected
 
 
 def test_a_long_question_is_shortened_and_made_one_line() -> None:
