@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from moa_bench.report.report import with_section
+from moa_bench.report import with_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "img" / "floors.svg"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from moa_bench.report.report import with_section
+from moa_bench.report import with_section
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.fields import refused_table
 from moa_client.endpoint.health import Health, health_route

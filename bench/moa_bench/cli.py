@@ -3,20 +3,25 @@
 import os
 import signal
 import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.entry import run_program
 
-from moa_bench.runs.commands import compare, report, run, suite_command
-from moa_bench.runs.registry import RETIRED, SUITES
+from moa_bench import registry
+from moa_bench.suite import Suite, SuiteInputs, options_of, with_given
+
+RUN_TAKES = ("model", "level", "questions", "drafters", "traces", "llama_cpp")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Measure moa on this machine.
 
-    Without --quick and --json, results go to bench/results/ of the checkout and their tables into its docs.
+    Without --quick and --json, results go to bench/results/ of the checkout.
     Figures depend on the machine: compare ratios within one run.
     """
     import structlog
@@ -24,9 +29,97 @@ def cli() -> None:
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
-def _retired(name: str) -> click.Command:
+def refuse_option(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        name = f"{context.info_name} {option.opts[0]}"
+        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=registry.MEASURE_WITH_IT)
+
+
+def suite_command(suite: Suite[Any]) -> click.Command:
+    """`moa-bench SUITE`: its options are those of the fields of its effort, and of the inputs that it takes."""
+
+    def measure(json_file: Path | None, quick: bool, **flags: Any) -> None:
+        effort = with_given(suite.effort(quick=quick), flags)
+        inputs = with_given(SuiteInputs(), flags)
+        if inputs.shape is None and inputs.stored is not None:
+            raise click.UsageError("--format needs --shape.")
+        if inputs.shape is not None and inputs.model != "default":
+            raise click.UsageError("--shape makes a model of its own: leave --model out.")
+        suite.refuse(effort, inputs)
+        from moa_shared.programs.progress import make_progress
+
+        from moa_bench.run import duration, run_suite
+
+        make_progress().note(f"This takes about {duration(suite.seconds(effort, inputs))}.")
+        run_suite(suite, effort, inputs, quick=quick, json_file=json_file)
+
+    measure = options_of(type(suite.full))(measure)
+    measure = options_of(SuiteInputs, suite.takes)(measure)
+    measure = click.option(
+        "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
+        help="Write the results there (- for standard output) instead of into the checkout's results.",
+    )(measure)  # fmt: skip
+    measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
+    for flag in registry.RETIRED_OPTIONS.get(suite.name, ()):
+        measure = click.option(flag, is_flag=True, hidden=True, expose_value=False, callback=refuse_option)(measure)
+    return click.command(suite.name, help=suite.about)(measure)
+
+
+@cli.command()
+@click.argument("suites", nargs=-1, required=True, metavar="SUITE...")
+@click.option("--quick", is_flag=True, help="Shows that it works; publishes nothing in the checkout.")
+@click.option(
+    "--pin/--no-pin", default=None, help="A core for the server, another for the rest.  [where there are two]"
+)
+@options_of(SuiteInputs, RUN_TAKES)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+    help="Write results and journals there instead of into the checkout.",
+)  # fmt: skip
+@click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
+def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
+    """Run suites in turn: single, network, cut, capacity, sizes, scale, or all;
+    or parts of these, like single-8b.
+
+    Started again after a kill or Ctrl-C, with the same options, it continues.
+    """
+    from moa_bench.run import RunRequest, run_parts
+
+    parts = registry.choose_parts(registry.CHAPTERS, suites)
+    inputs = with_given(SuiteInputs(), flags)
+    inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
+    run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, afresh))
+
+
+@cli.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+def compare(a: Path, b: Path) -> None:
+    """Compare two results of one suite, or two folders of results: what both measured, and B over A."""
+    from moa_bench.results import compare_paths
+
+    click.echo(compare_paths(a, b), nl=False)
+
+
+@cli.command()
+def report() -> None:
+    """Write what the results of all targets say together into docs/measurements/index.md."""
+    from moa_bench.report import checkout_root, with_section, write_text
+    from moa_bench.results import PAGE, TARGETS, targets_section
+
+    root = checkout_root()
+    if root is None:
+        raise ConfigError(
+            "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
+        )
+    page = root / "docs" / PAGE
+    write_text(page, with_section(page, TARGETS, targets_section(root / "bench" / "results")))
+    click.echo(page)
+
+
+def retired_command(name: str, hint: str) -> click.Command:
     def refuse(words: tuple[str, ...]) -> None:
-        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint="Measure with that one.")
+        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=hint)
 
     anything = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
     return click.Command(
@@ -34,8 +127,10 @@ def _retired(name: str) -> click.Command:
     )
 
 
-for command in (*map(suite_command, SUITES), run, compare, report, *map(_retired, RETIRED)):
-    cli.add_command(command)
+for suite in registry.SUITES:
+    cli.add_command(suite_command(suite))
+for name, hint in registry.RETIRED.items():
+    cli.add_command(retired_command(name, hint))
 
 
 def main() -> None:

@@ -1,27 +1,105 @@
-"""What a suite is: a name, how much it measures, and where its measuring and its tables are.
+"""What a suite is: a name, how much it measures, and the module that measures.
 
-A suite's package has its `Suite`, and the modules `measure` (`measure(effort, run)`, which gives a result, and perhaps
-`check(result)`, which raises where that is a failure) and `tables` (`render(result)`). They are loaded when it begins,
-so that help loads nothing heavy.
+That module has `measure(effort, run)`, which gives a result, and `render(result)`, its tables. It is loaded when the
+measurement begins, so that help loads nothing heavy. Command-line options come from the fields of dataclasses.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import click
 from moa_shared.protocol.levels import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import FORMATS, SHAPES, USUAL_FORMAT, step_s
-from moa_bench.options import option
-from moa_bench.report.journal import Keep, measure_afresh
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 Effort = TypeVar("Effort")
 Result = dict[str, Any]
 Cores = set[int] | None
+JsonObject = dict[str, Any]
+SHAPE = click.Choice(tuple(SHAPES))
+Keep = Callable[[str, Callable[[], JsonObject]], JsonObject]
+"""keep(key, measure): what was measured under this key; measured only if the run's journal has it not."""
+
+
+def option(default: Any, text: str, flag: str = "", *, shown: str = "", **click_option: Any) -> Any:
+    """A field with an option.
+
+    Args:
+        text: for help.
+        flag: its name; "": made of the field's.
+        shown: the default, for help, where it is not the field's.
+        click_option: what click is told, where it does not follow from the field's type.
+    """
+    made = {"option": (flag, text, shown, click_option)}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata=made)
+    return field(default=default, metadata=made)
+
+
+def options_of(cls: type, names: Iterable[str] | None = None) -> Callable[[Command], Command]:
+    """Gives a command an option for each field that has one, or for some of them; it gets None or () of what is not
+    given.
+    """
+    wanted = None if names is None else set(names)
+    hints = get_type_hints(cls)
+    made = [
+        _option(each, hints[each.name])
+        for each in fields(cls)
+        if "option" in each.metadata and (wanted is None or each.name in wanted)
+    ]
+    return lambda command: reduce(lambda inner, decorate: decorate(inner), reversed(made), command)
+
+
+def _option(each: Field[Any], kind: Any) -> Callable[[Command], Command]:
+    flag, text, shown, more = each.metadata["option"]
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        more = ({"multiple": True} if inner[-1] is Ellipsis else {"nargs": len(inner)}) | more
+        kind = inner[0]
+    if kind is bool:
+        more = {"is_flag": True} | more
+    elif get_origin(kind) is Literal:
+        more = {"type": click.Choice(get_args(kind))} | more
+    else:
+        more = {"type": click.Path(path_type=Path) if kind is Path else kind} | more
+    default: Any = each.default
+    if not shown and kind is not bool and isinstance(default, str | int | float | tuple):
+        several = default if isinstance(default, tuple) else (default,)
+        shown = ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in several)
+    flags = (flag or f"--{each.name.replace('_', '-')}", each.name)
+    return click.option(*flags, default=None, help=f"{text}  [{shown}]" if shown else text, **more)
+
+
+def with_given(usual: Effort, flags: Mapping[str, Any]) -> Effort:
+    """A dataclass with what a command line gave in place of some of its fields; others of `flags` are left out."""
+    found = {}
+    for each in fields(usual):  # type: ignore[arg-type]  # any dataclass
+        value = flags.get(each.name) if "option" in each.metadata else None
+        if value not in (None, ()):
+            found[each.name] = dict(value) if isinstance(getattr(usual, each.name), Mapping) else value
+    return replace(usual, **found)  # type: ignore[type-var]
+
+
+class NamedPath(click.ParamType[tuple[str, Path]]):
+    """NAME=PATH; the name may have an equals sign, such as "MoA, N = 0"."""
+
+    name = "name=path"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        name, equals, path = value.rpartition("=")
+        if not (name and equals and path):
+            raise click.UsageError(f"--drafter {value} is not NAME=PATH or NAME=ID.")
+        return name, Path(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +110,7 @@ class SuiteInputs:
     """
 
     model: str = option("default", "Target: default, hub id, folder or .gguf.")
-    level: str = option(INT8, "Arithmetic of the target.", choices=LEVELS)
+    level: str = option(INT8, "Arithmetic of the target.", type=click.Choice(LEVELS))
     pin: bool = option(False, "Pin the server to one core and everything else to another.")
     questions: Path = option(
         PACKAGED,
@@ -41,22 +119,23 @@ class SuiteInputs:
         metavar="PATH",
     )
     drafters: Mapping[str, Path] = option(
-        {}, "Measure this checkpoint too, under that name (repeat).", "--drafter", metavar="NAME=PATH|ID"
-    )
+        {}, "Measure this checkpoint too, under that name (repeat).", "--drafter", metavar="NAME=PATH|ID",
+        type=NamedPath(), multiple=True,
+    )  # fmt: skip
     traces: tuple[str, ...] = option(
-        (),
-        "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
-        "--trace",
-        metavar="LINK=FILE",
-    )
+        (), "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
+        "--trace", metavar="LINK=FILE",
+    )  # fmt: skip
     llama_cpp: Path | None = option(
         None, "Where npm has installed node-llama-cpp, to measure llama.cpp too.", metavar="FOLDER"
     )
     shape: str | None = option(
-        None, "Measure a model of this real size, of random weights, with oracles' drafts.", choices=tuple(SHAPES)
+        None,
+        "Measure a model of this real size, of random weights, with oracles' drafts.",
+        type=SHAPE,
     )
     stored: str | None = option(
-        None, "How its weights are stored.", "--format", shown=USUAL_FORMAT, choices=tuple(FORMATS)
+        None, "How its weights are stored.", "--format", shown=USUAL_FORMAT, type=click.Choice(tuple(FORMATS))
     )
 
     @property
@@ -66,11 +145,6 @@ class SuiteInputs:
             return f"-{self.shape}" + (f"-{self.stored}" if self.stored not in (None, USUAL_FORMAT) else "")
         named = Path(self.model).name.removesuffix(".gguf").lower()
         return "" if self.model == "default" else f"-{re.sub(r'[^a-z0-9.]+', '-', named)}"
-
-    @property
-    def step_s(self) -> float:
-        """About what a plain step of the target takes on one core, in seconds."""
-        return step_s(self.shape or self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +157,7 @@ class SuiteRun(SuiteInputs):
 
     server_cores: Cores = None
     own_cores: Cores = None
-    keep: Keep = measure_afresh  # takes the key of a cell, and what measures it
-    save: Callable[[Result], object] = lambda result: None  # takes the result so far, which an interrupted run keeps
+    keep: Keep = lambda key, measure: measure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +171,30 @@ class Suite(Generic[Effort]):
 
     name: str  # of its command
     about: str  # what it measures, for help
-    package: str  # where its modules are
+    module: str  # that measures, and renders
     full: Effort  # how much to measure
-    quick: Effort | None  # just enough to show that it works; None: there is no such thing
+    quick: Effort  # just enough to show that it works
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
-    estimate: Callable[..., float]  # seconds that an effort takes; where shapes are taken, by those of a plain step too
-    refuse: Callable[[Effort, SuiteInputs], None] = lambda effort, inputs: None
-    is_computed: bool = False  # nothing is measured, so that machine and commit say nothing about the figures
+    estimate: Callable[[Any, float], float]  # seconds that an effort takes, by those of a plain step of the target
+    refuse: Callable[[Any, SuiteInputs], None] = lambda effort, inputs: None
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     def effort(self, *, quick: bool) -> Effort:
-        return self.quick if quick and self.quick is not None else self.full
+        return self.quick if quick else self.full
 
     def inputs(self, given: SuiteInputs) -> SuiteInputs:
         """What it measures with: what a user named, but for what is fixed."""
         return replace(given, **self.fixed)  # type: ignore[arg-type]  # all of them texts
 
     def seconds(self, effort: Effort, given: SuiteInputs | None = None) -> float:
-        """About how many an effort takes."""
-        steps = [self.inputs(given or SuiteInputs()).step_s] if "shape" in self.takes else []
-        return self.estimate(effort, *steps)
+        inputs = self.inputs(given or SuiteInputs())
+        return self.estimate(effort, step_s(inputs.shape or inputs.model))
 
     def measure(self, effort: Effort, run: SuiteRun) -> Result:
         """The result: "target", "name" where it is not the suite's, and whatever the tables show."""
-        found: Result = import_module(f"{self.package}.measure").measure(effort, run)
+        found: Result = import_module(self.module).measure(effort, run)
         return found
 
     def render(self, result: Mapping[str, Any]) -> str:
         """Markdown tables of a result."""
-        return str(import_module(f"{self.package}.tables").render(result))
-
-    def check(self, result: Mapping[str, Any]) -> None:
-        """Raises a MoaError where what was measured is a failure."""
-        check = getattr(import_module(f"{self.package}.measure"), "check", None)
-        if check is not None:
-            check(result)
+        return str(import_module(self.module).render(result))

@@ -59,22 +59,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     command = [sys.executable, "-m", "moa_bench.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert done.returncode == 0
-    for name in (
-        "texts",
-        "single",
-        "engine",
-        "invariance",
-        "simulate",
-        "split",
-        "alone",
-        "payoff",
-        "cut",
-        "capacity",
-        "run",
-        "compare",
-        "report",
-        "scale",
-    ):
+    for name in ("alone", "capacity", "compare", "cut", "engine", "report", "run", "scale", "single", "split"):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'single', '--help'];"
@@ -91,13 +76,6 @@ def test_unknown_names_are_refused_in_one_sentence(refused: Refused) -> None:
         (
             2,
             "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.",
-        )
-    )
-    code, _, err = refused("texts", "--link", "6g", "--json", "-")
-    assert (code, err.splitlines(keepends=True)[-1]) == snapshot(
-        (
-            2,
-            "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.\n",
         )
     )
     code, _, err = refused("single", "--questions", "./no-such-folder")
@@ -127,6 +105,17 @@ Error: Invalid value for '--acceptance': 1.5 is not in the range 0<=x<=1.
     assert (code, err) == snapshot(
         (2, "moa-bench: Version 0.2.0 was the last with `moa-bench soak`. Measure with that one.\n")
     )
+    code, _, err = refused("payoff", "--pin")
+    assert (code, err) == snapshot(
+        (
+            2,
+            "moa-bench: Version 0.2.0 was the last with `moa-bench payoff`. `moa-bench capacity --rtt MS` serves users over a round trip.\n",
+        )
+    )
+    code, _, err = refused("engine", "--kernels")
+    assert (code, err) == snapshot(
+        (2, "moa-bench: Version 0.2.0 was the last with `moa-bench engine --kernels`. Measure with that one.\n")
+    )
     code, _, err = refused("capacit")
     assert (code, err) == snapshot(
         (
@@ -154,7 +143,7 @@ def test_a_model_that_is_not_there_is_one_sentence(refused: Refused) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
-    few = (
+    few = [
         "--users",
         "1",
         "--users",
@@ -168,15 +157,16 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
         "200",
         "--acceptance",
         "0.9",
-        "--link",
-        "RTT 0",
-        "--link",
-        "5G",
-    )
+        "--rtt",
+        "0",
+        "--rtt",
+        "50",
+    ]
     result, done = measure("capacity", *few)
     cells = result["cells"]
-    assert [(cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
-        (users, *way)
+    assert [(cell["rtt_ms"], cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
+        (rtt_ms, users, *way)
+        for rtt_ms in (0.0, 50.0)
         for users in (1, 3)
         for way in (
             ("plain", None),
@@ -189,7 +179,7 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
     ]
     assert all(cell["other_texts"] == 0 for cell in cells)
     assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
-    assert "links: RTT 0, 5G." in done.stdout
+    assert "links: loopback, RTT 50 ms." in done.stdout
     assert "| users that get, each, once their text comes, |" in done.stdout
 
 
@@ -219,12 +209,12 @@ def test_engine_measures_a_model_of_a_real_size(measure: Measure) -> None:
     ("arguments", "said"),
     [
         (("engine", "--format", "q4_k_m"), "--format needs --shape."),
-        (("engine", "--kernels", "--shape", "1b"), "give one of them."),
+        (("capacity", "--link", "5G", "--rtt", "50"), "give one of them."),
         (("split", "--format", "q4_k_m"), "--format needs --shape."),
         (("split", "--acceptance", "0.5"), "--acceptance needs --shape, or another --model."),
         (("capacity", "--format", "q4_k_m"), "--format needs --shape."),
         (("cut", "--level", "bf16", "--questions", "any.jsonl"), "leave --questions or --level out."),
-        (("payoff", "--shape", "1b", "--model", "any"), "leave --model out."),
+        (("capacity", "--shape", "1b", "--model", "any"), "leave --model out."),
         (("split", "--shape", "1b", "--drafter", "a=b"), "leave --drafter out with --shape."),
         (("capacity", "--shape", "1b", "--way", "shipped"), "--way is plain or oracle."),
     ],
@@ -255,35 +245,6 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
     assert 10 * times[32] > result["costs"]["step_ms"] > 0  # both in milliseconds; a neighbour can double either
     assert all(answer["same"] for method in round_["answers"].values() for answer in method)
     assert "streamed drafts are chains that grow, or trees" in done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_payoff_serves_users_in_each_way_over_each_round_trip(measure: Measure) -> None:
-    result, done = measure("payoff", "--seconds", "1")
-    assert [(cell["rtt_ms"], cell["users"]) for cell in result["cells"]] == [(0, 1), (0, 2), (50, 1), (50, 2)]
-    for cell in result["cells"]:
-        (ways,) = cell["rounds"]
-        assert [len(measured) for measured in ways.values()] == [2, 1, 1, 1]
-        assert all(each["other_texts"] == 0 for measured in ways.values() for each in measured)
-    assert "| round trip, ms | users | plain, tokens/s |" in done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_texts_are_the_servers_own_through_cuts(measure: Measure) -> None:
-    result, _ = measure("texts", "--tokens", "24")
-    assert (result["answers"], result["differences"]) == (4, [])
-    assert result["cuts"] + result["resets"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
-    result, _ = measure("invariance", "--positions", "60")
-    assert result["level"] == "int8"
-    assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
-    assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
 
 
 @pytest.mark.long

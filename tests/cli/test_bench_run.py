@@ -19,11 +19,9 @@ PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background ignores
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from moa_bench.runs import registry
+from moa_bench import registry
 from moa_bench.cli import main
-from moa_bench.runs.registry import Chapter
 from moa_bench.suite import Suite
 
 @dataclass(frozen=True)
@@ -39,14 +37,10 @@ def measure(effort, run):
         return {"speed": number}
     return {"target": run.model, "cells": [run.keep(f"cell {n}", lambda n=n: cell(n)) for n in range(effort.cells)]}
 
-for name in ("tiny", "tiny.measure", "tiny.tables"):
-    sys.modules[name] = ModuleType(name)
-    sys.modules[name].__spec__ = ModuleSpec(name, None)
-sys.modules["tiny"].__path__ = []
-sys.modules["tiny.measure"].measure = measure
-sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
-suite = Suite("tiny", "", "tiny", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
-registry.CHAPTERS = (Chapter("tiny", (suite,)),)
+module = sys.modules["tiny"] = ModuleType("tiny")
+module.measure, module.render = measure, lambda result: f"{len(result['cells'])} cells\\n"
+suite = Suite("tiny", "", "tiny", Effort(), Effort(5), ("model",), lambda effort, step_s: effort.cells * 2.0)
+registry.CHAPTERS = {"tiny": (suite,)}
 main()
 """
 

@@ -21,14 +21,12 @@ from random import Random
 from threading import Timer
 
 import click
-from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import running_server
-from moa_bench.harness.cores import on_cores, split_cores
 from moa_bench.harness.links import RunningLink, find_links, linked
-from moa_bench.harness.prompts import chat_tokens, questions_of
-from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.spread import Spread, paired_ratio
+from moa_bench.harness.questions import chat_tokens, questions_of
+from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.machine import on_cores, split_cores
+from moa_bench.spread import Spread, collect_interleaved, paired_ratio
 from moa_client.tools.answer_reader import AnswerReader, CallPiece
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.grammars import forced_grammar

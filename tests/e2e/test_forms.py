@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from moa_bench.harness.answers import PlainClient
-from moa_bench.harness.prompts import chat_tokens
-from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.harness.questions import chat_tokens
+from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from moa_bench.harness.prompts import chat_tokens
+from moa_bench.harness.questions import chat_tokens
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.programs.run_loop import make_runner

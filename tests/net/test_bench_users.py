@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.users.askers import EngineAsker, PlainAsker
-from moa_bench.users.users import UserAsker, run_users
+from moa_bench.suites.capacity.users import EngineAsker, PlainAsker, UserAsker, run_users
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.running.running_server import RunningServer

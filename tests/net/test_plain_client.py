@@ -6,10 +6,10 @@ import socket
 from contextlib import closing
 
 import pytest
-from moa_bench.harness import answers
-from moa_bench.harness.answers import PlainClient
-from moa_bench.users.askers import PlainAsker
-from moa_bench.users.figures import UserAnswer
+from moa_bench.harness import split_client
+from moa_bench.harness.split_client import PlainClient
+from moa_bench.suites.capacity.figures import UserAnswer
+from moa_bench.suites.capacity.users import PlainAsker
 from moa_server.engine.stepper import Stepper
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -37,7 +37,7 @@ async def test_the_server_drafts_only_where_it_may() -> None:
 
 
 def test_a_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "OPEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(split_client, "OPEN_TIMEOUT_S", 0.2)
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -31,11 +31,11 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "server": (("server",), 16604, 113),
     "shared": (("shared",), 20149, 179),
     "training": (("training",), 5521, 39),
-    "bench": (("bench",), 9248, 111),
+    "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 958, 13),
-    "tests": (("tests",), 93175, 700),
+    "tests": (("tests",), 91845, 664),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -1,24 +1,26 @@
-"""Programs of ours as child processes: started, awaited until they can be called, ended with the block."""
+"""Programs as child processes: servers, awaited until they can be called, and engines that obey lines of JSON."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from moa_shared.errors import UnavailableError
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
-from moa_bench.harness.cores import on_cores
+from moa_bench.machine import cpu_s, on_cores
 
 START_TIMEOUT_S = 300.0  # a first run converts the default model, which takes tens of seconds on a slow core
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.005
-_LOG_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,6 @@ class Child:
 
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of processor time that a process has used so far, all its threads together, to a hundredth."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    except OSError:
-        raise UnavailableError(f"Process {pid} has ended.", hint="Look at its log.") from None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -68,10 +61,21 @@ def running(
                 env=child_environment(),
             )
         try:
-            address = _await_ready(module, process, ready, began, Path(log.name))
+            while not (address := ready.read_text("utf-8").strip() if ready.is_file() else ""):
+                status = process.poll()
+                if status is not None or time.perf_counter() - began > START_TIMEOUT_S:
+                    said = Path(log.name).read_bytes()[-2000:].decode("utf-8", "replace").strip()
+                    how = "was not ready in time" if status is None else f"ended with status {status}"
+                    raise UnavailableError(f"{module} {how}: {said.rstrip('.')}.", hint="Start it by hand to see why.")
+                time.sleep(_POLL_S)
             yield Child(address, (time.perf_counter() - began) * 1e3, process)
         finally:
-            _end(process)
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @contextmanager
@@ -81,6 +85,7 @@ def running_server(
     level: str = INT8,
     drafter: str = "default",
     flags: Sequence[str] = (),
+    port: int = 0,
     cores: set[int] | None = None,
 ) -> Iterator[Child]:
     """Start a moa-server of one thread on loopback, and wait until it can be called.
@@ -88,11 +93,12 @@ def running_server(
     Args:
         drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
         flags: more of `moa-server serve`.
+        port: 0: any that is free.
         cores: the ones that it may use; None: any.
     """
     # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [
-        "serve", model, "--config", os.devnull, "--port", "0", "--threads", "1",
+        "serve", model, "--config", os.devnull, "--port", str(port), "--threads", "1",
         "--execution", level, "--drafter", drafter,
         "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
         "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
@@ -106,31 +112,79 @@ def child_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
 
-def _await_ready(module: str, process: subprocess.Popen[bytes], ready: Path, began: float, log: Path) -> str:
-    while time.perf_counter() - began < START_TIMEOUT_S:
-        if ready.is_file() and (address := ready.read_text("utf-8").strip()):
-            return address
-        if process.poll() is not None:
-            raise UnavailableError(
-                f"{module} ended with status {process.returncode}: {_tail(log)}", hint="Start it by hand to see why."
-            )
-        time.sleep(_POLL_S)
-    raise UnavailableError(
-        f"{module} was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}", hint="Start it by hand to see why."
-    )
+@dataclass(frozen=True, slots=True)
+class WorkerCommand:
+    """An engine to measure, as a process of its own, so that rounds of several can be interleaved."""
+
+    name: str  # for tables
+    command: tuple[str, ...]  # that starts it
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables added to ours
+    trees: bool = True  # whether it takes more than one row at once
 
 
-def _tail(log: Path) -> str:
-    """The end of what a program wrote, as the end of a sentence."""
-    said = log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
-    return said if said.endswith((".", "!", "?")) else f"{said}."
+class WorkerProcess:
+    """A running engine; made by `running_workers`.
+
+    Attributes:
+        modes: in which it answers, where it is a peer.
+        load_s: from the start of its process until it could be asked.
+    """
+
+    def __init__(self, subject: WorkerCommand, process: subprocess.Popen[str], log: Path, began: float) -> None:
+        self.subject = subject
+        self._process = process
+        self._log = log
+        self.resident_mb = 0.0
+        hello = self._answer()
+        self.details, self.modes = str(hello["details"]), tuple(hello.get("modes", ()))
+        self.load_s = time.perf_counter() - began
+
+    def cpu_s(self) -> float:
+        return cpu_s(self._process.pid)
+
+    def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """What it says to a command."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        answer = self._answer()
+        self.resident_mb = max(self.resident_mb, answer["resident_mb"] or 0.0)
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            said = self._log.read_text("utf-8", "replace")[-500:].strip()
+            raise UnavailableError(f"{self.subject.name} has ended: {said}", hint="Start it by hand to see why.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+@contextmanager
+def running_workers(
+    subjects: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
+) -> Iterator[list[WorkerProcess]]:
+    """All of them, loaded; they end with the block."""
+
+    def end(process: subprocess.Popen[str]) -> None:
         process.kill()
-        process.wait()
+        process.communicate()
+
+    with ExitStack() as stack, progress.task("Loading engines", len(subjects)) as task:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
+        workers = []
+        for number, subject in enumerate(subjects):
+            log, began = folder / f"log-{number}", time.perf_counter()
+            with on_cores(cores), log.open("w") as errors:
+                process = subprocess.Popen(
+                    subject.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=child_environment() | dict(subject.environment),
+                )
+            stack.callback(end, process)
+            workers.append(WorkerProcess(subject, process, log, began))
+            task.advance(1)
+        yield workers

@@ -1,7 +1,7 @@
 """The oracle drafter: replays a text that the target is known to write, with errors at a chosen rate.
 
 It measures the protocol apart from any drafter's quality. It takes the place of a `DraftState`: it takes in committed
-tokens and memory rows (which it only counts) and gives logits. State: the conversation's tokens and the nodes of the
+tokens and memory rows (which it does not need) and gives logits. State: the conversation's tokens and the nodes of the
 draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
 """
 
@@ -37,9 +37,7 @@ DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core her
 
 GUESSED = 3  # a token of its script, and the wrong ones that may stand for it: those that follow in the vocabulary
 LEAST_STATED = 0.05  # chance, so that one that is never right is asked too
-
 _SURE = 30.0  # logit of what is certain, among zeros: a log-probability of 0 in float32
-
 ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
 """Synchronous rounds: what a forward is fed does not depend on how fast anything was."""
 
@@ -64,10 +62,6 @@ class Script:
     def right_at(self, position: int) -> bool:
         return random.Random(f"{self.seed}:{position}").random() < self.acceptance
 
-    def proposal(self, position: int, *, on_text: bool) -> int:
-        """The token proposed at a position; beyond the text, or off it, a wrong one."""
-        return next(iter(self.guesses(position, on_text=on_text)))
-
     def guesses(self, position: int, *, on_text: bool) -> dict[int, float]:
         """What it proposes at a position, the first guess first, with the chances that it states."""
         stated = 1.0 if self.is_sure else max(self.acceptance, LEAST_STATED)
@@ -84,12 +78,7 @@ class Script:
 
 
 class OracleDrafter:
-    """A drafter that follows a script.
-
-    Args:
-        script: what it knows.
-        step_ms: how long one step takes; a device's own computation, so it sleeps for the rest of that time.
-    """
+    """A drafter that follows a script; a step is a device's own computation, so it sleeps for the rest of `step_ms`."""
 
     def __init__(
         self,
@@ -101,7 +90,6 @@ class OracleDrafter:
     ) -> None:
         self.script = script
         self.tokens: list[int] = []
-        self.memory_rows = 0
         self.steps = 0
         self._step_s = step_ms / 1e3
         self._clock = clock
@@ -113,8 +101,6 @@ class OracleDrafter:
         self._nodes = DraftNodes()
         self._on_text: list[bool] = []  # whether the path of each draft node is the script's
         self._drafting = False
-
-    # ------------------------------------------------------------ what the server said
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Appends committed tokens; former numbers of the draft nodes below them, None if the draft is gone."""
@@ -136,15 +122,13 @@ class OracleDrafter:
         self._on_text, self._drafting = [], False
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        self.memory_rows += int(rows.shape[0])
+        """Does nothing: the oracle needs nothing of the target."""
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Does nothing: the oracle needs no state of the target."""
+        """Nor does this."""
 
     def catch_up(self, most: int) -> bool:
         return True
-
-    # ------------------------------------------------------------ drafting
 
     @property
     def token_ids(self) -> npt.NDArray[np.int64]:
@@ -183,8 +167,7 @@ class OracleDrafter:
         return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
 
     def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
-        began = self._clock()
-        ready = began + self._step_s
+        ready = self._clock() + self._step_s
         self.steps += 1
         logits = np.zeros((len(rows), len(self._ids)), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
@@ -198,11 +181,9 @@ class OracleDrafter:
 
 
 def with_oracle(device: Device, script: Script, draft_ms: float, length: int, tree: TreeShape | None = None) -> Device:
-    """The same device with an oracle in its drafter's place.
+    """The same device with an oracle in its drafter's place; memory comes as for that drafter.
 
     Args:
-        device: of a client whose drafter reads memory, which comes as it would.
-        draft_ms: of a draft step.
         length: of a whole chain, for rounds.
         tree: of whole drafts, in place of chains.
     """

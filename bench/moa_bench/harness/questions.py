@@ -1,37 +1,44 @@
-"""Questions from files: JSON lines as Spec-Bench and MT-bench have them, alone or in a folder, by category.
+"""What measurements ask: questions of files, alone or in a folder, by category; a passage; texts sure at every token.
 
-Each line is {"turns": [text, ...]}, with "question_id" and "category" if it likes.
+Files are JSON lines as Spec-Bench and MT-bench have them: {"turns": [text, ...]}, with "question_id" and "category" if
+they like.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import DataError, NotFoundError
+
+if TYPE_CHECKING:
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 PACKAGED = Path(str(files("moa_bench") / "questions"))  # asked unless a user names others; LICENCES.md beside them
 EXAMPLE = 'A line is {"turns": ["text"]}.'
 # Spec-Bench puts the eight kinds of MT-bench next to five tasks of its own, and reports them as one.
 OF_MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 OF_SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}
+# Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two): an
+# arithmetic whose bits depend on what is computed together then flips none.
+SURE_QUESTIONS = tuple(
+    f"Write the numbers from {first} to {last}, separated by commas."
+    for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchQuestion:
-    """What a user says in turn."""
+    """What a user asks: the first turn."""
 
-    identity: str  # its number in its file, as text, or the line's
     category: str
-    turns: tuple[str, ...]  # at least one
-
-    @property
-    def text(self) -> str:
-        return self.turns[0]
+    text: str
 
 
-def read_all(path: Path) -> list[BenchQuestion]:
+def read_all(path: Path = PACKAGED) -> list[BenchQuestion]:
     """The questions of a file, or of a folder's .jsonl files, which take turns: the first ones are of all kinds.
 
     In a folder each file is a category. In a file each line names its own; a file of Spec-Bench has its tasks.
@@ -70,5 +77,17 @@ def _parse(file: Path, number: int, line: str) -> BenchQuestion:
         turns = None
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise DataError(f"Line {number} of {file} is not a question.", hint=EXAMPLE)
-    identity = str(fields.get("question_id", number))
-    return BenchQuestion(identity, str(fields.get("category") or file.stem), tuple(turns))
+    return BenchQuestion(str(fields.get("category") or file.stem), turns[0])
+
+
+def questions_of(path: Path = PACKAGED) -> Sequence[str]:
+    return [question.text for question in read_all(path)]
+
+
+def chat_tokens(tokenizer: "Tokenizer", question: str) -> list[int]:
+    """A first turn in the model's own chat template, up to where its answer begins; without a template: the text."""
+    if tokenizer.chat_template is None:
+        return tokenizer.with_bos(tokenizer.encode(f"{question}\n"))
+    return tokenizer.encode(
+        tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
+    )

@@ -1,42 +1,170 @@
-"""The client program's own conversation as a measurement uses it: one question, one answer, each in a new conversation.
+"""Clients that ask one question at a time: plain streaming, the baseline, and the client program's own conversation.
 
-State: an event loop shared by all clients of a run (gRPC's asyncio side wants one a process), a link, and what the
-device holds. The drafter runs on the client's inference thread, as in the program.
+State of the latter: an event loop shared by all clients of a run (gRPC's asyncio side wants one a process), a link, and
+what the device holds. The drafter runs on the client's inference thread, as in the program.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
+import grpc
 from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.events import Committed
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_shared.errors import DataError
+from moa_shared.errors import DataError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 
-from moa_bench.harness.answers import TimedAnswer
-from moa_bench.harness.shown_text import AnswerScreen, Moment
-
+ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+OPEN_TIMEOUT_S = 10.0  # for a connection over a link with a round trip of 300 ms
 SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
 
+@dataclass(frozen=True, slots=True)
+class TimedAnswer:
+    """An answer and when its tokens arrived."""
+
+    tokens: tuple[int, ...]
+    arrivals_s: tuple[float, ...]  # of each token, seconds from the question; tokens of one verdict arrive together
+
+    @property
+    def first_ms(self) -> float:
+        """Time from the question to the first token."""
+        return self.arrivals_s[0] * 1e3
+
+
+def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
+    """How many first tokens of two texts are alike."""
+    pairs = zip(tokens, reference, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class PlainClient:
+    """Calls `Generate` at "host:port": what a user without any drafter would see."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.up_bytes = self.down_bytes = 0  # of the newest answer's messages
+        self._channel = grpc.insecure_channel(address, OWN_CONNECTION)
+        self._stub = moa_pb2_grpc.MoaStub(self._channel)
+
+    def open(self) -> None:
+        """Opens the connection, which the first call would do."""
+        try:
+            grpc.channel_ready_future(self._channel).result(OPEN_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise UnavailableError(
+                f"There is no answer from {self._address} within {OPEN_TIMEOUT_S:g} s.",
+                hint="See whether the server and the emulated link are still running.",
+            ) from None
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings, *, server_drafts: bool = False) -> TimedAnswer:
+        sampling = settings_to_proto(settings)
+        request = pb.GenerateRequest(tokens=prompt, sampling=sampling, server_drafts=server_drafts)
+        self.up_bytes, self.down_bytes = request.ByteSize(), 0
+        tokens: list[int] = []
+        arrivals: list[float] = []
+        began = time.perf_counter()
+        try:
+            for response in self._stub.Generate(request, timeout=ANSWER_TIMEOUT_S):
+                self.down_bytes += response.ByteSize()
+                tokens.extend(response.tokens)
+                arrivals.extend([time.perf_counter() - began] * len(response.tokens))
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        return _timed(tokens, arrivals)
+
+
+def _timed(tokens: Sequence[int], arrivals: Sequence[float]) -> TimedAnswer:
+    if not tokens:
+        raise DataError("The server gave an empty answer.", hint="Ask another question.")
+    return TimedAnswer(tuple(tokens), tuple(arrivals))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment at which text was shown or taken back."""
+
+    at_s: float  # since the question
+    length: int  # tokens on the screen then
+    committed: int  # of them, how many the target has decided
+    is_new: bool  # whether there is more text than before
+
+
+class AnswerScreen:
+    """The text of one answer as its reader sees it, rebuilt from events: was text lost or doubled, and when shown?
+
+    Pure: clock readings are arguments. Invariant: an event that does not fit what is on the screen is remembered as a
+    contradiction.
+    """
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.provisional: list[int] = []
+        self.moments: list[Moment] = []
+        self.contradictions = 0
+        self.ended_alone = False
+
+    def on_event(self, event: Event, at_s: float) -> None:
+        before = len(self.committed) + len(self.provisional)
+        if isinstance(event, Committed):
+            confirmed = event.tokens[: event.confirmed]
+            self.contradictions += self.provisional[: event.confirmed] != list(confirmed)
+            del self.provisional[: event.confirmed]
+            self.contradictions += len(event.tokens) > event.confirmed and bool(self.provisional)
+            self.committed += event.tokens
+        elif isinstance(event, Provisional):
+            self.provisional += event.tokens
+        elif isinstance(event, Corrected):
+            self.contradictions += event.dropped != len(self.provisional)
+            self.provisional.clear()
+        else:
+            if isinstance(event, Ended):
+                self.ended_alone = event.provisional
+            return
+        length = len(self.committed) + len(self.provisional)
+        self.moments.append(Moment(at_s, length, len(self.committed), length > before))
+
+    @property
+    def decided_s(self) -> list[float]:
+        """When the target had decided more of the text: the times of verdicts."""
+        before = [0, *(moment.committed for moment in self.moments)]
+        return [each.at_s for count, each in zip(before, self.moments, strict=False) if each.committed > count]
+
+    def fits(self, answer: Sequence[int]) -> bool:
+        """Whether the screen shows this final answer: all of it, or its committed part if that is where it ended."""
+        if self.contradictions:
+            return False
+        if self.ended_alone:
+            return list(answer[: len(self.committed)]) == self.committed
+        return list(answer) == self.committed and not self.provisional
+
+
 class SplitClient:
-    """Asks questions through split inference.
+    """Asks questions through split inference, each in a conversation of its own.
 
     Args:
         runner: whose event loop is used.
         address: "host:port".
         device: what this end holds; its drafter is used by one client at a time.
-        codec: of the memory.
         mode: how to draft, and what becomes of standalone text.
         silence_s: how long the client waits for a server that it cannot do without; None: as the program does.
     """
@@ -46,21 +174,17 @@ class SplitClient:
         runner: asyncio.Runner,
         address: str,
         device: Device,
-        codec: Codec = Codec.INT4,
         *,
         mode: DraftingSettings | None = None,
         silence_s: float | None = None,
     ) -> None:
         self._runner = runner
         self._device = device
-        self._codec = codec
         self._mode = mode or DraftingSettings()
         self.figures = Figures()
         self.screen = AnswerScreen()  # of the newest answer
         self.began_s = 0.0  # when its question was asked
-        self._fleet, described = runner.run(_connect(address, silence_s))
-        self._vocab_size = int(device.files.config["vocab_size"])
-        self._context = described.limits.context_tokens
+        self._fleet, _ = runner.run(_connect(address, silence_s))
 
     def close(self) -> None:
         self._runner.run(self._fleet.close())
@@ -69,7 +193,8 @@ class SplitClient:
         return self._runner.run(self._ask(prompt, settings))
 
     async def _ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        engine = ClientEngine(self._fleet, self._device, self._vocab_size, self._codec, self._mode)
+        vocab_size = int(self._device.files.config["vocab_size"])
+        engine = ClientEngine(self._fleet, self._device, vocab_size, Codec.INT4, self._mode)
         screen = self.screen = AnswerScreen()
         arrivals: list[float] = []
         began = self.began_s = time.perf_counter()
@@ -87,13 +212,11 @@ class SplitClient:
         finally:
             await engine.close()
         self.figures = engine.figures
-        if not tokens:
-            raise DataError("The server gave an empty answer.", hint="Ask another question.")
         settled = time.perf_counter() - began
         if len(tokens) > len(arrivals):
             arrivals += [settled] * (len(tokens) - len(arrivals))
             screen.moments.append(Moment(settled, len(tokens), len(tokens), is_new=True))
-        return TimedAnswer(tokens, tuple(arrivals))
+        return _timed(tokens, arrivals)
 
 
 def client_settings(**fields: Any) -> ClientSettings:
@@ -109,7 +232,6 @@ async def _connect(address: str, silence_s: float | None = None) -> tuple[Fleet,
 
 def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
     """What the client program would load with these settings; its server is asked what it serves."""
-
     return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
 
 

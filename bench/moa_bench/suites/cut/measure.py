@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -22,21 +21,36 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
-from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child, running_server
-from moa_bench.harness.cores import on_cores
-from moa_bench.harness.drafters import drafter_file, find_drafter
-from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
+from moa_bench.harness.links import (
+    BEFORE_S,
+    EmulatedLink,
+    Outage,
+    RunningLink,
+    find_links,
+    linked,
+    outages,
+    recorded_link,
+    recording_of,
+)
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
-from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
-from moa_bench.harness.relay import relaying
-from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.harness.questions import SURE_QUESTIONS, chat_tokens, questions_of
+from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.harness.stage import find_drafter
+from moa_bench.machine import on_cores
+from moa_bench.registry import CutEffort
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.cut import CutEffort
-from moa_bench.suites.cut.incident import Incident, IncidentKind
-from moa_bench.suites.cut.incidents import InjectedIncident, Planned, judge_incident, plan_incidents
+from moa_bench.suites.cut.incidents import (
+    Incident,
+    IncidentKind,
+    InjectedIncident,
+    Planned,
+    judge_incident,
+    plan_incidents,
+    render,
+)
 
+__all__ = ["measure", "render"]
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
@@ -44,44 +58,25 @@ ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before
 
 
 class MortalServer:
-    """A server at one address that can be killed and replaced by one that knows nothing of its sessions.
-
-    The replacement is started beforehand, so that the time without a server is the bench's to choose.
+    """A server that can be killed, and replaced at its address by one that knows nothing of its sessions.
 
     Args:
-        start: starts a server.
-        address: where clients find it, a relay's.
-        redirect: tells the relay where the server is.
+        start: starts a server at a port; 0: any.
     """
 
-    def __init__(
-        self, start: Callable[[], AbstractContextManager[Child]], address: str, redirect: Callable[[str], object]
-    ) -> None:
-        self.address = address
+    def __init__(self, start: Callable[[int], AbstractContextManager[Child]]) -> None:
         self._start = start
-        self._redirect = redirect
-        self._pool = ThreadPoolExecutor(1)
-        self._child, self._stack = self._launch()
-        redirect(self._child.address)
-        self._next = self._pool.submit(self._launch)
+        self._stack = ExitStack()
+        self.child = self._stack.enter_context(start(0))
 
-    def _launch(self) -> tuple[Child, ExitStack]:
-        stack = ExitStack()
-        return stack.enter_context(self._start()), stack
-
-    def kill_and_replace(self, seconds: float) -> None:
-        """Kills the server; returns when its replacement can be called, `seconds` later at the earliest."""
-        self._child.kill()
-        self._stack.close()
-        time.sleep(seconds)
-        self._child, self._stack = self._next.result()
-        self._redirect(self._child.address)
-        self._next = self._pool.submit(self._launch)
+    def kill_and_replace(self) -> None:
+        """Returns when its replacement can be called."""
+        self.child.kill()
+        self.close()
+        self.child = self._stack.enter_context(self._start(int(self.child.address.rpartition(":")[2])))
 
     def close(self) -> None:
         self._stack.close()
-        self._next.result()[1].close()
-        self._pool.shutdown()
 
 
 def measure(effort: CutEffort, run: SuiteRun) -> Result:
@@ -95,16 +90,14 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     prompts = [chat_tokens(tokenizer, question) for question in asked[: effort.asked]]
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
-        drafter = str(drafter_file(find_drafter(files), folder))
-        relay = stack.enter_context(relaying("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        drafter = find_drafter(files).file(folder)
         server = MortalServer(
-            lambda: running_server(run.model, level=run.level, drafter=drafter, cores=run.server_cores),
-            relay.address,
-            relay.redirect,
+            lambda port: running_server(run.model, level=run.level, drafter=drafter, port=port, cores=run.server_cores)
         )
         stack.callback(server.close)
-        running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=run.own_cores))
-        device = load_split_device(runner, client_settings(server=server.address, model=run.model, drafter=drafter))
+        address = server.child.address
+        running = stack.enter_context(linked(chosen, address, seed=effort.seed, cores=run.own_cores))
+        device = load_split_device(runner, client_settings(server=address, model=run.model, drafter=drafter))
 
         def connect(address: str, script: Script) -> SplitClient:
             """A client with an oracle that plays a script; memory comes as for the real drafter."""
@@ -144,7 +137,6 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     }
 
 
-Connect = Callable[[str, Script], SplitClient]
 Judge = Callable[[InjectedIncident], Incident | None]
 
 
@@ -154,7 +146,7 @@ class _Stage:
 
     link: RunningLink
     server: MortalServer
-    connect: Connect
+    connect: Callable[[str, Script], SplitClient]
     prompts: Sequence[Sequence[int]]
     settings: AnswerSettings
     vocab_size: int
@@ -187,7 +179,7 @@ class _Stage:
     ) -> Incident | None:
         """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
         start_s = outage.at_s - BEFORE_S
-        with linked(replace(ride, start_s=start_s), self.server.address, cores=cores) as running:
+        with linked(replace(ride, start_s=start_s), self.server.child.address, cores=cores) as running:
             begins_s = time.perf_counter() + BEFORE_S
             with closing(self.connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
                 time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
@@ -215,18 +207,14 @@ class _Stage:
                 plan.appendleft(replace(planned, after_s=max(0.0, planned.after_s - waited_s)))
                 return
             at_s = time.perf_counter()
-            self._strike(planned)
+            if planned.kind is IncidentKind.CUT:
+                self.link.cut(planned.seconds)
+                time.sleep(planned.seconds)
+            elif planned.kind is IncidentKind.RESET:
+                self.link.reset()
+            else:
+                self.server.kill_and_replace()
             struck.append(InjectedIncident(planned.kind, at_s, time.perf_counter()))
-
-    def _strike(self, planned: Planned) -> None:
-        """Returns when link and server are there again."""
-        if planned.kind is IncidentKind.CUT:
-            self.link.cut(planned.seconds)
-            time.sleep(planned.seconds)
-        elif planned.kind is IncidentKind.RESET:
-            self.link.reset()
-        else:
-            self.server.kill_and_replace(planned.seconds)
 
 
 def _since(began_s: float, struck: Sequence[InjectedIncident]) -> list[InjectedIncident]:

@@ -1,20 +1,39 @@
-// llama.cpp as a subject of `moa-bench engine`: speaks as worker.py does, on one thread, through node-llama-cpp.
-// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file.
+// llama.cpp for `moa-bench engine` and `single`, on one thread, through node-llama-cpp.
+// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file; that of a draft model, if there is one.
+// A line of JSON in, a line out. As worker.py: {"read": tokens} into an empty cache, or {"forward": 1} after them, to
+// {"ms"}. As transformers_worker.py: {"ask": prompt tokens, "count": new ones, "mode": "plain", "lookup" or "draft"} to
+// {"tokens", "arrivals_ms"}. Each token's text is written to standard error as it comes, as a server writes it to a
+// stream; an end of text does not end an answer.
 import path from "node:path";
 import { performance } from "node:perf_hooks";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
-const [folder, file] = process.argv.slice(2);
+const CONTEXT = 4096;
+const [folder, file, smaller] = process.argv.slice(2);
 const entry = path.join(folder, "node_modules", "node-llama-cpp", "dist", "index.js");
-const { getLlama } = await import(pathToFileURL(entry).href);
+const { getLlama, DraftSequenceTokenPredictor, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
 const llama = await getLlama({ gpu: false, build: "never", maxThreads: 1, logLevel: "error" });
 const model = await llama.loadModel({ modelPath: file });
-const context = await model.createContext({ contextSize: 2048, batchSize: 512, threads: 1 });
-const sequence = context.getSequence();
+const predictor = new InputLookupTokenPredictor({
+    patternLength: { min: 1, max: 3 }, predictionLength: { min: 1, max: 10 },
+});
+const sizes = { contextSize: CONTEXT, batchSize: 512, threads: 1 };
+const options = { plain: {}, lookup: { tokenPredictor: predictor } };
+if (smaller !== undefined) {
+    const drafting = await (await llama.loadModel({ modelPath: smaller })).createContext(sizes);
+    options.draft = { tokenPredictor: new DraftSequenceTokenPredictor(drafting.getSequence()) };  // with its own defaults
+}
+const sequences = {};
 let length = 0;
 
+async function sequenceOf(mode) {
+    sequences[mode] ??= (await model.createContext(sizes)).getSequence(options[mode]);
+    return sequences[mode];
+}
+
 async function read(tokens) {
+    const sequence = await sequenceOf("plain");
     await sequence.clearHistory();
     const prompt = Array.from({ length: tokens }, (_, place) => (7 * place + 11) % 40000);
     const began = performance.now();
@@ -26,6 +45,7 @@ async function read(tokens) {
 
 async function forward(rows) {
     if (rows !== 1) throw new Error("llama.cpp is measured with one row");
+    const sequence = await sequenceOf("plain");
     const began = performance.now();
     await sequence.controlledEvaluate([[11, { generateNext: { token: true, options: { temperature: 0 } } }]]);
     const taken = performance.now() - began;
@@ -33,10 +53,31 @@ async function forward(rows) {
     return taken;
 }
 
-console.log(JSON.stringify({ details: `llama.cpp, ${context.currentThreads} threads` }));
+async function answer(prompt, count, mode) {
+    const sequence = await sequenceOf(mode);
+    await sequence.clearHistory();
+    predictor.updateInputTokens(prompt);
+    const tokens = [], arrivals = [];
+    const began = performance.now();
+    for await (const token of sequence.evaluate(prompt, { temperature: 0, yieldEogToken: true })) {
+        arrivals.push(performance.now() - began);
+        tokens.push(token);
+        process.stderr.write(`data: ${JSON.stringify({ content: model.detokenize([token]) })}\n\n`);
+        if (tokens.length === count) break;
+    }
+    return { tokens, arrivals_ms: arrivals };
+}
+
+async function obey(command) {
+    if (command.read !== undefined) return { ms: await read(command.read) };
+    if (command.forward !== undefined) return { ms: await forward(command.forward) };
+    return answer(command.ask, command.count, command.mode);
+}
+
+const { release } = llama.llamaCppRelease;
+console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread`, modes: Object.keys(options) }));
 for await (const line of readline.createInterface({ input: process.stdin })) {
-    const command = JSON.parse(line);
-    const ms = command.read === undefined ? await forward(command.forward) : await read(command.read);
-    console.log(JSON.stringify({ ms, resident_mb: process.memoryUsage.rss() / 1e6 }));
+    const said = await obey(JSON.parse(line));
+    console.log(JSON.stringify({ ...said, resident_mb: process.memoryUsage.rss() / 1e6 }));
 }
 process.exit(0);

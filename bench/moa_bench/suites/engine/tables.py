@@ -1,9 +1,9 @@
-"""Results of the engine suites as Markdown."""
+"""What `moa-bench engine` found, as Markdown."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from moa_bench.report.report import Column, facts_line, machine_line, table, table_of
+from moa_bench.report import Column, facts_line, table, table_of
 
 LIMITS: tuple[Column, ...] = (
     ("engine", "{0[0].engine}"),
@@ -12,22 +12,9 @@ LIMITS: tuple[Column, ...] = (
     ("reading its bytes, ms", "{0[1].ms:1}"),
     ("ratio", lambda pair: f"{pair[0].ms.median / pair[1].ms.median:.2f}"),
 )
-PRODUCTS: tuple[Column, ...] = (
-    ("format", "{0.kind}"),
-    ("bits", "{0.bits:.2f}"),
-    ("rows", "{0.rows}"),
-    ("GMAC/s", "{0.gmacs:0}"),
-    ("of the instructions alone", lambda speed: f"{100 * speed.of_peak.median:.0f} %"),
-    ("GB/s of weights", "{0.gb_s:1}"),
-    ("of reading memory", lambda speed: f"{100 * speed.of_memory.median:.0f} %"),
-)
-TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
 
 
 def render(result: Mapping[str, Any]) -> str:
-    if "products" in result:
-        note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
-        return "\n".join([machine_line(result), note, table_of(PRODUCTS, result["products"])])
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
         parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
@@ -63,13 +50,8 @@ def _prompts(result: Mapping[str, Any]) -> str:
 
 
 def _limits(result: Mapping[str, Any]) -> str:
-    limits = result["limits"]
-    pairs = [
-        (cost, limit)
-        for limit in limits
-        for cost in result["forwards"]
-        if (cost.context, cost.rows) == (limit.context, 1)
-    ]
+    limits, forwards = result["limits"], result["forwards"]
+    pairs = [(cost, limit) for limit in limits for cost in forwards if (cost.context, cost.rows) == (limit.context, 1)]
     note = (
         f"The bytes of a step in the file's own format, and keys and values in float16: {limits[0].mb:.0f} MB after "
         f"{limits[0].context} tokens. One core reads {limits[0].gb_s:1} GB/s.\n\n"

@@ -15,8 +15,8 @@ from moa_server.verifier import Target
 from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.levels import LEVELS
 
-from moa_bench.harness.targets import load_level
-from moa_bench.report.memory import memory_mb
+from moa_bench.harness.stage import load_level
+from moa_bench.machine import memory_mb
 
 
 def binary_tree(rows: int) -> list[int]:

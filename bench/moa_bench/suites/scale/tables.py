@@ -1,109 +1,80 @@
-"""What was simulated, as Markdown: cases, and assumptions."""
+"""What was simulated of users on GPUs, and how far the simulation is from what was measured, as Markdown. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from moa_bench.report.report import table
-from moa_bench.suites.scale.figures import NAMES, Found, Load, rate_at, users_at
+from moa_bench.report import Column, table, table_of
+from moa_bench.suites.capacity.figures import users_at
 
 RATES = (10.0, 20.0, 30.0, 50.0)
-LOADS = (16, 64)
-AIM = 2.2
+NAMES = {"plain": "plain serving", "streamed": "devices' drafts, streamed", "auto": "ours (auto)"}
+TOLERANCE = 0.15
+CHECK: tuple[Column, ...] = (
+    ("measured by, over", "{0.result}, {0.link}"),
+    ("way", "{0.way}"),
+    ("measured", "{0.measured:.2f}"),
+    ("simulated", "{0.simulated:.2f}"),
+    ("error", "{0.error:+.0%}"),
+    (f"within {TOLERANCE:.0%}", lambda row: "yes" if abs(row.error) <= TOLERANCE else "no"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What each of a number of users gets, in tokens a second."""
+
+    users: int
+    rate: float
 
 
 def render(result: Mapping[str, Any]) -> str:
     parts = [_world(world) for world in result["worlds"]]
-    parts.append(_aim(result["worlds"]))
     parts.append("Every assumption.\n\n" + table(["of", "what", "value", "kind", "source"], result["assumptions"]))
-    return "\n".join(parts)
-
-
-def loads_of(way: Mapping[str, Any]) -> list[Load]:
-    return [Load(**load) for load in way["loads"]]
+    return "\n".join([*parts, _check(result["check"])])
 
 
 def _world(world: Mapping[str, Any]) -> str:
-    head = ["way", *(f"users a GPU at {rate:g} tokens/s" for rate in RATES)]
-    head += [f"tokens/s of each of {users} users a GPU" for users in LOADS]
-    head += ["$ a million tokens at 20 tokens/s", "kbit/s a user there, up", "down"]
-    lines = []
+    lines, gpus = [], world["gpus"]
     for way in world["ways"]:
-        if way["acceptance"] not in (None, world["paper"]):
-            continue
-        served, gpus = loads_of(way), world["gpus"]
-        found = [users_at(rate, served, way["fit"]) for rate in RATES]
-        at = found[RATES.index(20.0)]
-        dollars = "" if not at.users else f"{price(world['price'], gpus, at):.2f}"
-        there = rate_at(at.users, served)
-        line: list[object] = [NAMES[way["way"]], *(_users(each, gpus) for each in found)]
-        for users in LOADS:
-            fits = users * gpus <= way["fit"]
-            line.append(f"{rate_at(users * gpus, served).rate:.0f}" if fits else "do not fit")
-        lines.append([*line, dollars, f"{there.up_kbit_s:.1f}", f"{there.down_kbit_s:.0f}"])
-    costs = world["costs"]
+        loads = [Load(**load) for load in way["loads"]]
+        cells = [at_rate(rate, loads, way["fit"]) for rate in RATES]
+        users = cells[RATES.index(20.0)][0]
+        dollars = f"{world['price'] * gpus / (users * 20.0 * 3600) * 1e6:.2f}" if users else ""
+        lines.append([NAMES[way["way"]], *(_words(*cell, gpus) for cell in cells), dollars])
+    head = ["way", *(f"users a GPU at {rate:g} tokens/s" for rate in RATES), "$ a million tokens at 20 tokens/s"]
+    return f"{world['name']}; m: limited by memory, not by speed.\n\n" + table(head, lines)
+
+
+def at_rate(rate: float, loads: Sequence[Load], most: float) -> tuple[float, str]:
+    """The number of users up to which each gets `rate`, and what keeps more from it.
+
+    Args:
+        loads: by number of users, ascending.
+        most: that fit.
+    """
+    found = users_at(rate, [(load.users, load.rate) for load in loads])
+    if found.users >= most:
+        return most, "memory"
+    return found.users, "simulated" if found.at_least else "speed"
+
+
+def _words(users: float, limit: str, gpus: int) -> str:
+    sign = {"speed": "", "memory": " m", "simulated": " or more"}[limit]
+    return f"{users / gpus:.0f}{sign}" if users else "none"
+
+
+def _check(rows: Sequence[Any]) -> str:
+    if not rows:
+        return "Nothing to check yet: `moa-bench split --pin --shape 8b` measures what is simulated.\n"
+    within = sum(abs(row.error) <= TOLERANCE for row in rows)
+    origins: dict[str, dict[str, None]] = {}
+    for row in rows:
+        origins.setdefault(row.origin, {})[row.result] = None
+    sources = "; ".join(f"{', '.join(results)} ({origin})" for origin, results in origins.items())
     note = (
-        f"{world['name']}; acceptance {world['paper']:g}; m: limited by memory, not by speed.\n"
-        f"A forward takes {costs['launch_ms']:.1f} ms to launch and {costs['weights_ms']:.1f} ms to read the weights, "
-        f"{costs['context_ms']:.2f} ms more for each answer and {costs['row_ms']:.3f} ms for each row.\n"
-        f"A draft step takes {costs['drafter_ms']:.1f} ms beside it and {world['device_draft_ms']:.1f} ms on a device."
-        "\n\n"
+        f"Tokens a second after the first, over plain streaming's, of {sources}: {within} of {len(rows)} are within "
+        f"{TOLERANCE:.0%} of the simulation, which has the measured step and rows, the same link, and the same luck of "
+        "the oracle.\n"
     )
-    return note + table(head, lines)
-
-
-def price(dollars_an_hour: float, gpus: int, at: Found) -> float:
-    """Dollars a million tokens, of GPUs that are full all the time."""
-    return dollars_an_hour * gpus / (at.users * at.rate * 3600) * 1e6
-
-
-def _users(found: Found, gpus: int) -> str:
-    users = found.users / gpus
-    sign = {"speed": "", "memory": " m", "simulated": " or more"}[found.limit]
-    return f"{users:.0f}{sign}" if users else "not one"
-
-
-def ratios(world: Mapping[str, Any], rate: float, way: str, over: str) -> list[tuple[float, float]]:
-    """By acceptance: users of a way over those of another at one speed, memory left aside."""
-    found = []
-    for each in world["ways"]:
-        if each["way"] != way:
-            continue
-        acceptance = each["acceptance"]
-        other = next(one for one in world["ways"] if one["way"] == over and one["acceptance"] in (None, acceptance))
-        users, others = users_at(rate, loads_of(each)), users_at(rate, loads_of(other))
-        if users.users and others.users and "simulated" not in (users.limit, others.limit):
-            found.append((acceptance, users.users / others.users))
-    return sorted(found)
-
-
-def reached_at(points: Sequence[tuple[float, float]], aim: float = AIM) -> float | None:
-    """The least acceptance at which a ratio is reached, between two simulated ones; None: at none of them."""
-    before: tuple[float, float] | None = None
-    for acceptance, ratio in points:
-        if ratio >= aim:
-            if before is None:
-                return acceptance
-            return before[0] + (aim - before[1]) / (ratio - before[1]) * (acceptance - before[0])
-        before = acceptance, ratio
-    return None
-
-
-def _aim(worlds: Sequence[Mapping[str, Any]]) -> str:
-    head = ["case", "tokens/s"]
-    for way in ("streamed", "auto"):
-        head += [f"{NAMES[way]}: most over plain's", f"{AIM} times from acceptance"]
-    head.append("streamed over co-located, at the highest acceptance")
-    lines = []
-    for world in worlds:
-        for rate in RATES:
-            line: list[object] = [world["name"], f"{rate:g}"]
-            for way in ("streamed", "auto"):
-                points = ratios(world, rate, way, "plain")
-                reached = reached_at(points)
-                line.append(f"{max(ratio for _, ratio in points):.2f}" if points else "")
-                line.append(f"{reached:.2f}" if reached is not None else "at none" if points else "")
-            over = ratios(world, rate, "streamed", "co-located")
-            lines.append([*line, f"{over[-1][1]:.2f}" if over else ""])
-    return f"Where {AIM} times the users of plain serving are reached at equal speed, memory left aside.\n\n" + table(
-        head, lines
-    )
+    return "\n".join([note, table_of(CHECK, rows)])

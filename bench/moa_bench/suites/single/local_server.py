@@ -5,20 +5,21 @@ What the server does for a client that sends no drafts, in the order of its engi
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moa_server.engine.planning.schedule import HasSession, Rows, Schedule
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
-from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
+from moa_shared.drafting import ConversationDrafter, TextIndex, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError
 from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
-
-from moa_bench.suites.single.drafts import NewDrafts
+from moa_shared.protocol.messages import Ask, Plane
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,6 @@ class LocalAnswer:
     reading_ms: float  # from the question to the first token
     steps: tuple[LocalStep, ...]  # all that came after it
 
-    @property
-    def stepping_ms(self) -> float:
-        return sum(step.forward_ms + step.drafting_ms for step in self.steps)
-
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
@@ -53,132 +50,157 @@ class SessionRules:
     decode: Callable[[Sequence[int]], str]  # the text of some tokens
 
 
-class InProcessServer:
-    """A server's stepper and sessions, without drafts; the stepper's first source drafts."""
+class LocalDrafts:
+    """What is drafted for one answer: nothing."""
 
-    def __init__(self, stepper: Stepper, rules: SessionRules) -> None:
-        self.stepper = stepper
-        self._rules = rules
+    def extend(self, plan: StepPlan) -> StepPlan:
+        return plan
 
-    def _open(self, prompt: Sequence[int], settings: AnswerSettings) -> Session:
-        rules = self._rules
-        session = Session(rules.limits, end_of_text=rules.end_of_text, decode=rules.decode, run_ahead=True)
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
-        return session
-
-    def _answer(self, session: Session, step: Callable[[], LocalStep | None]) -> LocalAnswer:
-        """The whole answer; a step that gives None read a piece of the prompt and chose nothing."""
-        length, began, reading_ms = len(session.tokens), time.perf_counter(), 0.0
-        steps: list[LocalStep] = []
-        while session.phase is SessionPhase.ANSWERING:
-            session.on_ack(len(session.tokens))
-            taken = step()
-            if reading_ms and taken is not None:
-                steps.append(taken)
-            elif taken is not None:
-                reading_ms = ms_since(began)
-        return LocalAnswer(tuple(session.tokens[length:]), reading_ms, tuple(steps))
-
-    def _verify(self, session: Session, tensors: SessionTensors, plan: StepPlan) -> tuple[Verification | None, float]:
-        """Runs a forward; what it decided, and its milliseconds."""
-        began = time.perf_counter()
-        [outcome] = self.stepper.verify_all([Work(tensors, plan)])
-        forward_ms = ms_since(began)
-        if isinstance(outcome, Exception):
-            raise outcome
-        if isinstance(outcome, Verification):
-            session.on_verified(plan, outcome)
-            return outcome, forward_ms
-        session.on_prefilled(plan)
-        return None, forward_ms
+    def learn(self, decided: Verification | None, forward_ms: float) -> None:
+        """Learns what the forward decided; None: it read a piece of the prompt."""
 
 
-class GrowingServer(InProcessServer):
-    """Drafts as `moa-server serve` does, while it pays.
-
-    State: the schedule and what drafting has taken so far, which last from one answer to the next, as on a server.
-
-    Args:
-        schedule: what time is worth.
-    """
-
-    def __init__(self, stepper: Stepper, rules: SessionRules, schedule: Schedule[HasSession]) -> None:
-        super().__init__(stepper, rules)
-        self._schedule = schedule
-        self._drafts = ServerDrafts()
-
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings, *, drafts: bool) -> LocalAnswer:
-        """The whole answer to a new conversation's first turn; `drafts`: whether the server drafts."""
-        session, tensors = self._open(prompt, settings), self.stepper.new_tensors()
-        if drafts:
-            source = self.stepper.find_source(b"")
-            if source is None or source.drafter is None:
-                raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
-            tensors.keep_rows(source, self.stepper.kept_widths(source, {}, drafts=True))
-        known = 0  # tokens that the drafter has been told of
-
-        def step() -> LocalStep | None:
-            nonlocal known
-            planned = _planned(session)
-            order = None
-            if drafts and planned.chooses and len(planned.feed) == 1 and self._schedule.cost.known:
-                order = DraftOrder(known, session.tokens[known:], 0.0, session.most_nodes)
-                known = len(session.tokens)
-            work = DraftedWork(tensors, planned, order=order)
-            drafting_ms = self._drafts.extend(
-                [work], TimePrice(self._schedule.draft_price(1), self._schedule.cost.line())
-            )
-            decided, forward_ms = self._verify(session, tensors, work.plan)
-            work.outcome = decided
-            self._drafts.learn([work])
-            if decided is None:
-                return None
-            taken, nodes = len(decided.taken), len(work.plan.tree)
-            if len(work.plan.feed) == 1:
-                self._schedule.on_forward(Rows(1, 1, nodes), forward_ms, taken, drafting_ms)
-            return LocalStep(taken, nodes, forward_ms, drafting_ms)
-
-        return self._answer(session, step)
+NewDrafts = Callable[[Session, SessionTensors, AnswerSettings], LocalDrafts]
 
 
-class FixedServer(InProcessServer):
-    """Verifies drafts of a fixed size.
+class LocalServer:
+    """A server's stepper and sessions.
 
     Args:
         source: of the rows that the drafts need; None: they need none.
     """
 
     def __init__(
-        self, stepper: Stepper, rules: SessionRules, new_drafts: NewDrafts, source: MemorySource | None = None
+        self,
+        stepper: Stepper,
+        rules: SessionRules,
+        new_drafts: NewDrafts = lambda session, tensors, settings: LocalDrafts(),
+        source: MemorySource | None = None,
     ) -> None:
-        super().__init__(stepper, rules)
+        self.stepper = stepper
+        self._rules = rules
         self._new_drafts = new_drafts
         self._source = source
 
     def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
         """The whole answer to a new conversation's first turn."""
-        session, tensors = self._open(prompt, settings), self.stepper.new_tensors()
+        rules = self._rules
+        session = Session(rules.limits, end_of_text=rules.end_of_text, decode=rules.decode, run_ahead=True)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
+        tensors = self.stepper.new_tensors()
         if self._source is not None:
             tensors.keep_rows(self._source, self.stepper.kept_widths(self._source, {}, drafts=True))
-        drafts = self._new_drafts(tensors)
+        drafts = self._new_drafts(session, tensors, settings)
+        length, began, reading_ms = len(session.tokens), time.perf_counter(), 0.0
+        steps: list[LocalStep] = []
+        while session.phase is SessionPhase.ANSWERING:
+            session.on_ack(len(session.tokens))
+            step_began = time.perf_counter()
+            if (planned := session.plan_step()) is None:
+                raise DataError("An answer under way has nothing to do.", hint="Report this.")
+            plan = drafts.extend(planned)
+            drafting_ms, forward_began = ms_since(step_began), time.perf_counter()
+            [outcome] = self.stepper.verify_all([Work(tensors, plan)])
+            forward_ms = ms_since(forward_began)
+            if isinstance(outcome, Exception):
+                raise outcome
+            decided = outcome if isinstance(outcome, Verification) else None
+            if decided is None:
+                session.on_prefilled(plan)
+            else:
+                session.on_verified(plan, decided)
+            drafts.learn(decided, forward_ms)
+            if decided is not None and reading_ms:
+                steps.append(LocalStep(len(decided.taken), len(plan.tree), forward_ms, drafting_ms))
+            elif decided is not None:
+                reading_ms = ms_since(began)
+        return LocalAnswer(tuple(session.tokens[length:]), reading_ms, tuple(steps))
 
-        def step() -> LocalStep | None:
-            began, tree = time.perf_counter(), NO_DRAFT
-            if written := len(session.tokens) - len(prompt):
-                room = 0 if written + 1 == settings.max_tokens else session.most_nodes  # no draft makes the last sooner
-                tree = drafts.draft(session.tokens, session.cached, room)
-            plan = _planned(session)
-            if plan.chooses and (picked := plan.pick(tree)) is not None:
-                plan = picked
-            drafting_ms = ms_since(began)
-            decided, forward_ms = self._verify(session, tensors, plan)
-            return None if decided is None else LocalStep(len(decided.taken), len(tree), forward_ms, drafting_ms)
 
-        return self._answer(session, step)
+class GrowingDrafts(LocalDrafts):
+    """Drafts as `moa-server serve` does, while it pays.
+
+    Args:
+        server, schedule: what drafting and time have been worth so far, from one answer to the next, as on a server.
+    """
+
+    def __init__(
+        self, session: Session, tensors: SessionTensors, server: ServerDrafts, schedule: Schedule[HasSession]
+    ) -> None:
+        self._session, self._tensors, self._server, self._schedule = session, tensors, server, schedule
+        self._known = 0  # tokens that the drafter has been told of
+        self._drafting_ms = 0.0
+
+    def extend(self, plan: StepPlan) -> StepPlan:
+        session, schedule, order = self._session, self._schedule, None
+        if plan.chooses and len(plan.feed) == 1 and schedule.cost.known:
+            order = DraftOrder(self._known, session.tokens[self._known :], 0.0, session.most_nodes)
+            self._known = len(session.tokens)
+        self._work = DraftedWork(self._tensors, plan, order=order)
+        self._drafting_ms = self._server.extend([self._work], TimePrice(schedule.draft_price(1), schedule.cost.line()))
+        return self._work.plan
+
+    def learn(self, decided: Verification | None, forward_ms: float) -> None:
+        work = self._work
+        work.outcome = decided
+        self._server.learn([work])
+        if decided is not None and len(work.plan.feed) == 1:
+            rows = Rows(1, 1, len(work.plan.tree))
+            self._schedule.on_forward(rows, forward_ms, len(decided.taken), self._drafting_ms)
 
 
-def _planned(session: Session) -> StepPlan:
-    plan = session.plan_step()
-    if plan is None:
-        raise DataError("An answer under way has nothing to do.", hint="Report this.")
-    return plan
+Draft = Callable[[Sequence[int], int, int], DraftTree]
+"""draft(tokens, cached, room): at most `room` nodes below a text, of which the target has read `cached` tokens."""
+
+
+class FixedDrafts(LocalDrafts):
+    """Drafts of a fixed size after the first token, as papers measure them."""
+
+    def __init__(self, session: Session, settings: AnswerSettings, draft: Draft) -> None:
+        self._session, self._settings, self._draft = session, settings, draft
+        self._prompt = len(session.tokens)
+
+    def extend(self, plan: StepPlan) -> StepPlan:
+        session = self._session
+        if not (written := len(session.tokens) - self._prompt):
+            return plan
+        room = 0 if written + 1 == self._settings.max_tokens else session.most_nodes  # no draft makes the last sooner
+        tree = self._draft(session.tokens, session.cached, room)
+        return (plan.pick(tree) if plan.chooses else None) or plan
+
+
+def copied_chains(nodes: int) -> Draft:
+    """Prompt look-up: chains of up to `nodes` tokens that followed the newest ones before."""
+    text = TextIndex()
+
+    def draft(tokens: Sequence[int], cached: int, room: int) -> DraftTree:
+        text.extend(tokens[len(text.tokens) :])
+        return DraftTree.chain(text.continuation(min(nodes, room)))
+
+    return draft
+
+
+def drafter_drafts(
+    drafter: ConversationDrafter,
+    shape: TreeShape | int,
+    tensors: SessionTensors,
+    source: MemorySource | None,
+    sampling: Sampling,
+) -> Draft:
+    """What a drafter guesses: trees of a shape, or chains of so many nodes; it reads the rows of `source`, if any."""
+    planes = [] if source is None else [Plane.MEMORY, *([Plane.REUSED_STATE] if source.has_states else [])]
+    read = 0
+
+    def draft(tokens: Sequence[int], cached: int, room: int) -> DraftTree:
+        nonlocal read
+        drafter.extend(tokens[len(drafter.tokens) :])
+        for plane in planes:
+            append = drafter.append_memory if plane is Plane.MEMORY else drafter.append_reused_state
+            append(read, tensors.read(plane, read, cached))
+        read = cached
+        if isinstance(shape, int):
+            return draft_chain(drafter, min(shape, room), sampling)
+        fitting = replace(shape, nodes=min(shape.nodes, room))
+        return draft_tree(drafter, fitting, sampling)[0] if room else DraftTree((), ())
+
+    return draft

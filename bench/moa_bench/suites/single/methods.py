@@ -12,7 +12,8 @@ import numpy as np
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.planning.schedule import HasSession, Schedule
-from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.engine.server_drafts import ServerDrafts
+from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Target
@@ -30,11 +31,18 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
-from moa_bench.harness.targets import load_level
-from moa_bench.suites.single import SingleEffort
-from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
-from moa_bench.suites.single.figures import PLAIN
-from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer, SessionRules
+from moa_bench.harness.stage import load_level
+from moa_bench.registry import SingleEffort
+from moa_bench.suites.single.local_server import (
+    FixedDrafts,
+    GrowingDrafts,
+    LocalAnswer,
+    LocalServer,
+    SessionRules,
+    copied_chains,
+    drafter_drafts,
+)
+from moa_bench.suites.single.tables import PLAIN
 
 LOOKUP = "prompt look-up"
 COMPANION = "companion:"  # before a model in place of a checkpoint, as `moa-train evaluate` takes it
@@ -56,31 +64,40 @@ class LocalEngine:
     row_shares: RowShares  # what further rows add
     sampling: Sampling
 
-    def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
-        """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
-        schedule = Schedule[HasSession](self.row_shares, self.step_ms)
-        return partial(GrowingServer(Stepper(self.target, sources), self.rules, schedule).ask, drafts=drafts)
+    def plain(self) -> AskLocally:
+        return LocalServer(Stepper(self.target), self.rules).ask
+
+    def served(self, sources: Sequence[MemorySource]) -> AskLocally:
+        """Answers as `moa-server serve` gives them, with drafts that grow while they pay."""
+        schedule, server = Schedule[HasSession](self.row_shares, self.step_ms), ServerDrafts()
+        return LocalServer(
+            Stepper(self.target, sources),
+            self.rules,
+            lambda session, tensors, settings: GrowingDrafts(session, tensors, server, schedule),
+            sources[0],
+        ).ask
 
     def copying(self, nodes: int) -> AskLocally:
-        return FixedServer(Stepper(self.target), self.rules, lambda _: CopiedChain(nodes)).ask
+        return LocalServer(
+            Stepper(self.target),
+            self.rules,
+            lambda session, tensors, settings: FixedDrafts(session, settings, copied_chains(nodes)),
+        ).ask
 
     def drafting(
-        self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None
+        self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None = None
     ) -> AskLocally:
+        return LocalServer(
+            Stepper(self.target, [source] if source is not None else []),
+            self.rules,
+            lambda session, tensors, settings: FixedDrafts(
+                session, settings, drafter_drafts(new(), shape, tensors, source, self.sampling)
+            ),
+            source,
+        ).ask
 
-        def drafts(tensors: SessionTensors) -> DrafterDrafts:
-            return DrafterDrafts(new(), shape, tensors, source, self.sampling)
 
-        stepper = Stepper(self.target, [source] if source is not None else [])
-        return FixedServer(stepper, self.rules, drafts, source).ask
-
-
-def load_engine(
-    files: ModelFiles,
-    level: str,
-    progress: Progress,
-    sampling: Sampling = Sampling(),  # noqa: B008
-) -> LocalEngine:
+def load_engine(files: ModelFiles, level: str, progress: Progress, sampling: Sampling) -> LocalEngine:
     """The target as `moa-server serve` on one thread has it."""
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
@@ -99,79 +116,64 @@ def methods_of(
     files: ModelFiles,
     drafters: Mapping[str, Checkpoint],
     effort: SingleEffort,
-    companions: Mapping[str, Companion] | None = None,
+    companions: Mapping[str, Companion],
 ) -> dict[str, AskLocally]:
     """All methods by name, plain serving first.
 
     Args:
         drafters, companions: by the names that tables give them.
     """
-    methods = {PLAIN: engine.served([], drafts=False), LOOKUP: engine.copying(effort.copies)}
+    methods = {PLAIN: engine.plain(), LOOKUP: engine.copying(effort.copies)}
     tree = TreeShape(effort.depth, effort.breadth, effort.nodes)
     ngrams = ngrams_for(files.fingerprint)
     reader = WeightReader(files)
-    for name, companion in (companions or {}).items():
-        methods[f"{name}: {CHAIN}"] = engine.drafting(companion.new_state, effort.chain, None)
-        methods[f"{name}: {TREE}"] = engine.drafting(companion.new_state, tree, None)
+    for name, companion in companions.items():
+        methods[f"{name}: {CHAIN}"] = engine.drafting(companion.new_state, effort.chain)
+        methods[f"{name}: {TREE}"] = engine.drafting(companion.new_state, tree)
     for name, checkpoint in drafters.items():
         source, states = memory_source(checkpoint, engine.target), checkpoint.states(reader)
         methods[f"{name}: {CHAIN}"] = engine.drafting(states, effort.chain, source)
         methods[f"{name}: {TREE}"] = engine.drafting(states, tree, source)
         if source is not None:
             sources = with_drafters([source], [checkpoint], files, ngrams, load_first=False)
-            methods[f"{name}: {SERVED}"] = engine.served(sources, drafts=True)
+            methods[f"{name}: {SERVED}"] = engine.served(sources)
     return methods
 
 
-class Oracles:
-    """Oracles that replay what plain serving wrote last: of a question that it answers before them.
-
-    Args:
-        engine: which answers plainly, and verifies.
+def oracle_methods(engine: LocalEngine, effort: SingleEffort) -> dict[str, AskLocally]:
+    """Plain serving, and oracles of each acceptance that replay what it wrote last: of a question that it answers
+    before them. Each as a chain, and as served; of the best, trees too.
     """
+    plain, text = engine.plain(), [0]
 
-    def __init__(self, engine: LocalEngine, effort: SingleEffort) -> None:
-        self._engine, self._effort = engine, effort
-        self._plain = engine.served([], drafts=False)
-        self._text: tuple[int, ...] = ()
-
-    def methods(self) -> dict[str, AskLocally]:
-        """Plain serving, and oracles of each acceptance: a chain, and as served; of the best, trees too."""
-        effort, engine = self._effort, self._engine
-        found: dict[str, AskLocally] = {PLAIN: self._ask, LOOKUP: engine.copying(effort.copies)}
-        for acceptance in effort.acceptances:
-            new = partial(self._new, acceptance, 0.0)
-            found[f"oracle, {acceptance:g}: {CHAIN}"] = engine.drafting(new, effort.chain, None)
-            found[f"oracle, {acceptance:g}: {SERVED}"] = engine.served([_blind_source(new)], drafts=True)
-            if acceptance == max(effort.acceptances) and 0 < acceptance < 1:
-                twice, tree = partial(self._new, acceptance, SECOND_GUESS), TreeShape(effort.depth, 2, effort.nodes)
-                found[f"oracle, {acceptance:g}, trees: {TREE}"] = engine.drafting(twice, tree, None)
-                found[f"oracle, {acceptance:g}, trees: {SERVED}"] = engine.served([_blind_source(twice)], drafts=True)
-        return found
-
-    def _ask(self, prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
-        answer = self._plain(prompt, settings)
-        self._text = (*prompt, *answer.tokens)
+    def ask(prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
+        answer = plain(prompt, settings)
+        text[:] = [*prompt, *answer.tokens]
         return answer
 
-    def _new(self, acceptance: float, second: float) -> OracleDrafter:
-        script = Script(self._text, acceptance, 0, self._engine.target.vocab_size, second)
-        return OracleDrafter(script, DRAFT_SHARE * self._engine.step_ms)
+    def new(acceptance: float, second: float) -> OracleDrafter:
+        script = Script(tuple(text), acceptance, 0, engine.target.vocab_size, second)
+        return OracleDrafter(script, DRAFT_SHARE * engine.step_ms)
 
+    def blind(new: Callable[[], ConversationDrafter]) -> MemorySource:
+        """Rows that say nothing, for a drafter that needs none."""
+        return MemorySource(lambda rows: np.zeros((len(rows), 1), np.float32), 1, None, drafter=OwnDrafter(new, 1))
 
-def _blind_source(new: Callable[[], ConversationDrafter]) -> MemorySource:
-    """Rows that say nothing, for a drafter that needs none."""
-    return MemorySource(lambda rows: np.zeros((len(rows), 1), np.float32), 1, None, drafter=OwnDrafter(new, 1))
-
-
-def drafter_name(checkpoint: Checkpoint) -> str:
-    """What tables call a checkpoint."""
-    return checkpoint.config.method
+    found: dict[str, AskLocally] = {PLAIN: ask, LOOKUP: engine.copying(effort.copies)}
+    for acceptance in effort.acceptances:
+        once = partial(new, acceptance, 0.0)
+        found[f"oracle, {acceptance:g}: {CHAIN}"] = engine.drafting(once, effort.chain)
+        found[f"oracle, {acceptance:g}: {SERVED}"] = engine.served([blind(once)])
+        if acceptance == max(effort.acceptances) and 0 < acceptance < 1:
+            twice, tree = partial(new, acceptance, SECOND_GUESS), TreeShape(effort.depth, 2, effort.nodes)
+            found[f"oracle, {acceptance:g}, trees: {TREE}"] = engine.drafting(twice, tree)
+            found[f"oracle, {acceptance:g}, trees: {SERVED}"] = engine.served([blind(twice)])
+    return found
 
 
 def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:
     """Drafters of the paper of which no checkpoint is given."""
-    given = {drafter_name(checkpoint) for checkpoint in drafters.values()}
+    given = {checkpoint.config.method for checkpoint in drafters.values()}
     return [name for name in PAPER if name not in given]
 
 
@@ -188,4 +190,4 @@ def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Che
         return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
     shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]
     checkpoints = [check_drafter(path, files) for path in shipped if path is not None]
-    return {drafter_name(checkpoint): checkpoint for checkpoint in checkpoints}
+    return {checkpoint.config.method: checkpoint for checkpoint in checkpoints}

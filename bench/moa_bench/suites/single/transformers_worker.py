@@ -13,7 +13,7 @@ from typing import Any
 import click
 from moa_shared.programs.elapsed import ms_since
 
-from moa_bench.report.memory import memory_mb
+from moa_bench.machine import memory_mb
 
 LOOKUP_TOKENS = 10  # that are copied at most: what transformers' documentation uses
 

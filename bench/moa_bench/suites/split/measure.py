@@ -1,36 +1,43 @@
-"""A round of all methods for each link and question."""
+"""One question over one link after the other, asked in turn of all methods; plain streaming answers it first and last.
+
+A round is JSON.
+"""
 
 import tempfile
-from contextlib import ExitStack, closing
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 from moa_server.verifier.startup_check import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
-from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.errors import MoaError
+from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import running_server
-from moa_bench.harness.cores import on_cores
-from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
-from moa_bench.harness.links import find_links
+from moa_bench.harness.links import find_links, recorded_link
 from moa_bench.harness.oracle import DRAFT_MS, has_no_drafter
-from moa_bench.harness.prompts import chat_tokens, questions_of
-from moa_bench.harness.recorded import recorded_link
-from moa_bench.harness.split_client import describe
-from moa_bench.harness.targets import load_level
+from moa_bench.harness.questions import chat_tokens, questions_of
+from moa_bench.harness.split_client import PlainClient, SplitClient, common_tokens, describe
+from moa_bench.harness.stage import AUTO_DRAFTER, UNTRAINED, find_drafter, load_level
+from moa_bench.machine import on_cores
+from moa_bench.registry import SplitEffort
+from moa_bench.spread import rotated
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.split import SplitEffort
 from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods, reaching
-from moa_bench.suites.split.rounds import ask_round
+from moa_bench.suites.split.tables import PLAIN, render
 
+__all__ = ["measure", "render"]
 WARM_UP_TOKENS = 8
 SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
+Connect = Callable[[], AbstractContextManager[SplitClient | PlainClient]]
 
 
 def measure(effort: SplitEffort, run: SuiteRun) -> Result:
@@ -57,7 +64,10 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         runner = stack.enter_context(make_runner())
         servers, clients = {}, {}
         for name, drafter in measured.items():
-            served, clients[name] = both_ends(named[name], drafter, folder)
+            # With "auto" the server gives all drafters, and the client takes its choice.
+            is_auto = named[name] == AUTO_DRAFTER
+            served = DEFAULT_DRAFTER if is_auto else drafter.file(folder)
+            clients[name] = AUTO_DRAFTER if is_auto else served
             servers[name] = stack.enter_context(
                 running_server(run.model, level=run.level, cores=run.server_cores, drafter=served)
             )
@@ -70,19 +80,16 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         for link in links:
             with reaching(link, servers, run.own_cores) as reach:
                 for number, prompt in enumerate(prompts):
-                    way = partial(reach, share=number / len(prompts))
-                    ask = partial(
-                        ask_round,
-                        {each.name: partial(devices.client, each, prompt, way) for each in methods},
-                        prompt,
-                        settings,
-                        lambda method: serving[method].cpu_s(),
-                        number,
-                    )
+                    way = partial(reach, number / len(prompts))
+                    connect = {each.name: partial(devices.client, each, prompt, way) for each in methods}
+                    used = {name: server.cpu_s for name, server in serving.items()}
+                    ask = partial(ask_round, connect, prompt, settings, used, number)
                     rounds.append(run.keep(f"{link.name} {number}", ask) | {"link": link.name})
                     task.advance(1)
         first = runner.run(describe(next(iter(servers.values())).address))
-    costs = {"step_ms": round(first.step_ms, 3), "times": row_times(files, run)}
+    with on_cores(run.server_cores):  # milliseconds of forwards with several rows
+        execution = load_level(files, run.level, make_progress())
+        times = (execution.test or measure_times(execution.target)).times
     drafters = {name: each.description for name, each in measured.items()}
     if has_oracles:
         said = f"right at that rate, {DRAFT_MS:g} ms a draft step"
@@ -90,16 +97,73 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
     return {
         "target": files.target_id,
         "has_oracles": has_oracles,
-        "costs": costs,
+        "costs": {"step_ms": round(first.step_ms, 3), "times": [(rows, round(ms, 3)) for rows, ms in times]},
         "drafters": drafters,
         "links": {each.name: {"rtt_ms": each.rtt_ms, "recorded": each.recording is not None} for each in links},
         "rounds": rounds,
     }
 
 
-def row_times(files: ModelFiles, run: SuiteRun) -> list[tuple[int, float]]:
-    """What forwards with several rows take: each number of rows, and milliseconds."""
-    with on_cores(run.server_cores):
-        execution = load_level(files, run.level, make_progress())
-        test = execution.test or measure_times(execution.target)
-    return [(rows, round(ms, 3)) for rows, ms in test.times]
+def ask_round(
+    connect: Mapping[str, Connect],
+    prompt: Sequence[int],
+    settings: AnswerSettings,
+    server_cpu_s: Mapping[str, Callable[[], float]],
+    turn: int = 0,
+) -> dict[str, Any]:
+    """The answers of all methods to one question.
+
+    Args:
+        connect: new clients by method, PLAIN's among them.
+        settings: of each answer.
+        server_cpu_s: processor time that each method's server has used so far.
+        turn: which of the methods begins after plain streaming.
+
+    Returns:
+        {"prompt_tokens", "answers": {method: [what each answer took]}}.
+    """
+
+    def ask(name: str, reference: Sequence[int] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
+        return _ask(connect[name], prompt, settings, server_cpu_s[name], reference)
+
+    plain, first = ask(PLAIN)
+    taken = {PLAIN: [plain]}
+    for name in rotated([name for name in connect if name != PLAIN], turn):
+        try:
+            taken[name] = [ask(name, first)[0]]
+        except MoaError as error:
+            taken[name] = [{"failure": str(error)}]
+    taken[PLAIN].append(ask(PLAIN, first)[0])
+    return {"prompt_tokens": len(prompt), "answers": taken}
+
+
+def _ask(
+    connect: Connect,
+    prompt: Sequence[int],
+    settings: AnswerSettings,
+    server_cpu_s: Callable[[], float],
+    reference: Sequence[int],
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """One answer over a connection that is open already: what it took, and its tokens."""
+    with connect() as client:
+        client.ask(prompt[:1], AnswerSettings(max_tokens=1))  # opens what opens at the first call
+        server_s, own_s = server_cpu_s(), time.process_time()
+        answer = client.ask(prompt, settings)
+        own_s, server_s = time.process_time() - own_s, server_cpu_s() - server_s
+    figures = client.figures if isinstance(client, SplitClient) else None
+    counted = client.figures if isinstance(client, SplitClient) else client
+    took = {
+        "tokens": len(answer.tokens),
+        "first_ms": round(answer.first_ms, 3),
+        "seconds": round(answer.arrivals_s[-1], 5),
+        # Times between arrivals of text; tokens of one verdict arrive together.
+        "gaps_ms": [round(1e3 * (after - before), 2) for before, after in pairwise(dict.fromkeys(answer.arrivals_s))],
+        "forwards": len(answer.tokens) if figures is None else figures.verdicts,
+        "up": counted.up_bytes,
+        "down": counted.down_bytes,
+        "server_cpu_s": round(server_s, 4),
+        "own_cpu_s": round(own_s, 4),
+        "common": common_tokens(answer.tokens, reference),
+        "same": not reference or tuple(reference) == answer.tokens,
+    }
+    return took, answer.tokens

@@ -8,25 +8,22 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child
-from moa_bench.harness.drafters import AUTO_DRAFTER
-from moa_bench.harness.links import EmulatedLink, RunningLink, linked
+from moa_bench.harness.links import EmulatedLink, RunningLink, linked, recording_of, served_from
 from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, SECOND_GUESS, Script, with_oracle
-from moa_bench.harness.recorded import recording_of, served_from
-from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.suites.split import SplitEffort
-from moa_bench.suites.split.figures import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS, TREE_NODES
+from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.harness.stage import AUTO_DRAFTER
+from moa_bench.registry import SplitEffort
+from moa_bench.suites.split.tables import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS, TREE_NODES
 
 TREE = TreeShape(5, 2, TREE_NODES)  # of an oracle that guesses twice
-Holding = Literal["", "chain", "tree", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class Method:
     name: str
     drafter: str  # whose server is asked
     mode: DraftingSettings | None  # how to draft; None: plain streaming
-    device: Holding = ""  # what the client holds of that drafter, or its own choice
+    device: Literal["", "chain", "tree", "auto"] = ""  # what the client holds of that drafter, or its own choice
     acceptance: float | None = None  # of an oracle in the drafter's place
     guesses: Literal["chain", "tree"] = "chain"  # of the oracle
 
@@ -47,11 +44,12 @@ def methods_of(drafters: Sequence[str]) -> list[Method]:
     Args:
         drafters: the first one's server answers plainly, drafts itself, and serves what the program does by itself.
     """
-    first = drafters[0]
+    first, streamed = drafters[0], DraftingSettings(drafting="device", tree=True)
+    both = {SYNCHRONOUS: replace(ROUNDS, tree=True), STREAMED: streamed}
     return [
         Method(PLAIN, first, None),
         Method(CO_LOCATED, first, DraftingSettings(drafting="server"), "tree"),
-        *(method for name in drafters for method in _both_ways(name, name)),
+        *(Method(f"{name}: {way}", name, mode, "tree") for name in drafters for way, mode in both.items()),
         Method(ALL, first, DraftingSettings(tree=True), "auto"),
     ]
 
@@ -69,14 +67,6 @@ def oracle_methods(server: str, acceptances: Sequence[float]) -> list[Method]:
             Method(f"{name}: {STREAMED}", server, growing, "chain", best, "tree"),
         ]
     return [Method(PLAIN, server, None), *chains, *others]
-
-
-def _both_ways(name: str, drafter: str) -> list[Method]:
-    streamed = DraftingSettings(drafting="device", tree=True)
-    return [
-        Method(f"{name}: {SYNCHRONOUS}", drafter, replace(ROUNDS, tree=True), "tree"),
-        Method(f"{name}: {STREAMED}", drafter, streamed, "tree"),
-    ]
 
 
 class Devices:
@@ -150,10 +140,8 @@ class Devices:
         return self._texts[prompt]
 
 
-class Reach(Protocol):
-    """The way over a link to a drafter's server; `share`: where a recorded link begins, as a share of its length."""
-
-    def __call__(self, drafter: str, *, share: float) -> AbstractContextManager[RunningLink]: ...
+Reach = Callable[[float, str], AbstractContextManager[RunningLink]]
+"""reach(share, drafter): the way to a drafter's server; where a recorded link begins, as a share of its length."""
 
 
 @contextmanager
@@ -165,14 +153,12 @@ def reaching(link: EmulatedLink, servers: Mapping[str, Child], cores: set[int] |
     """
     if link.recording is not None:
         recording = recording_of(link)
-
-        def replayed(drafter: str, *, share: float) -> AbstractContextManager[RunningLink]:
-            return linked(replace(link, start_s=served_from(recording, share)), servers[drafter].address, cores=cores)
-
-        yield replayed
+        yield lambda share, drafter: linked(
+            replace(link, start_s=served_from(recording, share)), servers[drafter].address, cores=cores
+        )
         return
     with ExitStack() as stack:
         links = {
             name: stack.enter_context(linked(link, server.address, cores=cores)) for name, server in servers.items()
         }
-        yield lambda drafter, *, share: nullcontext(links[drafter])
+        yield lambda share, drafter: nullcontext(links[drafter])

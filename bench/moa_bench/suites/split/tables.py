@@ -1,4 +1,4 @@
-"""What `moa-bench split` found, as Markdown."""
+"""What `moa-bench split` found of each method, from rounds of answers; as Markdown. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,30 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from moa_bench.report.report import Column, at_temperature, energy_line, facts_line, table_of
-from moa_bench.report.spread import Spread, median_of
-from moa_bench.suites.split.figures import (
-    ALL,
-    CO_LOCATED,
-    PLAIN,
-    STREAMED,
-    SYNCHRONOUS,
-    TREE_NODES,
-    LinkFigures,
-    figures_of,
-    over,
-)
+from moa_bench.report import Column, at_temperature, facts_line, table_of
+from moa_bench.spread import Spread, median_of
 
-LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
+# What results and tables call the methods that they treat by themselves.
+PLAIN = "plain streaming"
+CO_LOCATED = "co-located: the server drafts"
+ALL = "moa: everything on"
+TREE_NODES = 8  # of an oracle's tree that is sent whole: more rows cost a core more than they bring
+SYNCHRONOUS, STREAMED = "synchronous rounds", "streamed"
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
+LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 COLUMNS: tuple[Column, ...] = (
     ("method", "{0.method}"),
     ("tokens/s", lambda row: f"{Spread.of(row.figures.rates).median:.1f}"),
     ("over plain", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.over_plain)),
-    (
-        "worst",
-        lambda row: f"{min(row.figures.over_plain):.2f}" if row.method != PLAIN and row.figures.over_plain else "",
-    ),
+    ("worst", "{0.worst}"),
     ("over EAGLE-2's rounds", lambda row: median_of(row.over_eagle)),
     ("first token", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.first_over_plain)),
     ("tokens a forward", lambda row: f"{100.0 / row.forwards:.2f}"),
@@ -42,13 +34,52 @@ COLUMNS: tuple[Column, ...] = (
     ("down a token", lambda row: _a_token(row, "down")),
     ("server's CPU, ms a token", lambda row: _a_token(row, "server_cpu_s", 1, 1e3)),
     ("device's", lambda row: _a_token(row, "own_cpu_s", 1, 1e3)),
-    ("joules a token", lambda row: _a_token(row, "joules", 2)),
 )
-MARKERS = {SYNCHRONOUS: "o", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
-OWN_LOOKS: Mapping[str, dict[str, Any]] = {
-    CO_LOCATED: {"color": "black", "marker": "x"},
-    ALL: {"color": "crimson", "marker": "D", "linewidth": 3},
-}
+Rounds = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFigures:
+    """A method over one link."""
+
+    answers: list[Mapping[str, Any]]  # those that are not failures
+    rates: list[float]  # tokens a second
+    over_plain: list[float]  # ratios of rates to the mean of plain streaming before and after
+    first_over_plain: list[float]
+
+    def a_token(self, field: str, scale: float = 1.0) -> float | None:
+        """The sum of a field over all answers, for each token."""
+        values, tokens = [each[field] for each in self.answers], sum(int(each["tokens"]) for each in self.answers)
+        return None if None in values or not tokens else scale * sum(values) / tokens
+
+
+def figures_of(rounds: Rounds, method: str) -> LinkFigures:
+    """A method over all rounds in which it did not fail; of plain streaming, both answers."""
+    found = LinkFigures([], [], [], [])
+    for each in rounds:
+        plain = each["answers"][PLAIN]
+        plain_rate = sum(one["tokens"] / one["seconds"] for one in plain) / len(plain)
+        plain_first = sum(one["first_ms"] for one in plain) / len(plain)
+        for answer in each["answers"].get(method, ()):
+            if "failure" in answer:
+                continue
+            found.answers.append(answer)
+            found.rates.append(answer["tokens"] / answer["seconds"])
+            if answer["same"]:
+                found.over_plain.append(found.rates[-1] / plain_rate)
+                found.first_over_plain.append(answer["first_ms"] / plain_first)
+    return found
+
+
+def over(rounds: Rounds, method: str, base: str) -> Spread | None:
+    """Tokens a second of one method over another one's, question by question; None: there is no pair."""
+    ratios = []
+    for each in rounds:
+        first, second = (next(iter(each["answers"].get(name, ())), None) for name in (method, base))
+        if first and second and first.get("same") and second.get("same"):
+            rate, base_rate = (float(one["tokens"]) / float(one["seconds"]) for one in (first, second))
+            ratios.append(rate / base_rate)
+    return Spread.of(ratios) if ratios else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +91,38 @@ class MethodRow:
     over_eagle: Spread | None
 
     @property
+    def worst(self) -> str:
+        ratios = self.figures.over_plain
+        return f"{min(ratios):.2f}" if self.method != PLAIN and ratios else ""
+
+    @property
     def forwards(self) -> float:
         """For 100 tokens."""
         return self.figures.a_token("forwards", 100.0) or 0.0
 
     def gap(self, percent: int) -> str:
-        return f"{np.percentile(self.figures.gaps_ms or [0.0], percent):.0f}"
+        gaps_ms = [gap for each in self.figures.answers for gap in each["gaps_ms"]]
+        return f"{np.percentile(gaps_ms or [0.0], percent):.0f}"
 
 
 def render(result: Mapping[str, Any]) -> str:
-    parts = [facts_line(result), _what(result) + "\n"]
-    for link in result["links"]:
-        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link])]
-    parts.append(remarks(result["rounds"]))
-    return "\n".join(parts)
-
-
-def _what(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
     chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
     sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
-    how = at_temperature(effort.temperature)
-    text = (
-        f"{effort.asked} questions, each asked of all methods in turn, {how}, on the level {result['level']}; "
-        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; streamed "
-        f"drafts are {streamed}. Ratios of tokens a second over the whole answer: median (quartiles). Bytes are those "
-        f"of messages. {energy_line(result)}"
-    )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
-    return f"{text}\n\nDrafters: {drafters}."
+    what = (
+        f"{effort.asked} questions, each asked of all methods in turn, {at_temperature(effort.temperature)}, on the "
+        f"level {result['level']}; answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each "
+        f"verdict; streamed drafts are {streamed}. Ratios of tokens a second over the whole answer: median "
+        f"(quartiles). Bytes are those of messages.\n\nDrafters: {drafters}.\n"
+    )
+    parts = [facts_line(result), what]
+    for link in result["links"]:
+        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link])]
+    return "\n".join([*parts, remarks(result["rounds"])])
 
 
-def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
+def link_table(rounds: Rounds) -> str:
     rows, failed = [], []
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)
@@ -113,7 +144,7 @@ def _a_token(row: MethodRow, field: str, digits: int = 0, scale: float = 1.0) ->
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def remarks(rounds: Sequence[Mapping[str, Any]]) -> str:
+def remarks(rounds: Rounds) -> str:
     """Whether all texts are plain streaming's, what failed, and where the program loses."""
     answers = [(each["link"], name, one) for each in rounds for name, many in each["answers"].items() for one in many]
     other = {f"{name} over {link}" for link, name, one in answers if not one.get("same", True)}

@@ -1,4 +1,4 @@
-"""Child processes: their address, their failure, their end."""
+"""Child processes: servers, their address, their failure, their end; engines that answer line by line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.child import running
+from moa_bench.harness.child import WorkerCommand, running, running_workers
 from moa_shared.errors import UnavailableError
+from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import raises
 
@@ -21,6 +22,12 @@ if sys.argv[1] == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(where, "w").write(f"127.0.0.1:4{os.environ['OMP_NUM_THREADS']}\\n")
 signal.pause()
+"""
+ECHO = """
+import json, sys
+print(json.dumps({"details": "echo"}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"said": json.loads(line), "resident_mb": 5.0}), flush=True)
 """
 
 
@@ -58,3 +65,21 @@ def test_a_child_can_be_killed_and_a_stubborn_one_is(monkeypatch: pytest.MonkeyP
     with running("a_child_of_the_test", ["stubborn"]) as child:
         pass
     assert child.process.poll() is not None
+
+
+def test_an_engine_answers_line_by_line() -> None:
+    subject = WorkerCommand("echo", (sys.executable, "-c", ECHO))
+    with running_workers([subject], None, SilentProgress()) as workers:
+        assert workers[0].details == "echo"
+        assert workers[0].ask({"read": 7})["said"] == {"read": 7}
+        assert workers[0].resident_mb == 5.0
+        assert 0 < workers[0].load_s < 60
+
+
+def test_an_engine_that_does_not_start_is_named() -> None:
+    subject = WorkerCommand("broken", (sys.executable, "-c", "raise SystemExit('no such file')"))
+    with (
+        pytest.raises(UnavailableError, match="broken has ended: no such file"),
+        running_workers([subject], None, SilentProgress()),
+    ):
+        pass

@@ -97,12 +97,6 @@ def test_it_notices_when_the_target_leaves_the_script_and_comes_back_after_a_cro
     assert int(drafter.begin().argmax()) == TEXT[12]
 
 
-def test_beyond_the_text_it_has_nothing_to_say() -> None:
-    drafter = oracle(1.0)
-    drafter.extend(TEXT)
-    assert draft_chain(drafter, 3, GREEDY).tokens == (0, 0, 0)
-
-
 def test_a_step_takes_its_time() -> None:
     slept: list[float] = []
     drafter = OracleDrafter(Script(TEXT, 1.0, 0, VOCAB), 5.0, clock=lambda: 1.0, sleep=slept.append)
@@ -117,13 +111,6 @@ def test_it_ranks_no_more_than_its_script_can_guess() -> None:
     assert drafter.token_ids.tolist() == [0, 1, 7, 8, 9, 10, 11, 262_143]
     assert drafter.begin().shape == (1, 8)
     assert np.exp(log_softmax(drafter.begin())).max() == pytest.approx(0.5)
-
-
-def test_memory_is_taken_in_and_counted() -> None:
-    drafter = oracle(0.5)
-    drafter.append_memory(0, np.zeros((4, 8), np.float32))
-    drafter.append_memory(4, np.zeros((2, 8), np.float32))
-    assert drafter.memory_rows == 6
 
 
 @pytest.mark.parametrize("acceptance", [-0.1, 1.5, float("nan")])

@@ -39,7 +39,7 @@ def test_without_a_server_the_one_that_is_right_most_often_writes() -> None:
 
 @pytest.mark.parametrize(
     ("server", "level_ms", "tokens", "simulated"),
-    [  # moa_bench.simulation: 250 tokens, three seeds, chains that are right with 1 - 1 / tokens
+    [  # moa_bench.suites.scale.simulator: 250 tokens, three seeds, chains that are right with 1 - 1 / tokens
         (ServerPace(12, 0.9, 0.5), 4.2, 2.4, 1.211),
         (ServerPace(12, 0.9, 0.5), 7.5, 3.7, 1.136),
         (ServerPace(12, 0.9, 30), 7.5, 3.7, 1.001),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from moa_bench.simulation.answer import simulate
-from moa_bench.simulation.device import ScriptedDrafter
-from moa_bench.simulation.events import EventLoop
-from moa_bench.simulation.server import Costs, SimulatedServer
-from moa_bench.simulation.text import PROMPT, ScriptedText, by_chance
-from moa_bench.simulation.user import SimulatedLink, SimulatedUser
+from moa_bench.suites.scale.simulator import (
+    PROMPT,
+    Costs,
+    ScriptedDrafter,
+    ScriptedText,
+    SimulatedLink,
+    SimulatedServer,
+    SimulatedUser,
+    VirtualTime,
+    by_chance,
+    simulate,
+)
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
@@ -122,21 +128,20 @@ class ScriptedBlocks(ScriptedDrafter):
 
 def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, float]:
     """Speed over plain streaming, and tokens for each block."""
-    loop, link = EventLoop(), SimulatedLink.of_delay(rtt_ms / 2)
+    time, link = VirtualTime(), SimulatedLink.of_delay(rtt_ms / 2)
     text = ScriptedText(TOKENS, by_chance(acceptance, 0))
-    user = SimulatedUser(loop, SimulatedServer(loop, Costs()), text, link, SETTINGS, block_ms)
-    device = user.device
-    device.drafter = ScriptedBlocks(text.draft_on, block_ms, loop.after, 1, device)
+    user = SimulatedUser(time, SimulatedServer(time, Costs.of_rows()), text, link, SETTINGS)
+    user.drafter = ScriptedBlocks(text.draft_on, block_ms, time.after, 1, user)
     memory = MemoryPlan(None, {}, Codec.INT4)
-    device.online = OnlineDrafting(SETTINGS, device.conversation, device.drafter, memory, block_levels=LEVELS)
-    device.online.window.rtt_ms.add(link.rtt_ms)
-    device.online.on_opened(server_drafts=False)
+    user.online = OnlineDrafting(SETTINGS, user.conversation, user.drafter, memory, block_levels=LEVELS)
+    user.online.window.rtt_ms.add(link.rtt_ms)
+    user.online.on_opened(server_drafts=False)
     user.ask(TOKENS)
-    loop.run(lambda: not device.is_answering)
-    assert list(device.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + TOKENS]
+    time.run(lambda: not user.is_answering)
+    assert list(user.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + TOKENS]
     took_s = (user.arrivals_ms[-1] - user.arrivals_ms[0]) / 1e3
     plain = simulate(acceptance, link, tokens=TOKENS)
-    return (TOKENS - 1) / took_s / plain.tokens_per_s, TOKENS / max(1, device.drafter.drafted_nodes)
+    return (TOKENS - 1) / took_s / plain.tokens_per_s, TOKENS / max(1, user.drafter.drafted_nodes)
 
 
 @pytest.mark.parametrize("rtt_ms", [0.5, 60])

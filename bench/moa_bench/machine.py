@@ -1,0 +1,128 @@
+"""What a figure depends on: machine, versions, commit, the cores that server and client are pinned to."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from moa_kernels.library import variant_name
+from moa_kernels.variants import VARIANTS
+from moa_shared.errors import ConfigError, UnavailableError
+
+_PACKAGES = ("torch", "transformers", "grpcio", "numpy")
+# Paths of a checkout, as git takes them: all but those that change no figure.
+_OTHERS = ("bench/results", "bench/moa_bench/report.py", "*/tables.py", "docs", "tests", ".ci", "*.md")
+_MEASURED = (".", *(f":!{path}" for path in _OTHERS))
+
+
+def gather_facts(root: Path | None) -> dict[str, Any]:
+    """Facts about this machine and, where `root` is a checkout, about its commit."""
+    variant = variant_name()
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_model(Path("/proc/cpuinfo")),
+        # The instructions that the kernels compute with here: "AVX-512 VNNI".
+        "kernels": next((each.instructions for each in VARIANTS if each.name == variant), "no compiled kernels"),
+        "cores": os.cpu_count(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),  # before the run: not near 0 means that others were at work
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "threads_each": 1,
+        "commit": commit_of(root),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_model(cpuinfo: Path) -> str:
+    """The processor's name, from /proc where there is one."""
+    return _cpu_field("model name", cpuinfo) or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instructions that the processor has, in Linux's words; none where they cannot be read."""
+    return frozenset(_cpu_field("flags", Path("/proc/cpuinfo")).split())
+
+
+def _cpu_field(name: str, cpuinfo: Path) -> str:
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def commit_of(root: Path | None) -> str | None:
+    """Short name of the newest commit that changes what is measured, with "+" where that has been changed since.
+
+    Results, tests and texts do not count: a run of several suites writes them in between. None without git.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments, "--", *_MEASURED]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    if root is None:
+        return None
+    try:
+        newest, changed = git("log", "-1", "--format=%h"), git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return newest + ("+" if changed else "") if newest else None
+
+
+def split_cores(pin: bool) -> tuple[set[int] | None, set[int] | None]:
+    """One core for the server and one for everything else, or (None, None) when nothing is to be pinned."""
+    if not pin:
+        return None, None
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError("Processes cannot be pinned to cores on this system.", hint="Leave out --pin.")
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        raise ConfigError(
+            f"Pinning needs two cores, this process may use {len(allowed)}.",
+            hint="Leave out --pin or allow more cores.",
+        )
+    return {allowed[0]}, {allowed[1]}
+
+
+@contextmanager
+def on_cores(cores: set[int] | None) -> Iterator[None]:
+    """Run the block, and whatever threads and processes it starts, on these cores (None: wherever)."""
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used so far, all its threads together, to a hundredth."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        raise UnavailableError(f"Process {pid} has ended.", hint="Look at its log.") from None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int) -> float | None:
+    """What is resident of a process in MB (10^6 bytes); None if it has ended, or the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith("VmRSS:")), None)
+    return None if line is None else round(int(line.split()[1]) * 1024 / 1e6, 1)

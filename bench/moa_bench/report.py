@@ -1,0 +1,153 @@
+"""Results as JSON for programs and as Markdown tables for people."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from moa_shared.errors import ConfigError, DataError, NotFoundError
+from moa_shared.models.sources.generation import OWN_SETTINGS
+
+
+def checkout_root() -> Path | None:
+    """The checkout that this package was installed from (editable), where results and docs live; None elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() and (root / "docs").is_dir() else None
+
+
+def to_json(result: object) -> str:
+    """`result` (dataclasses, mappings, lists) as indented JSON with a final newline."""
+    return json.dumps(result, indent=1, default=_plain) + "\n"
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result, making its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
+        ) from error
+
+
+def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None) -> None:
+    """Print the tables, and write the result: to `json_file` ("-": it takes their place), else, unless quick, into the
+    checkout.
+    """
+    if str(json_file) == "-":
+        click.echo(to_json(result), nl=False)
+        return
+    click.echo(tables)
+    root = checkout_root()
+    if json_file is None and not quick and root is not None:
+        json_file = root / "bench" / "results" / f"{suite}.json"
+    if json_file is not None:
+        write_text(json_file, to_json(result))
+
+
+Column = tuple[str, str | Callable[[Any], object]]
+"""A head, and the format of a row below it, as in ("ms", "{0.ms:1}"), or what makes its cell."""
+
+
+def table_of(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """A Markdown table of rows of one kind."""
+    cells = [[form.format(row) if isinstance(form, str) else form(row) for _, form in columns] for row in rows]
+    return table([head for head, _ in columns], cells)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; the first column to the left, the others to the right."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def with_section(page: Path, name: str, text: str) -> str:
+    """A page with `text` between the lines `<!-- name -->` and `<!-- /name -->`.
+
+    Raises:
+        NotFoundError: no such page.
+        DataError: the page lacks the two markers, in this order.
+    """
+    try:
+        old = page.read_text("utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"The page {page} does not exist.") from None
+    opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found_opening, rest = old.partition(opening)
+    _, found_closing, after = rest.partition(closing)
+    if not found_opening or not found_closing:
+        raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
+    return before + opening + text.rstrip("\n") + f"\n{closing}{after}"
+
+
+def facts_line(result: Mapping[str, Any]) -> str:
+    """One paragraph that says on what, with what and how the figures were measured."""
+    machine = result["machine"]
+    pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
+    packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    return (
+        f"Measured {machine['time'][:10]} on {processor(machine)}, one thread each, {pinned}; "
+        f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"
+    )
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """A machine in the facts of a result: its CPU, its cores, and the instructions that the kernels use of it."""
+    kernels = f", {machine['kernels']}" if "kernels" in machine else ""  # which older results do not say
+    return f"{machine['cpu']} ({machine['cores']} cores{kernels})"
+
+
+def at_temperature(said: str) -> str:
+    """How answers were sampled, by what `--temperature` said."""
+    return {"0": "greedy", OWN_SETTINGS: "sampled as the model's files say"}.get(said, f"at temperature {said}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResultOrigin:
+    """What the figures of a result depend on; None: it does not say."""
+
+    commit: str | None
+    machine: str | None
+    level: str | None
+    model: str | None
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "ResultOrigin":
+        machine = result.get("machine") or {}
+        cpu = processor(machine) if "cpu" in machine else None
+        return cls(machine.get("commit"), cpu, result.get("level"), result.get("target"))
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result as `moa-bench` writes it.
+
+    Raises:
+        NotFoundError: no such file.
+        DataError: it is not a result.
+    """
+    hint = "Name a file that moa-bench has written."
+    try:
+        result = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no result {path}.", hint="Measure first: moa-bench run SUITE.") from None
+    except (ValueError, OSError):
+        raise DataError(f"{path} cannot be read as a result.", hint=hint) from None
+    if not isinstance(result, dict) or "suite" not in result:
+        raise DataError(f"{path} is not a result of moa-bench.", hint=hint)
+    return result
+
+
+def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
+    """All results of a folder by name, in the order of their names."""
+    return {path.stem: read_result(path) for path in sorted(folder.glob("*.json"))}

@@ -1,0 +1,57 @@
+"""`moa-bench alone`: quality against the share of the answer that was served, for each drafter and for none.
+
+One evaluation for each drafter, on the same questions and cuts, by `moa-train evaluate`, which takes the server away at
+each tenth of the target's answer.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
+from moa_shared.programs.progress import make_progress
+from moa_training.evaluation.evaluation import evaluate
+from moa_training.options import EvaluationOptions, Execution
+from moa_training.report import task_table, text_table
+
+from moa_bench.machine import on_cores
+from moa_bench.registry import AloneEffort
+from moa_bench.report import at_temperature, facts_line
+from moa_bench.suite import Result, SuiteRun
+
+SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
+
+
+def measure(effort: AloneEffort, run: SuiteRun) -> Result:
+    """The evaluations, on the server's core; each is a cell."""
+    options = EvaluationOptions(
+        target=run.model,
+        limit=effort.questions,
+        answer_tokens=effort.answer_tokens,
+        prompt_tokens=effort.longest_prompt,
+        execution=cast(Execution, run.level),
+        alone=effort.alone_tokens,
+        task_tokens=effort.task_tokens,
+        temperature=effort.temperature,
+    )
+
+    def evaluated(checkpoint: str) -> Result:
+        found: Result = evaluate(checkpoint, run.questions, options, make_progress())
+        return found
+
+    named = SHIPPED | {name: str(path) for name, path in run.drafters.items()}
+    with on_cores(run.server_cores):
+        evaluations = {name: run.keep(name, partial(evaluated, checkpoint)) for name, checkpoint in named.items()}
+    return {"target": next(iter(evaluations.values()))["target"], "evaluations": evaluations}
+
+
+def render(result: Mapping[str, Any]) -> str:
+    evaluations, effort = result["evaluations"], result["effort"]
+    count = next(iter(evaluations.values()))["questions"]
+    what = (
+        f"{count} questions on the level {result['level']}, {at_temperature(effort.temperature)}, answers of at most "
+        f"{effort.answer_tokens} tokens, each taken from the server at every tenth; the device then writes "
+        f"{effort.alone_tokens} tokens. An API client has what was served, and no more.\n"
+    )
+    tables = {"### Text": text_table(evaluations, after_tokens=False), "### Results of tasks": task_table(evaluations)}
+    return "\n".join([facts_line(result), what, *(f"{head}\n\n{table}\n" for head, table in tables.items() if table)])

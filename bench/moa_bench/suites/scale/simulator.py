@@ -1,0 +1,462 @@
+"""An event simulation of answers over links: virtual time, seeded, no I/O, the real state machines of both ends.
+
+The client's own drafting with a script in the drafter's place, the server's own sessions and schedule, netsim's own
+link; only what a forward and a draft step take is given. Nothing depends on real time, so equal arguments give equal
+results.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import count
+
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation.conversation import Conversation, Phase
+from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.streamed import (
+    DraftCompleted,
+    DrafterResult,
+    DraftExtended,
+    DraftRule,
+    DraftStep,
+    ResultInbox,
+)
+from moa_client.memory.plan import MemoryPlan
+from moa_server.drafting.forward_cost import RowShares
+from moa_server.drafting.growth_rule import DraftRecord, GrowthRule
+from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan
+from moa_shared.drafting import Growth
+from moa_shared.errors import InternalError
+from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Ack, Draft, Verdict
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+from netsim.core.conditions import Conditions, DelaySpec
+from netsim.core.link import Direction, LinkModel, Release
+from netsim.core.schedule import ConditionSchedule
+
+PACKET_HEADER_BYTES = 52  # of TCP and IP, as netsim's stream proxy counts
+FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
+PROMPT = (1, 2, 3)
+VOCAB_SIZE = 16_384  # token ids of at most two bytes on the wire, as those of frequent tokens
+WRONG = 0  # what the drafter says where it is wrong; the target never does
+SPARE = 256  # positions that drafts may reach beyond the end
+MEASURED_ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times a server knows from its start
+LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts take, in ms.
+
+    Args:
+        forward_ms: of so many rows of drafts and prompts, for so many answers.
+        own_draft_ms: of one more draft token for each of so many answers, made by the server.
+        draft_ms: of a device's draft step.
+    """
+
+    forward_ms: Callable[[float, float], float]
+    own_draft_ms: Callable[[float], float]
+    draft_ms: float = 5.0
+
+    @classmethod
+    def of_rows(cls, plain_ms: float = 49.85, rows: RowShares | None = None, draft_ms: float = 5.0) -> "Costs":
+        """Of a forward whose rows add shares of a plain step; usually the default target's, by torch in bf16."""
+        shares = rows or RowShares.straight(0.85 / 49.85)
+        return cls(
+            lambda nodes, answers: plain_ms * (1 + shares.of(nodes + answers - 1)),
+            lambda answers: draft_ms * answers,
+            draft_ms,
+        )
+
+
+class VirtualTime:
+    """Runs callbacks in the order of their times, which are milliseconds."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = count()
+
+    def at(self, time_ms: float, callback: Callable[[], object]) -> None:
+        heapq.heappush(self._events, (max(time_ms, self.now_ms), next(self._order), callback))
+
+    def after(self, ms: float, callback: Callable[[], object]) -> None:
+        self.at(self.now_ms + ms, callback)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        while not until():
+            if not self._events:
+                raise InternalError(f"The simulation stands still at {self.now_ms:.0f} ms.")
+            self.now_ms, _, callback = heapq.heappop(self._events)
+            callback()
+
+
+class ScriptedText:
+    """A text of `tokens` tokens after the prompt, and what a drafter makes of it.
+
+    Args:
+        right: whether the drafter is right about the answer's token of that number.
+    """
+
+    def __init__(self, tokens: int, right: Callable[[int], bool], prompt: Sequence[int] = PROMPT) -> None:
+        length = len(prompt) + tokens + SPARE
+        self.tokens = [*prompt, *(1000 + position % 1000 for position in range(len(prompt), length))]
+        self._right = [right(position - len(prompt)) for position in range(length)]
+
+    def draft_on(self, committed: int, draft: Sequence[int]) -> int:
+        """What the drafter says after so many committed tokens and a chain of draft tokens."""
+        position = committed + len(draft)
+        if position >= len(self.tokens):
+            return WRONG
+        return self.tokens[position] if WRONG not in draft and self._right[position] else WRONG
+
+
+def by_chance(acceptance: float, seed: int) -> Callable[[int], bool]:
+    """A drafter that is right about each token with this probability, whatever the schedule."""
+    return lambda number: _draw(seed, number) < acceptance
+
+
+@lru_cache(maxsize=1 << 14)  # a few seeds' long texts: each is simulated by many rules and over many links
+def _draw(seed: int, number: int) -> float:
+    return random.Random(f"{seed}:{number}").random()
+
+
+@dataclass(slots=True)
+class ScriptedDrafter:
+    """Drafts chains that `guess` knows; each step takes a time."""
+
+    guess: Callable[[int, Sequence[int]], int]  # the token after so many committed tokens and a chain of draft tokens
+    draft_ms: float  # of a step
+    after: Callable[[float, Callable[[], None]], object]  # calls a function in so many milliseconds
+    round_length: int  # of a whole draft
+    inbox: ResultInbox  # takes results
+    busy: bool = False
+    drafted_nodes: int = 0
+
+    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+        self.busy = True
+        self.after(self.draft_ms, partial(self._end_step, step))
+
+    def draft(self, committed: int, sampling: Sampling) -> None:
+        self.busy = True
+        self.after(self.draft_ms * self.round_length, partial(self._end_round, committed))
+
+    def _end_step(self, step: DraftStep) -> None:
+        self.busy = False
+        self.drafted_nodes += 1
+        token = self.guess(step.committed, step.draft.tokens)
+        self.inbox.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self.draft_ms))
+
+    def _end_round(self, committed: int) -> None:
+        self.busy = False
+        self.drafted_nodes += self.round_length
+        tokens: list[int] = []
+        for _ in range(self.round_length):
+            tokens.append(self.guess(committed, tokens))
+        self.inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLink:
+    """A link, both directions alike; nothing is lost (a stream's losses are delays, and rare ones)."""
+
+    conditions: Conditions = field(default_factory=Conditions)  # of each direction, as netsim has them
+
+    @classmethod
+    def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0) -> "SimulatedLink":
+        """A link with only this one-way delay, drawn again for each frame."""
+        return cls(Conditions(delay=DelaySpec(mean_ms, deviation_ms)))
+
+    @property
+    def rtt_ms(self) -> float:
+        """Mean round trip, without the time that bytes take."""
+        return 2 * self.conditions.delay.effective().mean_ms
+
+    def model(self, seed: int, direction: Direction) -> LinkModel:
+        return LinkModel(ConditionSchedule([(0.0, self.conditions)]), seed, direction)
+
+
+class SimulatedUser:
+    """A device, its session on a server and the link between them; asks one question, whose answer is known.
+
+    Args:
+        drafting: how the device drafts; None: not at all.
+        round_length: of synchronous rounds.
+        own_acceptance: of the drafter that the server runs for it while that pays; None: it runs none.
+    """
+
+    def __init__(
+        self,
+        time: VirtualTime,
+        server: "SimulatedServer",
+        text: ScriptedText,
+        link: SimulatedLink,
+        drafting: DraftingSettings | None,
+        *,
+        seed: int = 0,
+        round_length: int = 1,
+        own_acceptance: float | None = None,
+    ) -> None:
+        self.arrivals_ms: list[float] = []  # of each token
+        self.up_bytes = 0
+        self.own_acceptance = own_acceptance
+        self.text = text
+        self._time, self._server = time, server
+        self._up, self._down = link.model(seed, Direction.UP), link.model(seed, Direction.DOWN)
+        self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
+        limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
+        run_ahead = drafting is None or drafting.server_runs_ahead
+        self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
+        self.record = DraftRecord()
+        self.waits = False  # in the server's schedule
+        self.conversation = Conversation(VOCAB_SIZE)
+        self.drafter: ScriptedDrafter | None = None
+        if drafting is not None:
+            self.drafter = ScriptedDrafter(text.draft_on, server.costs.draft_ms, time.after, round_length, self)
+        memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
+        self.online = OnlineDrafting(drafting or DraftingSettings("off"), self.conversation, self.drafter, memory)
+        self.online.on_opened(server_drafts=False)
+        if link.rtt_ms:
+            self.online.window.rtt_ms.add(link.rtt_ms)
+
+    @property
+    def is_answering(self) -> bool:
+        return self.conversation.phase is Phase.ANSWERING
+
+    def ask(self, tokens: int) -> None:
+        """For so many tokens; the prompt has been read but for its last one."""
+        ask = self.conversation.ask(PROMPT, AnswerSettings(max_tokens=tokens))
+        self.online.on_asked()
+        self.online.mark_synced()
+        self.session.on_ask(ask)
+        self.session.on_adopted(ask.end - 1, self.session.tokens, self.session.cache_version)
+        self._server.wake(self)
+
+    def post(self, result: DrafterResult) -> None:
+        """Takes in a result of the drafter, and drafts on."""
+        if isinstance(result, DraftExtended):
+            self.online.on_extended(self._time.now_ms, result)
+        elif isinstance(result, DraftCompleted) and (draft := self.online.on_completed(result)) is not None:
+            self._send_up(draft)
+        self._draft_on()
+
+    def send_down(self, verdict: Verdict) -> None:
+        size = pb.ServerFrame(verdict=self._verdicts.write(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
+        self._deliver(self._down, size, partial(self._on_verdict, verdict))
+
+    def _send_up(self, message: Draft | Ack) -> None:
+        if isinstance(message, Draft):
+            frame = pb.ClientFrame(draft=self._drafts.write(message))
+        else:
+            frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
+        size = frame.ByteSize() + FRAME_OVERHEAD_BYTES
+        self.up_bytes += size
+        self._deliver(self._up, size, partial(self._on_message, message))
+
+    def _deliver(self, model: LinkModel, nbytes: int, callback: Callable[[], object]) -> None:
+        sent = model.admit(nbytes + PACKET_HEADER_BYTES, self._time.now_ms / 1e3)
+        if not isinstance(sent, Release) or not math.isfinite(sent.t):
+            raise InternalError(f"A simulated link lost a frame of {nbytes} bytes: {sent}.")
+        self._time.at(sent.t * 1e3, callback)
+
+    def _on_message(self, message: Draft | Ack) -> None:
+        """At the server."""
+        if isinstance(message, Draft):
+            self.session.on_draft(message)
+        else:
+            self.session.on_ack(message.committed)
+        self._server.wake(self)
+
+    def _on_verdict(self, verdict: Verdict) -> None:
+        """At the device."""
+        now_ms = self._time.now_ms
+        self.arrivals_ms += [now_ms] * len(self.online.on_verdict(now_ms, verdict).tokens)
+        self._draft_on()
+
+    def _draft_on(self) -> None:
+        for message in self.online.draft_on(self._time.now_ms):
+            self._send_up(message)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPart:
+    """One user's part of a forward."""
+
+    user: SimulatedUser
+    plan: StepPlan
+
+    @property
+    def rows(self) -> int:
+        return len(self.plan.feed) + len(self.plan.tree)
+
+
+class SimulatedServer:
+    """A server that steps whenever it can: one forward at a time, and in it what the engine would plan.
+
+    Args:
+        measured: the server has measured plain steps and rows when it started, as the real one does.
+    """
+
+    def __init__(self, time: VirtualTime, costs: Costs, *, measured: bool = False) -> None:
+        self.costs = costs
+        self.forwards = self.accepted = 0
+        self._schedule: Schedule[SimulatedUser] = Schedule()
+        if measured:
+            plain_ms = costs.forward_ms(0, 1)
+            times = [(rows, costs.forward_ms(rows - 1, 1)) for rows in MEASURED_ROWS]
+            self._schedule = Schedule(RowShares.of_times(plain_ms, times), plain_ms)
+        self._time = time
+        self._busy = False
+
+    def learn_costs(self, answers: int) -> None:
+        """Knows from now on what forwards of so many answers take, as one that has served such a load for minutes."""
+        for number in range(LEARNT_FORWARDS):
+            nodes = (0, answers // 2, answers, 2 * answers)[number % 4]
+            self._schedule.on_forward(Rows(answers, answers, nodes, 0), self.costs.forward_ms(nodes, answers), answers)
+
+    def wake(self, user: SimulatedUser) -> None:
+        """Queues a session, and steps if nothing runs."""
+        self._queue(user)
+        self._dispatch()
+
+    def _queue(self, user: SimulatedUser) -> None:
+        if not user.waits:
+            user.waits = True
+            self._schedule.add(user)
+
+    def _dispatch(self) -> None:
+        if self._busy:
+            return
+        taken = self._schedule.take_answers()
+        for user in taken:
+            user.waits = False
+        if not (parts := self._plan(taken)):
+            return
+        self._busy = True
+        parts, drafting_ms = self._extend(parts)
+        step_ms = self.costs.forward_ms(sum(part.rows for part in parts) - len(parts), len(parts))
+        self._time.after(drafting_ms + step_ms, partial(self._on_forward, parts, drafting_ms, step_ms))
+
+    def _plan(self, taken: Sequence[SimulatedUser]) -> list[SimulatedPart]:
+        """As the engine: who can step, and which of their nodes are verified."""
+        parts = [SimulatedPart(user, plan) for user in taken if (plan := user.session.plan_step()) is not None]
+        offered = [
+            StepCandidate(len(part.plan.feed), part.plan.tree, part.user.record.survival(part.plan.tree))
+            for part in parts
+        ]
+        chosen = zip(parts, self._schedule.choose_nodes(offered), strict=True)
+        return [SimulatedPart(part.user, plan) for part, tree in chosen if (plan := part.plan.pick(tree)) is not None]
+
+    def _extend(self, parts: Sequence[SimulatedPart]) -> tuple[list[SimulatedPart], float]:
+        """As the engine: the server's own nodes, and how long it drafts them, in ms.
+
+        Its drafter here makes chains, and only for answers to which no nodes have come.
+        """
+        schedule, most = self._schedule, max(1, sum(part.user.own_acceptance is not None for part in parts))
+        step_ms = self.costs.own_draft_ms(most) / most  # the share of one of those that draft at once
+        drafting: list[int] = []  # how many draft, by depth
+        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
+        extended = []
+        for part in parts:
+            user, plan = part.user, part.plan
+            if user.own_acceptance is None or not schedule.cost.known or len(plan.feed) > 1 or plan.tree:
+                extended.append(part)
+                continue
+            rule = GrowthRule(rate, cost, rows, step_ms, 0.0, user.session.most_nodes)
+            tree, steps = _guess(user, user.own_acceptance, rule)
+            extended.append(replace(part, plan=replace(plan, tree=tree, own_nodes=len(tree))))
+            drafting += [0] * (steps - len(drafting))
+            for depth in range(steps):
+                drafting[depth] += 1
+            rows += len(tree)
+        return extended, sum(self.costs.own_draft_ms(each) for each in drafting)
+
+    def _on_forward(self, parts: Sequence[SimulatedPart], drafting_ms: float, step_ms: float) -> None:
+        self._busy = False
+        self.forwards += 1
+        fed, nodes = sum(len(part.plan.feed) for part in parts), sum(len(part.plan.tree) for part in parts)
+        least_chance, tokens = self._schedule.least_chance(len(parts)), 0
+        for part in parts:
+            user, plan = part.user, part.plan
+            verification = plan.verify([user.text.tokens[position] for position in plan.positions])
+            arrived = user.session.arrived_draft()
+            user.session.on_verified(plan, verification)
+            user.record.learn(arrived, verification.taken)
+            self.accepted += verification.accepted
+            tokens += len(verification.taken)
+            took_ms = drafting_ms + step_ms
+            user.send_down(
+                user.session.verdict(plan, verification, stale=0, step_ms=took_ms, least_chance=least_chance)
+            )
+        self._schedule.on_forward(Rows(len(parts), fed, nodes), step_ms, tokens, drafting_ms)
+        for part in parts:
+            self._queue(part.user)
+        self._dispatch()
+
+
+def _guess(user: SimulatedUser, acceptance: float, rule: GrowthRule) -> tuple[DraftTree, int]:
+    """The nodes of the server's drafter that are worth their rows, and how many steps it took."""
+    held, reach = len(user.session.tokens), 1.0
+    tokens: list[int] = []
+    chances: list[float] = []
+    while len(tokens) < rule.most_nodes and rule.pays(reach, acceptance, 1.0, later=acceptance, drafted=len(tokens)):
+        tokens.append(user.text.draft_on(held, tokens))
+        reach *= acceptance
+        chances.append(reach)
+    return DraftTree.chain(tokens).pick(rule.choose(chances)), len(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAnswer:
+    """What one answer came to."""
+
+    arrivals_ms: tuple[float, ...]  # of each token at the client
+    forwards: int
+    accepted: int
+    up_bytes: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second after the first token."""
+        return 1e3 * (len(self.arrivals_ms) - 1) / (self.arrivals_ms[-1] - self.arrivals_ms[0])
+
+
+def simulate(
+    acceptance: float | Callable[[int], bool],
+    link: SimulatedLink,
+    *,
+    tokens: int = 1000,
+    seed: int = 0,
+    costs: Costs | None = None,
+    drafting: DraftingSettings | None = None,
+    rule: DraftRule | None = None,
+    round_length: int = 1,
+) -> SimulatedAnswer:
+    """One answer.
+
+    Args:
+        acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
+        drafting: how the client drafts; None: not at all.
+        rule: of streamed drafts, in place of the client's own.
+        round_length: of synchronous rounds.
+    """
+    time = VirtualTime()
+    server = SimulatedServer(time, costs or Costs.of_rows(), measured=True)
+    text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
+    user = SimulatedUser(time, server, text, link, drafting, seed=seed, round_length=round_length)
+    if rule is not None:
+        user.online.streamed.rule = rule
+    user.ask(tokens)
+    time.run(lambda: not user.is_answering)
+    if list(user.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
+        raise InternalError("The simulated client got another text than the target wrote.")
+    return SimulatedAnswer(tuple(user.arrivals_ms), server.forwards, server.accepted, user.up_bytes)

@@ -1,0 +1,326 @@
+"""One device: methods have one text, rounds ask each in turn, peers are asked alike, and tables say what is compared."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_bench.harness.questions import BenchQuestion
+from moa_bench.harness.split_client import TimedAnswer
+from moa_bench.registry import LLAMA_CPP, SingleEffort
+from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
+from moa_bench.suites.single.measure import Ask, MethodAnswer, ask_locally, ask_peer, ask_round, choose, find_peers
+from moa_bench.suites.single.methods import (
+    load_drafters,
+    load_engine,
+    methods_of,
+    missing_drafters,
+    oracle_methods,
+    split_companions,
+)
+from moa_bench.suites.single.tables import (
+    ALL,
+    PLAIN,
+    SERVER,
+    TRANSFORMERS,
+    MethodFigures,
+    figures_of,
+    plain_over,
+    render,
+)
+from moa_shared.drafter import load_checkpoint
+from moa_shared.errors import CheckpointError, ConfigError, DataError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.sampling.settings import Sampling
+
+from tests.support.messages import raises
+from tests.support.tiny_gguf import GgufWriter, write_gguf
+from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
+
+__all__ = ["write_gguf"]
+PROMPT = [5, 9, 11, 40, 5, 9, 11]
+TEXT = (5, 6, 7, 8)
+KINDS: dict[str, dict[str, Any]] = {
+    "EAGLE-2": {"kind": "eagle2"},
+    "independent": {"kind": "independent"},
+    "EAGLE-3": {"kind": "eagle3", "state_entries": (2, 0, 1)},
+    "MoA, N = 0": {},
+    "MoA, N = 1": {"reused_layers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    folder = tmp_path_factory.mktemp("single")
+    return resolve(str(save_tiny_model(folder / "model")), folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def drafters(files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("drafters")
+    return {
+        name: save_drafter(folder / f"{number}.safetensors", small_drafter(**changes))
+        for number, (name, changes) in enumerate(KINDS.items())
+    }
+
+
+def cpu_s(method: str) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3, repeat_penalty=1.1)])
+def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[str, Path], sampling: Sampling) -> None:
+    engine, given = load_engine(files, "int8", SilentProgress(), sampling), load_drafters(files, drafters)
+    methods = methods_of(engine, files, given, SingleEffort(chain=3, copies=4, depth=2, breadth=3, nodes=5), {})
+    shapes = [f"{name}: {shape}" for name in KINDS for shape in ("chain", "tree", "as served")]
+    shapes.remove("independent: as served")  # it reads no rows, so no server drafts with it
+    assert list(methods) == [PLAIN, "prompt look-up", *shapes]
+    exact = {name: partial(ask_locally, ask, sampling) for name, ask in methods.items()}
+    found = ask_round(exact, {}, PROMPT, cpu_s, most=24, least=2)
+    answers = {name: answer for name, each in found["answers"].items() for answer in each}
+    assert all(answer["same"] for answer in answers.values())
+    assert answers[PLAIN]["forwards"] == found["tokens"] - 1 > 1
+    for name in KINDS:
+        assert answers[f"{name}: chain"]["nodes"] > answers[f"{name}: chain"]["forwards"]
+        assert answers[f"{name}: tree"]["nodes"] > answers[f"{name}: chain"]["forwards"]
+        assert answers[f"{name}: tree"]["forwards"] <= answers[PLAIN]["forwards"]
+
+
+def test_oracles_replay_what_plain_serving_wrote(files: ModelFiles) -> None:
+    effort = SingleEffort(chain=3, depth=3, nodes=5, acceptances=(0.5, 0.9))
+    methods = oracle_methods(load_engine(files, "int8", SilentProgress(), Sampling()), effort)
+    assert [name for name in methods if "oracle" in name] == [
+        "oracle, 0.5: chain",
+        "oracle, 0.5: as served",
+        "oracle, 0.9: chain",
+        "oracle, 0.9: as served",
+        "oracle, 0.9, trees: tree",
+        "oracle, 0.9, trees: as served",
+    ]
+    exact = {name: partial(ask_locally, ask, Sampling()) for name, ask in methods.items()}
+    for prompt in (PROMPT, PROMPT[:4]):
+        found = ask_round(exact, {}, prompt, cpu_s, most=24, least=2)["answers"]
+        assert all(answer["same"] for each in found.values() for answer in each)
+        forwards = {name: answer["forwards"] for name, (answer, *_) in found.items()}
+        assert forwards["oracle, 0.9: chain"] < forwards["oracle, 0.5: chain"] < forwards[PLAIN]
+        assert forwards["oracle, 0.9, trees: tree"] < forwards[PLAIN]
+
+
+def test_which_drafters_are_measured(files: ModelFiles, drafters: dict[str, Path], tmp_path: Path) -> None:
+    given = {name: load_checkpoint(path) for name, path in drafters.items()}
+    assert missing_drafters(given) == ["MoA, N = 3", "MoA, N = 6", "MoA, N = 12"]
+    assert load_drafters(files, {}) == {}  # none comes with moa for this target
+    named = {"mine": Path("a.safetensors"), "small": Path("companion:folder/small.gguf")}
+    assert split_companions(named) == ({"mine": Path("a.safetensors")}, {"small": "folder/small.gguf"})
+    other = save_drafter(tmp_path / "other.safetensors", small_drafter(hidden_size=32))
+    with pytest.raises(CheckpointError, match="is for another target: its hidden size is 32, model has 64"):
+        load_drafters(files, {"mine": other})
+
+
+def test_categories_take_turns_and_long_prompts_are_passed_over() -> None:
+    named = (("a", "long"), ("a", "x"), ("a", "y"), ("a", "z"), ("b", "w"))
+    prompts = {"long": [1] * 9, "x": [1], "y": [1], "z": [1], "w": [1]}
+    questions = [BenchQuestion(*each) for each in named]
+    assert [each.text for each in choose(questions, prompts, 2, 8)] == ["x", "w", "y"]
+    with raises(DataError, snapshot("No question has at most 0 tokens. Name others with --questions.")):
+        choose(questions, prompts, 2, 0)
+
+
+def scripted(name: str, tokens: Sequence[int], asked: list[tuple[str, int]]) -> Ask:
+    def ask(prompt: Sequence[int], most: int) -> MethodAnswer:
+        assert list(prompt) == [1, 2]
+        assert not gc.isenabled()
+        asked.append((name, most))
+        return MethodAnswer(tuple(tokens), 10.0, 20.0, 3, 6)
+
+    return ask
+
+
+def test_plain_serving_is_first_and_last_and_others_write_as_many_tokens() -> None:
+    asked: list[tuple[str, int]] = []
+    exact = {PLAIN: scripted(PLAIN, TEXT, asked), "tree": scripted("tree", TEXT, asked)}
+    others = {"theirs": scripted("theirs", (5, 6, 9, 8), asked)}
+    found = ask_round(exact, others, [1, 2], lambda method: 0.5 * len(asked), most=16, least=2, turn=1)
+    assert asked == [(PLAIN, 16), ("theirs", 4), ("tree", 16), (PLAIN, 16)]
+    assert (found["prompt_tokens"], found["tokens"], found["short"]) == (2, 4, False)
+    assert [len(found["answers"][name]) for name in (PLAIN, "tree", "theirs")] == [2, 1, 1]
+    assert found["answers"]["tree"][0] == {
+        "tokens": 4, "first_ms": 10.0, "steady_ms": 20.0, "forwards": 3, "nodes": 6, "cpu_s": 0.5, "common": 4,
+        "same": True,
+    }  # fmt: skip
+    assert (found["answers"]["theirs"][0]["common"], found["answers"]["theirs"][0]["same"]) == (2, False)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("tokens", [TEXT[:3], (*TEXT, 9)])
+def test_a_text_of_another_length_is_another_text(tokens: tuple[int, ...]) -> None:
+    exact = {PLAIN: scripted(PLAIN, TEXT, []), "tree": scripted("tree", tokens, [])}
+    assert not ask_round(exact, {}, [1, 2], cpu_s, most=16, least=2)["answers"]["tree"][0]["same"]
+
+
+def test_a_short_answer_is_not_asked_of_the_others() -> None:
+    asked: list[tuple[str, int]] = []
+    exact = {name: scripted(name, TEXT, asked) for name in (PLAIN, "tree")}
+    found = ask_round(exact, {}, [1, 2], cpu_s, most=16, least=5)
+    assert (asked, found["short"], list(found["answers"])) == ([(PLAIN, 16)], True, [PLAIN])
+
+
+def test_answers_of_both_kinds_say_what_came_after_the_first_token() -> None:
+    local = LocalAnswer((5, 6, 7, 8), 50.0, (LocalStep(2, 3, 12.0, 1.0), LocalStep(1, 0, 10.0, 0.0)))
+    assert MethodAnswer.local(local) == MethodAnswer((5, 6, 7, 8), 50.0, 23.0, 2, 3)
+    assert MethodAnswer.timed(TimedAnswer((5, 6), (0.5, 0.75))) == MethodAnswer((5, 6), 500.0, 250.0)
+
+
+def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def ask(command: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(command)
+        return {"tokens": [7, 8, 9], "arrivals_ms": [40.0, 52.0, 64.0]}
+
+    assert ask_peer(ask, "lookup", [1, 2], 3) == MethodAnswer((7, 8, 9), 40.0, 24.0)
+    assert asked == [{"ask": [1, 2], "count": 3, "mode": "lookup"}]
+    with pytest.raises(DataError, match="A peer was asked for 4 tokens and gave 3, with 3 times"):
+        ask_peer(ask, "plain", [1, 2], 4)
+
+
+def test_peers_are_given_the_file_and_that_of_a_draft_model(
+    files: ModelFiles, write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moa_bench.suites.single.measure.find_spec", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
+    gguf = resolve(str(write_gguf()), tmp_path / "cache")
+    path = str(gguf.weights[0])
+    (llama, transformers), missing = find_peers(gguf, tmp_path, gguf, is_sized=False)
+    assert (llama.command[0], Path(llama.command[1]).name, llama.command[2:], missing) == (
+        "/bin/node", "llama_cpp.mjs", (str(tmp_path), path, path), {},
+    )  # fmt: skip
+    assert transformers.command[-4:] == ("--model", path, "--assistant", path)
+    (llama, transformers), missing = find_peers(gguf, tmp_path, None, is_sized=False)
+    assert llama.command[2:] == (str(tmp_path), path)
+    assert list(missing) == ["llama.cpp, a draft model", "transformers, bfloat16, a draft model"]
+    assert find_peers(gguf, None, None, is_sized=True)[1].keys() == {LLAMA_CPP, TRANSFORMERS}
+    with pytest.raises(ConfigError, match="model is not a GGUF file"):
+        find_peers(files, tmp_path, None, is_sized=True)
+
+
+def took(
+    steady_ms: float, *, tokens: int = 11, forwards: int | None = 10, nodes: int | None = 0, same: bool = True
+) -> dict[str, Any]:
+    return {
+        "tokens": tokens, "first_ms": 100.0, "steady_ms": steady_ms, "forwards": forwards, "nodes": nodes,
+        "common": tokens if same else 2, "same": same, "cpu_s": 0.11,
+    }  # fmt: skip
+
+
+def round_of(category: str, answers: Mapping[str, Any], *, short: bool = False) -> dict[str, Any]:
+    plain = [took(100.0), took(140.0)]
+    return {"category": category, "short": short, "answers": {PLAIN: plain} | {n: [a] for n, a in answers.items()}}
+
+
+def find(figures: list[MethodFigures], method: str, category: str = ALL) -> MethodFigures:
+    return next(each for each in figures if (each.method, each.category) == (method, category))
+
+
+def test_a_speed_up_is_to_the_mean_of_plain_serving_before_and_after() -> None:
+    rounds = [
+        round_of("qa", {"tree": took(60.0, forwards=5, nodes=20)}),
+        round_of("code", {"tree": took(120.0, forwards=5)}),
+        round_of("sum", {}, short=True),
+    ]
+    figures = figures_of(rounds, [])
+    assert {each.category for each in figures} == {ALL, "qa", "code"}
+    found, of_category = find(figures, "tree"), find(figures, "tree", "qa")
+    assert found.speed_up is not None
+    assert (found.speed_up.median, found.speed_up.count) == (1.5, 2)
+    assert found.whole_speed_up is not None
+    assert found.whole_speed_up.median == pytest.approx((220 / 160 + 1.0) / 2, abs=1e-4)
+    assert (found.acceptance, found.nodes, found.cpu_ms) == (2.0, 2.0, 10.0)
+    assert found.tokens_per_s.median == pytest.approx((1e3 / 6 + 1e3 / 12) / 2, abs=1e-3)
+    assert of_category.speed_up is not None
+    assert (of_category.speed_up.median, of_category.questions) == (2.0, 1)
+    in_one_piece = find(figures_of([round_of("qa", {"tree": took(0.0, tokens=10)})], []), "tree")
+    assert in_one_piece.tokens_per_s.median == 100.0
+
+
+def test_a_changed_text_is_in_no_speed_up_of_an_exact_method() -> None:
+    rounds = [round_of("qa", {"tree": took(60.0, same=False)}), round_of("qa", {"tree": took(120.0)})]
+    found = find(figures_of(rounds, []), "tree")
+    assert found.speed_up is not None
+    assert (found.speed_up.median, found.speed_up.count, found.other_texts) == (1.0, 1, 1)
+    assert find(figures_of(rounds[:1], []), "tree").speed_up is None
+
+
+def test_a_text_of_its_own_is_compared_by_speed() -> None:
+    rounds = [round_of("qa", {"theirs": took(240.0, same=False, forwards=None, nodes=None)})]
+    found, over = find(figures_of(rounds, ["theirs"]), "theirs"), plain_over(rounds, "theirs")
+    assert found.speed_up is not None
+    assert (found.speed_up.median, found.acceptance, found.common) == (0.5, None, round(2 / 11, 4))
+    assert over is not None
+    assert over.median == 2.0
+    assert plain_over(rounds, "theirs", "tree") is None
+
+
+def rendered(facts: dict[str, Any], llama_ms: float | None = 240.0, *, same: bool = True) -> str:
+    answers = {
+        "MoA, N = 3: tree": took(240.0, forwards=4, nodes=80),
+        "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10, same=same),
+        SERVER: took(120.0, forwards=None, nodes=None),
+    }
+    if llama_ms is not None:
+        answers[LLAMA_CPP] = took(llama_ms, forwards=None, nodes=None, same=False)
+    made = {
+        "level": "int8",
+        "effort": SingleEffort(),
+        "rounds": [round_of("qa", answers), round_of("code", answers), round_of("sum", {}, short=True)],
+        "peers": [SERVER, LLAMA_CPP],
+        "own_text": [LLAMA_CPP],
+        "served": "MoA, N = 3: as served",
+        "details": {LLAMA_CPP: "llama.cpp v1, 1 thread"},
+        "missing": {"EAGLE-2": "no checkpoint is given (--drafter)"},
+    }
+    return render(facts | made)
+
+
+def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, Any]) -> None:
+    text = rendered(facts)
+    for part in (
+        "2 questions, each asked of all methods in turn on the same core, greedy, on the level int8;",
+        "1 questions had shorter answers and are left out.",
+        "| MoA, N = 3: as served | 125.0 | 1.50 (1.50 to 1.50) | 1.22 | 2.00 | 2.0 | 100 | 10.0 |",
+        "| MoA, N = 3: tree | 41.7 | 0.50 (0.50 to 0.50) | 0.65 | 2.50 | 20.0 | 100 | 10.0 |",
+        "Token by token, all answers are plain serving's.",
+        "Slower than plain serving: MoA, N = 3: tree. There the drafts",
+        "| method | all (2) | qa (1) | code (1) |",
+        "| llama.cpp | 41.7 | 100 | 10.0 | 2.00 (2.00 to 2.00) | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) | 1.55 (1.55 to 1.55) | own text; same for 18 % |",
+        "- llama.cpp: llama.cpp v1, 1 thread",
+        "holds over whole answers (1.55).\n",
+        "- EAGLE-2: no checkpoint is given (--drafter)",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("llama_ms", "held"),
+    [
+        (181.0, "1.5 times as fast as llama.cpp holds after the first token (1."),
+        (179.0, "1.5 times as fast as llama.cpp does not hold after the first token (1."),
+        (None, "llama.cpp v1, 1 thread\n\nNot measured:"),
+    ],
+)
+def test_the_aim_is_judged_by_the_server_over_loopback(facts: dict[str, Any], llama_ms: float, held: str) -> None:
+    assert held in rendered(facts, llama_ms)
+
+
+def test_an_exact_method_that_changes_a_text_is_named(facts: dict[str, Any]) -> None:
+    text = rendered(facts, same=False)
+    assert "| MoA, N = 3: as served | 125.0 | changes the text |  |" in text
+    assert "Answers that are not plain serving's, and are in no speed-up: MoA, N = 3: as served (2)." in text

@@ -1,0 +1,156 @@
+"""The ways over a link, what oracles know, and what the tables say of rounds of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa_bench.harness.links import RunningLink
+from moa_bench.harness.oracle import OracleDrafter
+from moa_bench.registry import SplitEffort
+from moa_bench.spread import Spread
+from moa_bench.suites.split import methods
+from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods
+from moa_bench.suites.split.tables import ALL, EAGLE, PLAIN, figures_of, link_table, over, remarks
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+
+def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways() -> None:
+    made = oracle_methods("any", (0.5, 0.9))
+    assert [(method.name, method.acceptance) for method in made] == [
+        (PLAIN, None),
+        ("oracle, 0.5: streamed", 0.5),
+        ("oracle, 0.9: streamed", 0.9),
+        ("oracle, 0.9: synchronous rounds", 0.9),
+        ("oracle, 0.9, trees: synchronous rounds", 0.9),
+        ("oracle, 0.9, trees: streamed", 0.9),
+    ]
+
+
+class Written:
+    """Plain streaming that writes 7, 8, 9, and counts how often it was asked."""
+
+    asked = 0
+
+    def __init__(self, address: str) -> None:
+        pass
+
+    def ask(self, prompt: Any, settings: Any) -> SimpleNamespace:
+        type(self).asked += 1
+        return SimpleNamespace(tokens=(7, 8, 9))
+
+    def close(self) -> None:
+        pass
+
+
+class Playing:
+    """A client that only shows what its device would draft."""
+
+    def __init__(self, runner: Any, address: str, device: Any, *, mode: Any) -> None:
+        self.drafter = cast("OracleDrafter", device.drafter.new_state())
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
+    monkeypatch.setattr(methods, "PlainClient", Written)
+    monkeypatch.setattr(methods, "SplitClient", Playing)
+    monkeypatch.setattr(methods, "load_split_device", lambda runner, program: device)
+    monkeypatch.setattr(
+        methods,
+        "with_oracle",
+        lambda device, script, draft_ms, chain, tree: SimpleNamespace(
+            drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms))
+        ),
+    )
+
+    def reach(name: str) -> AbstractContextManager[RunningLink]:
+        return nullcontext(cast("RunningLink", SimpleNamespace(address=name)))
+
+    plain, *others = oracle_methods("any", (1.0,))
+    servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
+    with asyncio.Runner() as runner:
+        devices = Devices(
+            runner,
+            "default",
+            [plain, *others],
+            {"any": "default"},
+            servers,
+            SplitEffort(),
+            AnswerSettings(max_tokens=64),
+        )
+        with devices.client(plain, (1, 2), reach) as client:
+            assert isinstance(client, Written)
+        for method in others:
+            with devices.client(method, (1, 2), reach) as client:
+                assert cast("Playing", client).drafter.script.tokens == (1, 2, 7, 8, 9)
+    assert Written.asked == 1
+
+
+def answer(seconds: float, **fields: Any) -> dict[str, Any]:
+    made = {
+        "tokens": 10, "first_ms": 100.0, "seconds": seconds, "gaps_ms": [10.0, 30.0], "forwards": 5, "up": 200,
+        "down": 400, "server_cpu_s": 0.05, "own_cpu_s": 0.02, "common": 10, "same": True,
+    }  # fmt: skip
+    return made | fields
+
+
+ROUNDS = [
+    {
+        "link": "4G",
+        "answers": {
+            PLAIN: [answer(1.0, forwards=10, up=None, down=None), answer(1.0, forwards=10, up=None, down=None)],
+            EAGLE: [answer(2.0)],
+            ALL: [answer(1.25)],
+            "another": [answer(0.1, same=False)],
+            "broken": [{"failure": "Nothing comes from 127.0.0.1:41234."}],
+            "broken too": [{"failure": "Nothing comes from 127.0.0.1:41235."}],
+        },
+    }
+]
+
+
+def test_speeds_are_relative_to_plain_streaming_before_and_after() -> None:
+    assert figures_of(ROUNDS, ALL).over_plain == [0.8]
+    assert over(ROUNDS, ALL, EAGLE) == Spread(1.6, 1.6, 1.6, 1)
+
+
+def test_an_answer_with_another_text_is_in_no_ratio() -> None:
+    assert figures_of(ROUNDS, "another").over_plain == []
+    assert over(ROUNDS, "another", EAGLE) is None
+
+
+def test_a_link_is_a_table() -> None:
+    assert link_table(ROUNDS) == snapshot("""\
+| method | tokens/s | over plain | worst | over EAGLE-2's rounds | first token | tokens a forward | forwards a 100 tokens | gap, ms: median | 95 % | 99 % | up a token | down a token | server's CPU, ms a token | device's |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| plain streaming | 10.0 | 1 |  |  | 1 | 1.00 | 100 | 20 | 30 | 30 |  |  | 5.0 | 2.0 |
+| EAGLE-2: synchronous rounds | 5.0 | 0.50 (0.50 to 0.50) | 0.50 |  | 1.00 (1.00 to 1.00) | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
+| moa: everything on | 8.0 | 0.80 (0.80 to 0.80) | 0.80 | 1.60 | 1.00 (1.00 to 1.00) | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
+| another | 100.0 | another text |  |  | another text | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
+| broken | failed |  |  |  |  |  |  |  |  |  |  |  |  |  |
+| broken too | failed |  |  |  |  |  |  |  |  |  |  |  |  |  |
+""")
+
+
+def test_other_texts_failures_and_losses_are_told() -> None:
+    assert remarks(ROUNDS) == snapshot("""\
+With answers that are not plain streaming's, left out of ratios: another over 4G.
+Failed over 4G: broken, broken too: Nothing comes from the link.
+Slower than plain streaming with everything on: 4G (0.80).
+""")
+
+
+@pytest.mark.parametrize("names", [["A"], ["A", "B"]])
+def test_each_drafter_drafts_in_both_ways(names: list[str]) -> None:
+    made = methods_of(names)
+    assert [each.name for each in made][:2] == [PLAIN, "co-located: the server drafts"]
+    assert len(made) == 3 + 2 * len(names)
+    assert {each.drafter for each in made} == set(names)
+    assert not any(each.mode is not None and each.mode.server_runs_ahead for each in made if "round" in each.name)

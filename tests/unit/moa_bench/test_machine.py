@@ -1,0 +1,76 @@
+"""Facts about machine and commit; pinning."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from inline_snapshot import snapshot
+from moa_bench.machine import commit_of, cpu_model, gather_facts, memory_mb, on_cores, split_cores
+from moa_kernels.variants import VARIANTS
+from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
+
+
+def test_the_processor_is_read_from_proc(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nprocessor\t: 1\nmodel name\t: Other\n")
+    assert cpu_model(cpuinfo) == "Some CPU @ 2.0GHz"
+    assert cpu_model(tmp_path / "none")
+
+
+def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=tmp_path, check=True)
+
+    assert commit_of(tmp_path) is None
+    assert commit_of(None) is None
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    clean = commit_of(tmp_path)
+    assert clean is not None
+    assert len(clean) >= 7
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    (results / "micro.json").write_text("1")
+    git("add", "bench")
+    (tmp_path / "README.md").write_text("1")
+    git("add", "README.md")
+    git("commit", "-qm", "two")
+    assert commit_of(tmp_path) == clean  # neither another suite's result nor a text changes what is measured
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == clean + "+"
+
+
+def test_all_facts_are_there() -> None:
+    facts = gather_facts(None)
+    assert facts["cores"] >= facts["cores_allowed"] >= 1
+    assert facts["packages"]["numpy"]
+    assert facts["kernels"] in {*(each.instructions for each in VARIANTS), "no compiled kernels"}
+    assert facts["commit"] is None
+
+
+def test_the_memory_of_a_process_and_of_one_that_is_not_there() -> None:
+    assert (memory_mb(os.getpid()) or 0.0) > 10.0
+    assert memory_mb(2**22 + 1) is None
+
+
+def test_a_child_stays_on_its_core_and_we_come_back() -> None:
+    before = os.sched_getaffinity(0)
+    core = {min(before)}
+    with on_cores(core):
+        script = "import os; print(sorted(os.sched_getaffinity(0)))"
+        child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        with raises(
+            ConfigError,
+            snapshot("Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores."),
+        ):
+            split_cores(True)
+    assert child.stdout.strip() == str(sorted(core))
+    assert os.sched_getaffinity(0) == before
+    assert split_cores(False) == (None, None)

@@ -1,0 +1,107 @@
+"""A suite is run: its result says what it depends on, and goes where it belongs; and what suites there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from moa_bench.registry import CHAPTERS, SUITES, choose_parts
+from moa_bench.run import run_suite
+from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun
+from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
+
+
+@dataclass(frozen=True)
+class Effort:
+    cells: int = 3
+
+
+def tiny(name: str = "tiny") -> Suite[Effort]:
+    return Suite(name, "", "tiny", Effort(), Effort(1), ("model", "level"), lambda effort, step_s: 1.0)
+
+
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty checkout, and the module of a suite that measures cells."""
+
+    def measure(effort: Effort, run: SuiteRun) -> Result:
+        cells = [run.keep(str(number), lambda number=number: {"is": number}) for number in range(effort.cells)]  # type: ignore[misc]
+        return {"name": "tiny-sized", "cells": cells, "cores": [str(run.server_cores), str(run.own_cores)]}
+
+    made: Any = ModuleType("tiny")
+    made.measure, made.render = measure, lambda result: f"{len(result['cells'])} cells\n"
+    monkeypatch.setitem(sys.modules, "tiny", made)
+    for module in ("moa_bench.report", "moa_bench.run"):
+        monkeypatch.setattr(f"{module}.checkout_root", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_suite(tiny(), Effort(), SuiteInputs(), quick=True, json_file=tmp_path / "result.json")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert list(result) == ["suite", "quick", "pinned", "machine", "name", "effort", "level", "cells", "cores"]
+    assert (result["suite"], result["name"], result["effort"]) == ("tiny", "tiny-sized", {"cells": 3})
+    assert result["cores"] == ["None", "None"]
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert capsys.readouterr().out == "3 cells\n\n"
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_only_a_whole_result_goes_into_the_checkout(checkout: Path, quick: bool) -> None:
+    run_suite(tiny(), Effort(1), SuiteInputs(), quick=quick, json_file=None)
+    assert (checkout / "bench" / "results" / "tiny-sized.json").is_file() is not quick
+
+
+def test_server_and_client_are_pinned_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    run_suite(tiny(), Effort(), SuiteInputs(pin=True), quick=True, json_file=tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["cores"] == ["{3}", "{5}"]
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(suite, marks=pytest.mark.torch if suite.name == "alone" else ()) for suite in SUITES],  # it trains
+    ids=lambda suite: suite.name,
+)
+def test_every_suite_has_its_module_and_needs_longer_than_its_quick_form(suite: Suite[Any]) -> None:
+    module = import_module(suite.module)
+    assert callable(module.measure)
+    assert callable(module.render)
+    assert set(suite.takes) <= set(vars(SuiteInputs()))
+    for effort in (suite.full, suite.quick):
+        suite.refuse(effort, SuiteInputs(llama_cpp=Path("node")))
+    assert suite.seconds(suite.quick) <= suite.seconds(suite.full)
+
+
+def test_all_of_it_is_measured_within_two_hours() -> None:
+    parts = choose_parts(CHAPTERS, ("all",))
+    assert sum(part.seconds(part.full) for part in parts) < 7200
+    assert sum(part.seconds(part.quick) for part in parts) < 1800
+
+
+def test_a_part_of_a_size_measures_it_whatever_model_is_named() -> None:
+    (part,) = choose_parts(CHAPTERS, ("split-8b",))
+    assert part.inputs(SuiteInputs(model="mine")).shape == "8b"
+    assert part.seconds(part.full) > 60 * 0.2 * part.full.asked
+
+
+def test_chapters_and_parts_are_chosen_by_name_in_their_order() -> None:
+    chapters = {"first": (tiny("one"), tiny("two")), "second": (tiny("three"),)}
+    for names, chosen in (
+        (("second", "first"), ["one", "two", "three"]),
+        (("all",), ["one", "two", "three"]),
+        (("three", "one"), ["one", "three"]),
+    ):
+        assert [part.name for part in choose_parts(chapters, names)] == chosen
+    said = "There is no suite 'third'. There are first, second, and all of them: all. Or name a part, such as three."
+    with raises(ConfigError, said):
+        choose_parts(chapters, ("third",))

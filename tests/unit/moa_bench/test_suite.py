@@ -1,0 +1,96 @@
+"""Options come from fields: their names, types, defaults and ranges; what is given takes a field's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+from inline_snapshot import snapshot
+from moa_bench.suite import NamedPath, SuiteInputs, option, options_of, with_given
+
+
+@dataclass(frozen=True)
+class Effort:
+    cells: int = option(3, "How many.", type=click.IntRange(1))
+    rate: float = option(0.5, "How fast.", "--speed", type=click.FloatRange(max=1))
+    links: tuple[str, ...] = option(("4G", "5G"), "Only this.", "--link", metavar="NAME")
+    lengths: tuple[int, int] = option((1, 9), "From and to.")
+    kind: Literal["plain", "drafts"] = option("plain", "Who.")
+    file: Path | None = option(None, "Where from.")
+    alone: bool = option(False, "Nothing else.")
+    drafters: Mapping[str, Path] = option({}, "These too.", "--drafter", type=NamedPath(), multiple=True)
+    hidden: int = 7
+
+
+def run(*arguments: str) -> Effort | str:
+    """What a command makes of its arguments, or what it says."""
+    made: list[Effort] = []
+
+    @click.command()
+    @options_of(Effort)
+    def command(**flags: Any) -> None:
+        made.append(with_given(Effort(), flags | {"hidden": 9}))
+
+    said = CliRunner().invoke(command, arguments)
+    return made[0] if made else said.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ((), {}),
+        (("--cells", "4"), {"cells": 4}),
+        (("--speed", "1"), {"rate": 1.0}),
+        (("--link", "RTT 0", "--link", "4G"), {"links": ("RTT 0", "4G")}),
+        (("--lengths", "2", "5"), {"lengths": (2, 5)}),
+        (("--kind", "drafts", "--file", "a", "--alone"), {"kind": "drafts", "file": Path("a"), "alone": True}),
+        (("--drafter", "MoA, N = 0=n0", "--drafter", "b=c"), {"drafters": {"MoA, N = 0": Path("n0"), "b": Path("c")}}),
+    ],
+)
+def test_what_is_given_takes_its_place(arguments: tuple[str, ...], fields: dict[str, Any]) -> None:
+    assert run(*arguments) == Effort(**fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--cells", "0"), snapshot("Error: Invalid value for '--cells': 0 is not in the range x>=1.")),
+        (("--drafter", "=c"), snapshot("Error: --drafter =c is not NAME=PATH or NAME=ID.")),
+        (("--hidden", "1"), snapshot("Error: No such option '--hidden'.")),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    assert run(*arguments) == message
+
+
+def test_help_has_the_defaults() -> None:
+    decorate: Callable[[Callable[..., None]], Callable[..., None]] = options_of(Effort, ["cells", "links", "kind"])
+    command = click.command()(decorate(lambda **flags: None))
+    assert CliRunner().invoke(command, ["--help"]).output.splitlines()[2:] == snapshot(
+        [
+            "Options:",
+            "  --cells INTEGER RANGE  How many.  [3]  [x>=1]",
+            "  --link NAME            Only this.  [4G, 5G]",
+            "  --kind [plain|drafts]  Who.  [plain]",
+            "  --help                 Show this message and exit.",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "suffix"),
+    [
+        (SuiteInputs(), ""),
+        (SuiteInputs(shape="8b"), "-8b"),
+        (SuiteInputs(shape="1b", stored="q8_0"), "-1b-q8_0"),
+        (SuiteInputs(model="gemma3-270m"), "-gemma3-270m"),
+        (SuiteInputs(model="some/where/My Model_Q4.gguf"), "-my-model-q4"),
+    ],
+)
+def test_another_target_has_results_of_its_own(inputs: SuiteInputs, suffix: str) -> None:
+    assert inputs.suffix == suffix
