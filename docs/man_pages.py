@@ -19,7 +19,7 @@ import moa_server.cli
 import moa_training.cli
 import netsim.cli
 from moa_shared.errors import CATALOGUE
-from moa_shared.programs.lazy_group import loaded
+from moa_shared.programs.command_line import loaded
 
 PROGRAMS: dict[str, click.Command] = {
     "moa-client": moa_client.cli.cli,

@@ -22,7 +22,7 @@ import pytest
 import structlog
 from _pytest.mark.expression import Expression
 from hypothesis import settings
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 
 from tests.support.forked_workers import fork_workers
 from tests.support.scheduling import GroupScheduling, give_way, rank

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from moa_shared.errors import InternalError
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 
 
 @dataclass(frozen=True, slots=True)

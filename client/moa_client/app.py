@@ -12,8 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from moa_shared.errors import CancelledAnswerError, MoaError, UnavailableError
-from moa_shared.programs.output import write_output
-from moa_shared.programs.start_line import StartLine
+from moa_shared.programs.entry import StartLine, write_output
 
 from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener

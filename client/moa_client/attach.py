@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from moa_shared.programs.start_line import StartLine
+from moa_shared.programs.entry import StartLine
 
 from moa_client.chat.chat import Opener
 from moa_client.daemon.paths import find_paths

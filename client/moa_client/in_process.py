@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from moa_kernels import set_threads
 from moa_kernels.threads import available
 from moa_shared.models.tokenizer.tokenizer import no_template
+from moa_shared.programs.entry import StartLine
 from moa_shared.programs.progress import make_progress
-from moa_shared.programs.start_line import StartLine
 
 from moa_client.chat.chat import Opener
 from moa_client.chat.signals import interruptible_work

@@ -7,9 +7,8 @@ import sys
 
 import click
 from moa_shared.errors import MoaError
-from moa_shared.programs.entry import prepare_process
-from moa_shared.programs.lazy_group import CONTEXT, LazyGroup
-from moa_shared.programs.output import output_errors, tolerate_encoding
+from moa_shared.programs.command_line import CONTEXT, LazyGroup
+from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
 
 # Name: (where, what it does).
 COMMANDS = {

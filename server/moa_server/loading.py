@@ -24,7 +24,7 @@ from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
-from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width

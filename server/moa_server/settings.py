@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from moa_shared.programs.config import SettingsBase, setting
-from moa_shared.programs.cores import parse_cores
+from moa_shared.programs.machine import parse_cores
 
 from moa_server.fleet.peers import parse_advertised, parse_peers
 

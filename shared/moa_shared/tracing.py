@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.missing_packages import install_extra
+from moa_shared.programs.entry import install_extra
 from moa_shared.text.plain_text import plain_line
 
 if TYPE_CHECKING:

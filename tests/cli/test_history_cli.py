@@ -15,7 +15,7 @@ from moa_client.conversation.text_runs import Provenance
 from moa_client.history.records import ConversationOrigin
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
-from moa_shared.sampling.defaults import CHAT_DEFAULTS
+from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from tests.cli.client_program import Run
 

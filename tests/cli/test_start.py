@@ -14,7 +14,7 @@ import moa_client.cli
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
-from moa_shared.programs.lazy_group import loaded
+from moa_shared.programs.command_line import loaded
 
 from tests.support.programs import environment
 

@@ -36,8 +36,7 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.text.template import ChatTemplate
 
 PLACES = ("Paris", "Oslo", "Lima", "Cairo", "Quito")

@@ -21,7 +21,7 @@ from moa_server.settings import ServerSettings
 from moa_shared.drafter import fresh_tensors, load_checkpoint
 from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import shipped_drafter
-from moa_shared.drafting.trial import DrafterTrial, TrialResult
+from moa_shared.drafting.estimates import DrafterTrial, TrialResult
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "availability": (("client/moa_client/link/availability.py",), ("tests/unit/moa_client/link", SCHEDULES[0])),
     "codecs": (
-        ("shared/moa_shared/protocol/memory_codec.py", "shared/moa_shared/protocol/thin_memory.py"),
+        ("shared/moa_shared/protocol/memory_codec.py", "shared/moa_shared/protocol/messages.py"),
         ("tests/unit/moa_shared/protocol", "tests/wire"),
     ),
     "coupling": (

@@ -42,8 +42,8 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.models import WeightReader, load_tokenizer, resolve
+from moa_shared.programs.entry import StartLine
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.programs.start_line import StartLine
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving

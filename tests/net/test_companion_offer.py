@@ -23,7 +23,7 @@ from moa_server.service import offer
 from moa_server.service.offer import CompanionFiles
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion.records import cache_file, confidence_beside, write_confidence
-from moa_shared.drafting.learned_confidence import LearnedConfidence
+from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.errors import (
     ChecksumError,
     DiskFullError,

@@ -16,7 +16,7 @@ from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
-from moa_shared.programs.checks import Check, check_line, exit_code
+from moa_shared.programs.machine import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 
 from netsim import open_link

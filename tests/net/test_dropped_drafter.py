@@ -20,7 +20,7 @@ from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.drafting import CHAIN, TextGuesser
 from moa_shared.drafting.base import Rows
-from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
+from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tree.draft_tree import DraftTree

@@ -12,8 +12,7 @@ from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import NoFormsError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, slow_device, watch

@@ -21,7 +21,7 @@ from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.companion.records import recall_agreement
-from moa_shared.drafting.agreement import Agreement
+from moa_shared.drafting.confidence import Agreement
 from moa_shared.text.template import ChatTemplate
 
 from tests.net.hosted import Characters, Drafters, hosting

@@ -11,8 +11,7 @@ from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from tests.net.server_drafter import drafting_source
 from tests.net.server_peer import CONTEXT, END_OF_TEXT, Peer, channel_to, make_host, serving

@@ -16,9 +16,8 @@ from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.chances import WantedChances
 from moa_shared.sampling.scores import log_softmax
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, WantedChances
 
 from tests.net.server_peer import (
     CONTEXT,

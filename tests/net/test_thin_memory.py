@@ -25,7 +25,7 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights
 from moa_shared.drafting import draft_chain
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.thin_memory import THIN
+from moa_shared.protocol.messages import THIN
 from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link

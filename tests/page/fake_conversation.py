@@ -13,7 +13,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.defaults import CHAT_DEFAULTS
+from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 Play = Callable[["FakeConversation", int, str, AnswerOptions], Awaitable[None]]
 Cross = Callable[[str, str, int, int, int, int, str], None]

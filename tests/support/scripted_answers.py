@@ -35,8 +35,7 @@ from moa_client.web.closing import Closing
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.chances import TokenChances
-from moa_shared.sampling.defaults import NOTHING_SAID
+from moa_shared.sampling.settings import NOTHING_SAID, TokenChances
 
 MODEL = "scripted/model"
 

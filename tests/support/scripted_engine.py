@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.sampling.defaults import NOTHING_SAID
+from moa_shared.sampling.settings import NOTHING_SAID
 
 from tests.support.told import letters
 

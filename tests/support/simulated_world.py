@@ -39,8 +39,8 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.programs import elapsed
-from moa_shared.protocol import loop_guard
+from moa_shared.programs import machine
+from moa_shared.protocol import finish_rule
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
@@ -528,7 +528,7 @@ class _Log:
 def shorten_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the guard against loops end texts of a simulation's length."""
     for name, value in (("LOOP_TOKENS", 24), ("LONGEST_RUN", 8), ("LOOK_EVERY", 4)):
-        monkeypatch.setattr(loop_guard, name, value)
+        monkeypatch.setattr(finish_rule, name, value)
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
@@ -546,7 +546,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
 
         process_time = perf_counter
 
-    for module in (client_engine, session_exchange, connection, drafter_thread, elapsed, engine):
+    for module in (client_engine, session_exchange, connection, drafter_thread, machine, engine):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "DrafterExecutor", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))

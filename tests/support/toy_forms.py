@@ -8,7 +8,7 @@ from typing import cast
 from llguidance import LLTokenizer, TokenizerWrapper
 from moa_shared.constraints.compiler import ConstraintCompiler
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.sampling.constraint import Constraint
+from moa_shared.sampling.settings import Constraint
 
 from tests.support.byte_vocabulary import begin
 

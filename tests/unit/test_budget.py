@@ -14,28 +14,28 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 30771, 197),
-    "client: endpoint": (("client/moa_client/endpoint",), 3811, 17),
+    "client": (("client",), 30753, 197),
+    "client: endpoint": (("client/moa_client/endpoint",), 3807, 17),
     "client: tools": (("client/moa_client/tools",), 2557, 19),
-    "client: link": (("client/moa_client/link",), 3395, 17),
+    "client: link": (("client/moa_client/link",), 3393, 17),
     "client: chat": (("client/moa_client/chat",), 3863, 22),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6857, 40,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6852, 40,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 3929, 23,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 3926, 23,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4557, 34,
     ),
-    "server": (("server",), 16604, 113),
-    "shared": (("shared",), 20149, 179),
-    "training": (("training",), 5521, 39),
+    "server": (("server",), 16593, 113),
+    "shared": (("shared",), 19863, 144),
+    "training": (("training",), 5515, 39),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 958, 13),
-    "tests": (("tests",), 91845, 664),
+    "tests": (("tests",), 91766, 643),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

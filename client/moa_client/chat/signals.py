@@ -48,7 +48,7 @@ async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> Asyn
     """
     import asyncio  # not for those who ask for --help
 
-    from moa_shared.programs.last_exit import end_now
+    from moa_shared.programs.run_loop import end_now
 
     loop, program = asyncio.get_running_loop(), asyncio.current_task()
     numbers: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from moa_shared.programs.command_line import settings_options, text
 from moa_shared.programs.config import load_settings_and_origins
-from moa_shared.programs.start_line import StartLine
+from moa_shared.programs.entry import StartLine
 
 from moa_client.daemon.shared_settings import OF_ENDPOINT, OF_SURFACES
 from moa_client.settings import SECTION, ClientSettings

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from moa_shared.programs.completion import completion_command
+from moa_shared.programs.command_line import completion_command
 
 completion = completion_command("moa-client")

@@ -8,16 +8,13 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.chances import WantedChances
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.defaults import SamplingDefaults
-from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling, SamplingDefaults, WantedChances
 
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
-_OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+_OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, Sampling().repeat_last_n)
 _OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 _ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
 OPTION_NAMES = (  # in the order in which people are shown them
@@ -69,7 +66,7 @@ class AnswerOptions:
     repeat_last_n: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: TokenBias = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
     loop_guard: bool = True
     constraint: Constraint | None = None
     chances: WantedChances | None = None
@@ -185,7 +182,7 @@ def _chances_from(fields: Mapping[str, Any]) -> WantedChances:
     return WantedChances(likeliest, processed)
 
 
-def token_bias(bias: Mapping[str, float]) -> TokenBias:
+def token_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     """Biases by token, as OpenAI's API has them."""
     for token in bias:
         if not (token.isascii() and token.isdigit() and len(token) <= len(str(1 << 32))):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
-from moa_shared.sampling.chances import TokenChances
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, TokenChances
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING

@@ -15,8 +15,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.sampling.chances import TokenChances
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree.arithmetic import ROOT, is_chain
 from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree

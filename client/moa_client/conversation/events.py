@@ -13,7 +13,7 @@ from typing import Literal
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
 from moa_client.conversation.text_runs import Provenance, TextRun

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 
 class Provenance(Enum):

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 
 from moa_shared.errors import DataError
-from moa_shared.programs.last_exit import end_now
+from moa_shared.programs.run_loop import end_now
 
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.local_server import DaemonSocketServer

@@ -19,9 +19,9 @@ from moa_shared.models.sources.cache import cache_root, locked_meanwhile
 from moa_shared.models.sources.files import describe_folder
 from moa_shared.models.sources.hub import PREFIX, HubModel, pulled
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed
-from moa_shared.programs.checks import si_bytes
-from moa_shared.programs.own_thread import run_reporting
+from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.run_loop import run_reporting
 from moa_shared.protocol.handshake_checks import manifest_sha256
 
 from moa_client.device.fetching import WINDOW_BYTES, fetch_files, fetch_manifest, folder_of

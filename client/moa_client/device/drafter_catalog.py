@@ -30,7 +30,7 @@ from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.weights.weights import WeightReader
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 
 from moa_client.device.sources import AUTO, NONE, Sources, means_served, meant_drafters
 from moa_client.settings import ClientSettings

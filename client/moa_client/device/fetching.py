@@ -25,7 +25,7 @@ from moa_shared.models.sources.files import read_config
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.models.weights.parts import Precision
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.checks import si_bytes
+from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 

@@ -15,8 +15,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
 from moa_shared.drafter.companion.records import confidence_beside
-from moa_shared.drafting.learned_confidence import LearnedConfidence
-from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.drafting.confidence import LearnedConfidence
+from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root
@@ -25,7 +25,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
+from moa_shared.sampling.settings import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.conversation.events import LOOK_UP

@@ -21,9 +21,9 @@ from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
+from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.drafting.learned_confidence import LearnedConfidence
-from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root

@@ -10,7 +10,7 @@ from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, ProtocolError
-from moa_shared.programs.checks import si_bytes
+from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress
 
 UNASKED_BYTES = 1_000_000_000  # what a model of 3 billion weights needs; one of 8 billion needs twice as much

@@ -9,7 +9,7 @@ from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.models import load_tokenizer
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.programs.checks import Check, si_bytes
+from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.companion_offer import find_offered, offered_words

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.programs.checks import Check, check_fields
+from moa_shared.programs.machine import Check, check_fields
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace

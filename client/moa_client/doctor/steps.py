@@ -15,7 +15,7 @@ from statistics import median
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
-from moa_shared.programs.checks import Check, si_bytes
+from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.protocol.call_reasons import system_reason
 from moa_shared.protocol.tls_reasons import OWN_EXPIRED
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafting import Growth, GrowthShape, TextGuesser
-from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE, LearnedConfidence
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.drafting.confidence import PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 

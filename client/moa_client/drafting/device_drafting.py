@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread

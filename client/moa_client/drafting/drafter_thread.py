@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from moa_shared.errors import InternalError, MoaError, ProtocolError
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling

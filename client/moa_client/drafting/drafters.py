@@ -25,10 +25,9 @@ from moa_shared.drafting import (
     TextIndex,
 )
 from moa_shared.drafting.confidence import Confidence, chance_of
-from moa_shared.drafting.guesses.copying import SHORTEST_STANDALONE, chance_of_copy
-from moa_shared.drafting.trial import DrafterTrial
-from moa_shared.sampling.constraint import Constraint
-from moa_shared.sampling.settings import Sampling
+from moa_shared.drafting.estimates import DrafterTrial
+from moa_shared.drafting.guesses import SHORTEST_STANDALONE, chance_of_copy
+from moa_shared.sampling.settings import Constraint, Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing

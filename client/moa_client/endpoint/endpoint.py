@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from moa_shared.errors import MoaError
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import Response

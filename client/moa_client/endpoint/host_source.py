@@ -9,7 +9,7 @@ from typing import Protocol
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 from moa_shared.text.template import ChatTemplate, prompt_tokens
 
 from moa_client.conversation.answer_figures import LinkStatus

@@ -13,9 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.defaults import SamplingDefaults
-from moa_shared.sampling.settings import REPEAT_LAST_N
+from moa_shared.sampling.settings import REPEAT_LAST_N, Constraint, ConstraintKind, SamplingDefaults
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 

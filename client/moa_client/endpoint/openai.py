@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from moa_shared.sampling.chances import MOST_LIKELIEST
+from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 

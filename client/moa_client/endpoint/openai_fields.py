@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.chances import WantedChances
-from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias

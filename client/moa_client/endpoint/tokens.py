@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 from moa_shared.text.text_stream import TextStream
 
 from moa_client.endpoint.host_source import HostModel

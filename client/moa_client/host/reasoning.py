@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from moa_client.tools.effort import EFFORTS, effort_arguments
 from moa_client.tools.grammars import Reasoning, limited_grammar

@@ -10,8 +10,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
-from moa_shared.programs.own_thread import run_reporting
 from moa_shared.programs.progress import Progress
+from moa_shared.programs.run_loop import run_reporting
 
 from moa_client.device.companion_offer import take_offered
 from moa_client.device.kept_companion import read_kept

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.defaults import CHAT_DEFAULTS
+from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import Span, begin_span
 
 from moa_client.conversation.answer_decoder import AnswerDecoder

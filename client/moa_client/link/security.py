@@ -19,8 +19,7 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
-from moa_shared.programs.addresses import host_of, is_loopback
-from moa_shared.programs.proxies import Proxy, find_proxy
+from moa_shared.programs.addresses import Proxy, find_proxy, host_of, is_loopback
 
 AUTHORIZATION = "authorization"  # of the metadata of each call; gRPC wants it in small letters
 

@@ -29,7 +29,7 @@ from moa_shared.protocol.handshake_checks import (
     clean_texts,
 )
 from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_to_proto
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
 
 from moa_client.link.channel import ServerCalls, ServerChannel

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback
-from moa_shared.programs.name_lookup import look_up, one_family
+from moa_shared.programs.run_loop import look_up, one_family
 
 from moa_client.link.server import Server
 

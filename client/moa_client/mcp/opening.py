@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from moa_shared.programs.missing_packages import missing_extra
+from moa_shared.programs.entry import missing_extra
 
 from moa_client.tools.tool import ToolBox
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Memory, Plane
+from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.thin_memory import NO_ROWS, THIN, ThinMemory
 
 from moa_client.memory.receiver import MemoryReader, MemoryReceiver
 

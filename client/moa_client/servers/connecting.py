@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import AuthenticationError, MoaError
-from moa_shared.programs.table import table
+from moa_shared.programs.command_line import table
 
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security

@@ -14,7 +14,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import write_private
-from moa_shared.programs.missing_packages import install_extra
+from moa_shared.programs.entry import install_extra
 from moa_shared.protocol.invitation import Invitation
 
 from moa_client.servers.book import ServerBook, ServerEntry, book_path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from moa_shared.constraints.numbers import with_exact_numbers
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from moa_client.tools.thinking import Thinking
 from moa_client.tools.tool import Tool

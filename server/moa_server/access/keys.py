@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import AuthenticationError, ConfigError, NotFoundError
-from moa_shared.programs.atomic import write_private
-from moa_shared.programs.secret_files import open_to_others
+from moa_shared.programs.atomic import open_to_others, write_private
 
 from moa_server.access.caller import Caller, CallerLimits, Right
 

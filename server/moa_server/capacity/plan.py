@@ -10,9 +10,9 @@ from functools import cached_property
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.command_line import table
+from moa_shared.programs.machine import free_memory_bytes
 from moa_shared.programs.progress import Progress
-from moa_shared.programs.table import table
 from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 

@@ -11,8 +11,7 @@ import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
-from moa_shared.programs.missing_packages import install_extra
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import install_extra, write_output
 
 from moa_server.settings import SECTION, ServerSettings
 

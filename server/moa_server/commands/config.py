@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from moa_shared.programs.command_line import config_command
-from moa_shared.programs.completion import completion_command
+from moa_shared.programs.command_line import completion_command, config_command
 
 from moa_server.settings import SECTION, ServerSettings
 

@@ -11,7 +11,7 @@ import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings, settings_of
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -26,10 +26,9 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
     Each step ends with ok, warn or fail, and says what to do. The exit code is 0 if nothing failed, otherwise 1.
     """
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
-    from moa_shared.programs.checks import Check, check_fields, check_line, exit_code
-    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.entry import StartLine
+    from moa_shared.programs.machine import Check, check_fields, check_line, exit_code, parse_cores, pin_to_cores
     from moa_shared.programs.progress import SilentProgress
-    from moa_shared.programs.start_line import StartLine
 
     from moa_server.logs import configure_logs
 
@@ -85,7 +84,7 @@ def capacity(memory: str | None, measure: bool, as_json: bool, config_file: Path
                 "--memory is of the whole server, --kv-bytes of keys and values alone.", hint="Give one of the two."
             )
         settings = load_settings(ServerSettings, SECTION, {**flags, "kv_bytes": 0}, config_file)
-    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.machine import parse_cores, pin_to_cores
     from moa_shared.programs.progress import make_progress
 
     from moa_server.logs import configure_logs

@@ -14,7 +14,7 @@ import click
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.command_line import text
 from moa_shared.programs.config import load_settings
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_server.settings import SECTION, ServerSettings
 

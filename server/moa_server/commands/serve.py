@@ -14,7 +14,7 @@ from moa_shared.errors import MoaError
 from moa_shared.programs.addresses import host_of
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -42,7 +42,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         signal.signal(signal.SIGTERM, _end)
     if (reload := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
-    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.machine import parse_cores, pin_to_cores
     from moa_shared.programs.progress import SilentProgress, make_progress
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing import traced

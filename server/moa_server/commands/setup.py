@@ -11,7 +11,7 @@ from typing import Any
 import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import config_option
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_folder
 

@@ -14,8 +14,7 @@ from moa_kernels import KernelError, explain, variant_name
 from moa_shared.errors import MoaError
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
-from moa_shared.programs.checks import Check
-from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.machine import Check, free_memory_bytes
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from moa_shared.programs.checks import Check
+from moa_shared.programs.machine import Check
 from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 

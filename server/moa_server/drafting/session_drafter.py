@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.constraints.constrained_text import DraftForm
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
-from moa_shared.drafting.estimates import Smoothed
-from moa_shared.drafting.trial import DrafterTrial
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.drafting.estimates import DrafterTrial, Smoothed
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT

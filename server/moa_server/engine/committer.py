@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.tree.draft_tree import DraftTree
 

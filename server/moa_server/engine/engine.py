@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts, RowCoder

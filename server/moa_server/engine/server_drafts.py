@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.tree.arithmetic import ROOT
 

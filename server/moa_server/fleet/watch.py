@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import structlog
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_host_port
-from moa_shared.programs.name_lookup import look_up
+from moa_shared.programs.run_loop import look_up
 
 from moa_server.fleet.peers import Peers
 

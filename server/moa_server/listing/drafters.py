@@ -19,8 +19,8 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
 from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.sources.packaged import PACKAGED, not_installed, packaged_file
+from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress
-from moa_shared.programs.table import table
 
 from moa_server.listing.models import shipped_for
 

@@ -13,8 +13,8 @@ from moa_shared.models.gguf.parts import read_parts
 from moa_shared.models.library import Examined, examine, installed_models, models_in
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import gguf_fingerprint
+from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress
-from moa_shared.programs.table import table
 from rich.filesize import decimal
 
 

@@ -17,8 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.protocol.messages import Plane, ThinMemory
 
 from moa_server.settings import MEMORY_SHARE
 

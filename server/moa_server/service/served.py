@@ -13,7 +13,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, NoFormsError, OverloadedError
 from moa_shared.models.pooling import UNKNOWN_POOLING, ModelPooling
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.constraint import Constraint
+from moa_shared.sampling.settings import Constraint
 
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.engine.planning.fair_queue import FairQueue

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.sampling.chances import TokenChances
-from moa_shared.sampling.coupling import select
-from moa_shared.sampling.log_probabilities import chances_of
+from moa_shared.sampling.coupling import chances_of, select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import Scores
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
 from moa_server.session.pending_draft import NO_DRAFT

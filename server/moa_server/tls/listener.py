@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 from moa_shared.errors import ConfigError, MoaError, NotFoundError
-from moa_shared.programs.secret_files import open_to_others
+from moa_shared.programs.atomic import open_to_others
 
 from moa_server.tls.files import CertificateFiles
 

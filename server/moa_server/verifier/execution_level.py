@@ -32,7 +32,7 @@ from moa_shared.models.sources.digest import canonical_json
 from moa_shared.models.weights.packing import conversions, plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
-from moa_shared.programs.missing_packages import install_extra
+from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 

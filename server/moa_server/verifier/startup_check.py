@@ -38,7 +38,7 @@ from moa_kernels.bindings import LANES
 from moa_shared.errors import ConfigError
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights.tile_file import TiledWeights
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 
 from moa_server.verifier.cache import KVCache
 from moa_server.verifier.target import Rows, Target, TargetOutput

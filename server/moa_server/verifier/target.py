@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
-from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.machine import free_memory_bytes
 from moa_shared.tree import arithmetic
 
 from moa_server.verifier.cache import KVCache

@@ -12,7 +12,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.cuda_graphs import CudaGraphs
 from moa_shared.models.network.served import torch_plan
-from moa_shared.programs.missing_packages import install_extra
+from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16
 

@@ -19,7 +19,7 @@ from moa_shared.errors import InternalError
 from moa_shared.models.network.plan import Plan
 from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.models.weights.loading import pack_linears
-from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.machine import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
 

@@ -20,7 +20,7 @@ from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.sampling.constraint import Constraint
+from moa_shared.sampling.settings import Constraint
 from moa_shared.sandbox.child import ChildError, constraint_child
 from moa_shared.tree.draft_tree import DraftTree
 

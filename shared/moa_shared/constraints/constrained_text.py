@@ -18,7 +18,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from moa_shared.constraints.grammar import refusal
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import ConstraintKind
+from moa_shared.sampling.settings import ConstraintKind
 from moa_shared.tree.arithmetic import ROOT, path_to
 from moa_shared.tree.draft_tree import DraftTree
 

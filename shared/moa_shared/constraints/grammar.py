@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from moa_shared.constraints.numbers import with_exact_numbers
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 # One way to write JSON, Python's: other white space would let a small model write it for ever, and what stands between
 # values needs no forward to be drafted.

@@ -9,7 +9,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
-from moa_shared.sampling.constraint import Constraint
+from moa_shared.sampling.settings import Constraint
 from moa_shared.tree.draft_tree import DraftTree
 
 MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 s once

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import ConversationDrafter, TextForm
+from moa_shared.drafting.confidence import WrittenToken
+from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
-from moa_shared.drafting.guesses.text_guesser import TextGuesser
-from moa_shared.drafting.repetition import barred_after
-from moa_shared.drafting.trial import DrafterTrial
-from moa_shared.drafting.written import WrittenToken
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -107,3 +106,17 @@ class ConversationDraft:
         for index, choice in enumerate(self.growing.choices_along(tokens)):
             if choice is not None:
                 trial.add(tokens[index], choice[0], guesser.looked_up(tokens[:index]))
+
+
+RUN = 6  # tokens; with 4 the target's likelihood falls more, with 8 repetition is above the target's own
+
+
+def barred_after(written: Sequence[int], run: int = RUN) -> frozenset[int]:
+    """Tokens that would write a run of `run` tokens a second time after `written`."""
+    if len(written) < run:
+        return frozenset()
+    newest = tuple(written[1 - run :])
+    span = run - 1
+    return frozenset(
+        written[at + span] for at in range(len(written) - span) if tuple(written[at : at + span]) == newest
+    )

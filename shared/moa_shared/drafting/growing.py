@@ -17,9 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
-from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
-from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
-from moa_shared.drafting.written import Guess, WrittenToken, likelier
+from moa_shared.drafting.confidence import Guess, WrittenToken, likelier
+from moa_shared.drafting.guesses import (
+    LEAST_LOG_SURVIVAL,
+    LEAST_SURVIVAL,
+    MOST_PLACES,
+    SHORTEST,
+    SHORTEST_STANDALONE,
+    TextGuesser,
+)
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and whether one that holds a secret is closed to others."""
 
 from __future__ import annotations
 
@@ -76,3 +76,14 @@ def _unique(path: Path) -> Path:
     unique = Path(name)
     unique.chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
     return unique
+
+
+def open_to_others(found: os.stat_result) -> bool:
+    """Whether others than this process's user may use a file of secrets; the rule is that of PostgreSQL.
+
+    A file of root may be readable for a group, as Debian's ssl-cert, systemd's credentials and Kubernetes' Secrets
+    have it.
+    """
+    of_root = found.st_uid == 0 and os.geteuid() != 0
+    shared = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP if of_root else stat.S_IRWXO | stat.S_IRWXG
+    return bool(stat.S_IMODE(found.st_mode) & shared)

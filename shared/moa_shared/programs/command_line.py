@@ -1,11 +1,13 @@
 """What a program makes from its settings class: options, the command `config`, and the docs' table of options.
 
-`load_settings` checks all values, so that a bad one reads the same from a flag, the environment and a file.
+`load_settings` checks all values, so that a bad one reads the same from a flag, the environment and a file. Commands
+whose modules are imported when they run keep --help and completion instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -20,8 +22,7 @@ from moa_shared.programs.config import (
     load_settings_and_origins,
     settings_of,
 )
-from moa_shared.programs.output import write_output
-from moa_shared.programs.table import table
+from moa_shared.programs.entry import write_output
 from moa_shared.programs.values import plain_kind
 from moa_shared.text.plain_text import is_text
 
@@ -170,3 +171,104 @@ def _as_json(settings: SettingsBase, origins: dict[str, SettingOrigin]) -> str:
         for name, value in settings.json_values().items()
     }
     return json.dumps(shown, indent=2) + "\n"
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}  # of a program's group
+
+
+class LazyCommand(click.Command):
+    """Stands for a command in help, hints and completion.
+
+    Args:
+        path: of the command itself: "module:attribute".
+        short_help: one line of help.
+    """
+
+    def __init__(self, name: str, path: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.path = path
+
+    def load(self) -> click.Command:
+        """Imports the command itself."""
+        module, _, attribute = self.path.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+class LazyGroup(click.Group):
+    """Commands by name, some of them as (module:attribute, one line of help).
+
+    Args:
+        lazy: those commands, in the order of the help.
+    """
+
+    def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]] = {}, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for name, (path, short_help) in lazy.items():
+            self.add_command(LazyCommand(name, path, short_help))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, loaded(command) if command is not None else None, rest
+
+
+def loaded(command: click.Command) -> click.Command:
+    """The command itself."""
+    return command.load() if isinstance(command, LazyCommand) else command
+
+
+# How a user has it in each new shell.
+INSTALL = {
+    "bash": '# Bash 4.4 or newer. Add this line to ~/.bashrc:\n#   eval "$({program} completion bash)"\n',
+    "zsh": '# Add this line to ~/.zshrc, after compinit:\n#   eval "$({program} completion zsh)"\n',
+    "fish": "# Run once:\n#   {program} completion fish > ~/.config/fish/completions/{program}.fish\n",
+}
+
+
+def completion_command(program: str) -> click.Command:
+    """The command of a program.
+
+    Args:
+        program: its name on the command line.
+    """
+
+    @click.command("completion")
+    @click.argument("shell", type=click.Choice(list(INSTALL)))
+    @click.pass_context
+    def completion(context: click.Context, shell: str) -> None:
+        """Print a script by which SHELL completes by Tab; its first lines say how to install it."""
+        write_output(completion_script(context.find_root().command, program, shell))
+
+    return completion
+
+
+def completion_script(command: click.Command, program: str, shell: str) -> str:
+    """The script for a shell, after how to install it."""
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+    kinds = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    kind = kinds[shell](command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE")
+    # Not `source()`, which for bash starts one to ask for its version.
+    return INSTALL[shell].replace("{program}", program) + (kind.source_template % kind.source_vars()).lstrip("\n")
+
+
+def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows with their cells below each other, two spaces apart.
+
+    Args:
+        right: the columns that end, and do not begin, below each other.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "".join(f"{line}\n" for line in lines)

@@ -1,19 +1,30 @@
-"""How programs begin, and how those for developers end: every known error is one sentence and an exit code."""
+"""How programs begin and end: standard streams, and every known error as one sentence and an exit code.
+
+For a module that is missing there is the command that installs it. No command names moa by its name alone: no package
+registry has it, and there the name may be a stranger's.
+"""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
+import json
 import os
+import shlex
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 
-from moa_shared.errors import MoaError
-from moa_shared.programs.missing_packages import missing_extra
-from moa_shared.programs.standard_streams import open_standard_streams
+from moa_shared.errors import ConfigError, MoaError, OutputError
 
 FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
 
@@ -31,7 +42,7 @@ def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
         if not Path(environment.get(name, "/")).is_absolute():
             del environment[name]
     if any(name.lower().endswith("_proxy") for name in environment):
-        from moa_shared.programs.proxies import except_loopback
+        from moa_shared.programs.addresses import except_loopback
 
         except_loopback(environment)
 
@@ -62,3 +73,161 @@ def run_program(command: click.Command, program: str) -> None:
 def _refuse(program: str, error: MoaError) -> None:
     print(f"{program}: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
+
+
+DISTRIBUTION, DRAFTERS_WHEEL = "moa-split", "moa_split_drafters-*.whl"
+
+EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "accelerate": "torch",
+    "safetensors": "torch",
+    "zstandard": "train",
+    "ray": "cluster",
+    "matplotlib": "report",
+    "mcp": "mcp",
+    "grpc": "bench",
+    "structlog": "bench",
+    "prompt_toolkit": "bench",
+    "gguf": "bench",
+    "regex": "bench",
+    "jinja2": "bench",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> ConfigError | None:
+    """The error for a user who lacks a module; None if it is in no extra, which is a defect."""
+    module = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(module)
+    if extra is None:
+        return None
+    return ConfigError(f"This needs {module}, which is not installed.", hint=f"Install it: {install_extra(extra)}.")
+
+
+def pip_install() -> str:
+    """What installs into the environment of this program: its pip, or uv, which makes environments without pip."""
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def install_extra(extra: str) -> str:
+    """The command that adds an extra of moa to this installation, from where that came from."""
+    option, source = _origin()
+    if not source:
+        return f"{pip_install()} 'WHEEL[{extra}]', with the path of moa's wheel for WHEEL"
+    whole = f"{source}[{extra}]" if source.startswith("/") else f"{DISTRIBUTION}[{extra}] @ {source}"
+    return f"{pip_install()} {option}{shlex.quote(whole)}"
+
+
+def install_drafters() -> str:
+    """The command that adds the default model's drafters, from the checkout or release that this installation is of."""
+    option, source = _origin()
+    if source.startswith("/"):
+        if Path(source, "drafters").is_dir():
+            return f"{pip_install()} {option}{shlex.quote(f'{source}/drafters')}"
+        for wheel in Path(source).parent.glob(DRAFTERS_WHEEL):
+            return f"{pip_install()} {shlex.quote(str(wheel))}"
+    return f"{pip_install()} {DRAFTERS_WHEEL}, with that file of the release"
+
+
+def _origin() -> tuple[str, str]:
+    """The option and the path or URL that moa was installed with (PEP 610); the latter is empty if it is not known."""
+    # A checkout has metadata too, which say nothing of that.
+    records = (each.read_text("direct_url.json") for each in distributions(name=DISTRIBUTION))
+    told = json.loads(next(filter(None, records), "{}"))
+    url = told.get("url", "")
+    if url.startswith("file:"):
+        path = url2pathname(urlsplit(url).path)
+        is_editable = told.get("dir_info", {}).get("editable", False)
+        return "--editable " if is_editable else "", path if Path(path).exists() else ""
+    if repository := told.get("vcs_info"):
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return "", url
+
+
+MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their descriptors
+
+
+def open_standard_streams() -> None:
+    """Opens what is closed of standard input, output and error on /dev/null, before anything else takes its place.
+
+    Otherwise a socket or a database would become descriptor 2, and errors would be written into it.
+    """
+    for descriptor, (name, mode) in enumerate(MODES.items()):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this one
+        if getattr(sys, name) is None:  # as Python leaves it where the descriptor was closed
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (as long as the program)
+
+
+def tolerate_encoding() -> None:
+    """Writes characters that the locale lacks as "?": one that is not UTF-8 lacks most."""
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="replace")
+
+
+def write_output(text: str) -> None:
+    """Writes to standard output, at once.
+
+    Raises:
+        BrokenPipeError: its reader has enough.
+        OutputError: it cannot be written.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unwritable(error) from None
+
+
+@contextmanager
+def output_errors() -> Iterator[None]:
+    """Wraps a whole program, for help texts and lists, which are not written by `write_output`.
+
+    Raises:
+        OutputError: standard output cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        raise _unwritable(error) from None
+
+
+def close_output() -> None:
+    """Discards all further output, at exit too: what is still held would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritable(error: OSError) -> OutputError:
+    close_output()
+    return OutputError(f"Standard output cannot be written: {error.strerror or error}.")
+
+
+class StartLine:
+    """One line that is overwritten, and cleared at the end."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._can_clear = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Replaces the line."""
+        if self._can_clear:
+            self._stream.write(f"\r{text}\x1b[K\r")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Clears the line for other output."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False

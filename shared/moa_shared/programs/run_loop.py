@@ -1,19 +1,27 @@
-"""The event loop of both ends: uvloop where it is installed, asyncio's own elsewhere; no signal is lost in it.
+"""The event loop of both ends, work on threads of its own, and signals.
 
-A loop learns of a signal when it turns. One that something blocks would let Ctrl-C and SIGTERM do nothing: where two
-signals came and it does not turn, the program ends. While a runner closes, waiting for its threads, one signal ends it.
+uvloop where it is installed, asyncio's own elsewhere. A loop learns of a signal when it turns. One that something
+blocks would let Ctrl-C and SIGTERM do nothing: where two signals came and it does not turn, the program ends at once,
+with its terminal as it was found. While a runner closes, waiting for its threads, one signal ends it. A thread cannot
+be interrupted, and a program waits for those of `asyncio.to_thread`, if need be for minutes: so blocking work has a
+thread of its own, which keeps no program from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
+import sys
+import termios
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from moa_shared.programs.last_exit import end_now, remember_terminal
+from moa_shared.programs.progress import Progress, Task
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -98,3 +106,153 @@ def _loop_class() -> type[asyncio.AbstractEventLoop]:
     except ImportError:  # no wheel for this system or this Python
         return type("Loop", (_Heeding, asyncio.SelectorEventLoop), {})
     return type("Loop", (_Heeding, uvloop.Loop), {})
+
+
+# Shows the cursor, no longer marks what is pasted, and ends the colours and the line.
+_PLAIN = b"\x1b[?25h\x1b[?2004l\x1b[0m\r\n"
+_found: list[Any] | None = None
+
+
+def remember_terminal() -> None:
+    """Notes how the terminal is, before anything changes it."""
+    global _found
+    with suppress(OSError, ValueError, AttributeError, termios.error):
+        _found = termios.tcgetattr(sys.stdin.fileno())
+
+
+def end_now(number: int) -> None:
+    """Ends the program as a signal does, whatever it is doing."""
+    if _found is not None:
+        with suppress(OSError, ValueError, AttributeError, termios.error):
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, _found)
+        with suppress(OSError, ValueError, AttributeError):
+            if os.isatty(sys.stderr.fileno()):
+                os.write(sys.stderr.fileno(), _PLAIN)
+    os._exit(128 + number)
+
+
+Result = TypeVar("Result")
+
+
+async def run_in_own_thread(work: Callable[[], Result], name: str) -> Result:
+    """What the work returns or raises.
+
+    Args:
+        name: of the thread.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 (whoever waits raises it)
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
+
+
+async def run_reporting(work: Callable[[Progress], Result], progress: Progress, name: str) -> Result:
+    """The same for work that shows its progress, until it is cancelled."""
+    wanted = _WantedProgress(progress)
+    try:
+        return await run_in_own_thread(lambda: work(wanted), name)
+    except asyncio.CancelledError:
+        wanted.abandon()
+        raise
+
+
+class _WantedProgress:
+    """Another progress, as long as the work that reports to it is wanted."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._is_wanted = True
+        self._shown: list[ExitStack] = []
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        self.check()
+        with ExitStack() as shown:
+            self._shown.append(shown)
+            yield _WantedTask(shown.enter_context(self._progress.task(title, total, is_bytes=is_bytes)), self.check)
+
+    def note(self, line: str) -> None:
+        self.check()
+        self._progress.note(line)
+
+    def allows(self, question: str) -> bool:
+        self.check()
+        return self._progress.allows(question)
+
+    def check(self) -> None:
+        """Raises CancelledError if nobody wants the work any more."""
+        if not self._is_wanted:
+            raise asyncio.CancelledError
+
+    def abandon(self) -> None:
+        """Takes down what is shown: the work may hang."""
+        self._is_wanted = False
+        error = asyncio.CancelledError()
+        for shown in self._shown:
+            shown.__exit__(asyncio.CancelledError, error, None)
+
+
+class _WantedTask:
+    def __init__(self, task: Task, check: Callable[[], None]) -> None:
+        self._task, self._check = task, check
+
+    def advance(self, amount: int) -> None:
+        self._check()
+        self._task.advance(amount)
+
+    def reach(self, done: int) -> None:
+        self._check()
+        self._task.reach(done)
+
+
+async def look_up(host: str, seconds: float) -> tuple[str, ...]:
+    """The addresses of a host, as its resolver orders them; of those of IPv4 and IPv6 see `one_family`.
+
+    Args:
+        seconds: how long to wait.
+
+    Returns:
+        without brackets, each once; empty: there are none, or they did not come in time.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await run_in_own_thread(partial(addresses_of, host), "name look-up")
+    except TimeoutError:
+        return ()
+
+
+def addresses_of(host: str) -> tuple[str, ...]:
+    """The same, for as long as it takes."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=getattr(socket, "AI_ADDRCONFIG", 0))
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(dict.fromkeys(str(where[0]) for *_, where in found))
+
+
+def one_family(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Those of one version of IP, since a machine may have an address of each.
+
+    Of the version that the resolver puts first if it has several, else of the other one if that has.
+    """
+    first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
+    others = [each for each in addresses if each not in first]
+    return tuple(others if len(others) > 1 >= len(first) else first)

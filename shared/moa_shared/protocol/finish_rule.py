@@ -1,4 +1,4 @@
-"""When an answer ends: the rule that server and client share.
+"""When an answer ends: the rule that server and client share, and the guard against loops.
 
 Pure. The rule looks at the answer's tokens one by one, so that a path accepted at once ends where single steps would
 have ended it, and a resumed answer ends where the uninterrupted one would have.
@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from moa_shared.errors import ConfigError
-from moa_shared.protocol.loop_guard import LOOP_TOKENS, guard_looks, only_repeats
-from moa_shared.sampling.chances import WantedChances
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, WantedChances
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the window below holds it
@@ -43,7 +41,7 @@ class AnswerSettings:
         max_tokens: of this answer; 0: as the context allows.
         stop: strings that end the answer; the text shown ends before the first of them.
         ignore_end_of_text: continue after end-of-text (for measurements).
-        loop_guard: end an answer that only repeats itself (`protocol.loop_guard`).
+        loop_guard: end an answer that only repeats itself (`only_repeats`).
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
 
     Raises:
@@ -130,3 +128,24 @@ class FinishRule:
         if settings.loop_guard and guard_looks(answer_length) and only_repeats(recent):
             return Finish.LOOP
         return Finish.UNFINISHED
+
+
+LOOP_TOKENS = 512  # the newest of an answer, all of them repeated
+LONGEST_RUN = 128  # so that it has been said four times
+# The guard looks when an answer's length is a multiple of this: a look takes 20 us, which is then nothing a token.
+LOOK_EVERY = 32
+
+
+def guard_looks(answer_length: int) -> bool:
+    """Whether the guard looks at an answer of this length."""
+    return answer_length >= LOOP_TOKENS and answer_length % LOOK_EVERY == 0
+
+
+def only_repeats(tokens: Sequence[int]) -> bool:
+    """Whether the newest of these tokens are one run of tokens, again and again."""
+    newest = list(tokens[-LOOP_TOKENS:])
+    if len(newest) < LOOP_TOKENS:
+        return False
+    first, last = newest[0], newest[-1]
+    runs = (run for run in range(1, LONGEST_RUN + 1) if newest[run] == first and newest[-1 - run] == last)
+    return any(newest[run:] == newest[:-run] for run in runs)

@@ -12,11 +12,15 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
-from moa_shared.protocol.thin_memory import ThinMemory
-from moa_shared.sampling.chances import TokenChances, WantedChances
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
-from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
+from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, ThinMemory, Verdict
+from moa_shared.sampling.settings import (
+    REPEAT_LAST_N,
+    Constraint,
+    ConstraintKind,
+    Sampling,
+    TokenChances,
+    WantedChances,
+)
 from moa_shared.tree.arithmetic import ROOT
 
 MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day

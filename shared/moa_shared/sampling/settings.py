@@ -1,11 +1,18 @@
-"""How a token is chosen: the settings that both ends share. Light, so that command lines import it; pure."""
+"""How a token is chosen: the settings that both ends share, the form of an answer, and what is told of chances.
+
+Light, so that command lines import it; pure.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
 
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint
 
 SEED_LIMIT = 1 << 64
 # Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
@@ -134,3 +141,198 @@ def _check_bias(bias: TokenBias) -> None:
             raise ConfigError(f"logit_bias names token {token}, expected an id of 0 to {TOKEN_LIMIT - 1}.")
         if not abs(value) <= MOST_BIAS:
             raise ConfigError(f"logit_bias of token {token} is {value}, expected -{MOST_BIAS:g} to {MOST_BIAS:g}.")
+
+
+MOST_BYTES = 1 << 18  # of a constraint's text: OpenAI's largest schemas have 120,000 characters
+MOST_CHOICES = 1000
+
+
+class ConstraintKind(IntEnum):
+    """The language of a constraint; the numbers are those of the wire (moa.v1.Constraint)."""
+
+    JSON_SCHEMA = 1
+    JSON_OBJECT = 2
+    REGEX = 3
+    CHOICE = 4
+    LARK = 5
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    ConstraintKind.JSON_SCHEMA: "JSON schema",
+    ConstraintKind.JSON_OBJECT: "JSON object",
+    ConstraintKind.REGEX: "regular expression",
+    ConstraintKind.CHOICE: "choice",
+    ConstraintKind.LARK: "Lark grammar",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """The form of an answer.
+
+    Args:
+        text: the schema as JSON, the expression, the texts to choose from as a JSON array, or the grammar; empty for
+            JSON_OBJECT.
+
+    Raises:
+        ConfigError: a text that is too long, or not of its kind.
+    """
+
+    kind: ConstraintKind
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        _check(self.kind, self.text)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that a CHOICE may be."""
+        return tuple(json.loads(self.text))
+
+
+def choice_of(texts: list[str]) -> Constraint:
+    """A constraint to one of some texts.
+
+    Raises:
+        ConfigError: none, too many, or an empty one.
+    """
+    _check_choices(texts)
+    return Constraint(ConstraintKind.CHOICE, json.dumps(texts, ensure_ascii=False))
+
+
+@lru_cache(8)  # a question's is made twice: to compile it, and among its settings
+def _check(kind: ConstraintKind, text: str) -> None:
+    label, size = kind.label, len(text.encode())
+    if size > MOST_BYTES:
+        raise ConfigError(f"The {label} has {size:,} bytes, at most {MOST_BYTES:,} are allowed.")
+    if (kind is ConstraintKind.JSON_OBJECT) is bool(text):
+        raise ConfigError(f"The {label} has {'a text, expected none' if text else 'no text'}.")
+    if kind is ConstraintKind.JSON_SCHEMA and not isinstance(_parsed(text, label), dict | bool):
+        raise ConfigError(f"The {label} is not a JSON object.")
+    if kind is ConstraintKind.CHOICE:
+        _check_choices(_parsed(text, label))
+
+
+def _parsed(text: str, label: str) -> object:
+    try:
+        parsed: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"The {label} is not JSON: {error}.") from None
+    return parsed
+
+
+def _check_choices(texts: object) -> None:
+    if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
+        raise ConfigError("The choice is not an array of texts, each of one character or more.")
+    if not 0 < len(texts) <= MOST_CHOICES:
+        raise ConfigError(f"The choice is of {len(texts)} texts, expected 1 to {MOST_CHOICES}.")
+
+
+MOST_LIKELIEST = 20  # OpenAI's limit
+
+
+@dataclass(frozen=True, slots=True)
+class WantedChances:
+    """What an asker wants to know of the tokens of its answer.
+
+    Args:
+        likeliest: how many of the likeliest tokens at each place, 0 to 20.
+        processed: after biases, penalties, temperature, top-k, top-p, min-p and the constraint; else before.
+
+    Raises:
+        ConfigError: more than 20.
+    """
+
+    likeliest: int = 0
+    processed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.likeliest <= MOST_LIKELIEST:
+            raise ConfigError(f"{self.likeliest} likeliest tokens were asked for, expected 0 to {MOST_LIKELIEST}.")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChances:
+    """Natural logarithms of probabilities at one place of a text.
+
+    Args:
+        chosen: of the token that stands there.
+        tokens, chances: the likeliest ones, likeliest first, and theirs.
+    """
+
+    chosen: float
+    tokens: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+
+
+# As transformers names them in generation_config.json; the last is ours, for files of llama.cpp's.
+_NAMES = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "repeat_last_n": "repeat_last_n",
+}
+_WHOLE = ("top_k", "repeat_last_n")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What a model says about sampling; None: nothing. `Sampling` describes the values."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+
+    def said(self) -> dict[str, Any]:
+        """What it does say, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+NOTHING_SAID = SamplingDefaults()
+# Of chats, where neither user nor model says anything. Greedy answers of small models repeat themselves for ever.
+CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
+
+
+def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
+    """The defaults in the content of generation_config.json.
+
+    Raises:
+        ConfigError, ValueError: a value outside its range, or of another type.
+    """
+    values = {
+        ours: _number(name, generation[name], is_whole=ours in _WHOLE)
+        for name, ours in _NAMES.items()
+        if generation.get(name) is not None
+    }
+    if values.get("top_k", 0) < 0:  # how some write that all tokens are kept
+        values["top_k"] = 0
+    if "repeat_penalty" in values:
+        values.setdefault("repeat_last_n", WHOLE_CONTEXT)  # transformers looks at all of the text
+    samples = generation.get("do_sample")
+    if samples is not None and not isinstance(samples, bool):
+        raise ValueError(f"do_sample is {samples!r}, expected true or false")
+    if samples is False:
+        values["temperature"] = 0.0
+    Sampling(**values)
+    return SamplingDefaults(**values)
+
+
+def _number(name: str, value: object, *, is_whole: bool) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}, expected a number")
+    if not is_whole:
+        return float(value)
+    if value != int(value):
+        raise ValueError(f"{name} is {value!r}, expected a whole number")
+    return int(value)

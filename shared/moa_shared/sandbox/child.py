@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from moa_shared.sampling.constraint import Constraint
+    from moa_shared.sampling.settings import Constraint
     from moa_shared.sandbox.chat_template import Messages
 
 PROGRAM = "from moa_shared.sandbox.child_program import main; main()"

@@ -21,7 +21,7 @@ from typing import Any
 import jinja2
 
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
 from moa_shared.sandbox.tokenizer_files import read_bos, read_special, read_templates, read_tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 

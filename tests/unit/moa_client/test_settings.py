@@ -8,8 +8,7 @@ from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
 from tests.support.messages import raises
 

@@ -10,7 +10,7 @@ from moa_server.loading import AUTO, drafter_paths, load_host
 from moa_server.observing.observing import read_host
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.choice.automatic import MeasuredDrafter, recall_trial
-from moa_shared.drafting.trial import TRIAL_TOKENS
+from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress

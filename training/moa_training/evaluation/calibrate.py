@@ -14,15 +14,12 @@ from statistics import median
 from moa_kernels import set_threads
 from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafter.companion.records import kind_confidence
-from moa_shared.drafting.confidence import Confidence, TokenConfidence, chance_of
-from moa_shared.drafting.learned_confidence import LearnedConfidence
-from moa_shared.drafting.reliability import ReliabilityCounts
-from moa_shared.drafting.written import TokenOrigin
+from moa_shared.drafting.confidence import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import resolve
 from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.thin_memory import THIN
+from moa_shared.protocol.messages import THIN
 
 from moa_training.data.questions import read_questions
 from moa_training.evaluation.evaluation import answered
@@ -133,7 +130,7 @@ def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> Lear
     return learned
 
 
-def gated(runs: Sequence[StandaloneRun], confidence: TokenConfidence, threshold: float) -> Gated:
+def gated(runs: Sequence[StandaloneRun], confidence: Confidence | LearnedConfidence, threshold: float) -> Gated:
     """What of each run is shown, and kept.
 
     Args:

@@ -17,11 +17,9 @@ import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, ConversationDraft, ConversationDrafter, TextGuesser, TextIndex
-from moa_shared.drafting.confidence import TokenConfidence
-from moa_shared.drafting.guesses.copying import chance_of_copy
-from moa_shared.drafting.written import TokenOrigin, WrittenToken
-from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.drafting.confidence import TokenConfidence, TokenOrigin, WrittenToken
+from moa_shared.drafting.guesses import chance_of_copy
+from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from moa_shared.drafter.checkpoint.statistics import NgramArrays
-from moa_shared.drafting.guesses.ngrams import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
-from moa_shared.drafting.reliability import ReliabilityCounts, ReliabilityCurve
+from moa_shared.drafting.confidence import ReliabilityCounts, ReliabilityCurve
+from moa_shared.drafting.guesses import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
 from moa_shared.errors import DataError
 
 from moa_training.data.shards import TokenRow

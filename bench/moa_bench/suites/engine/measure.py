@@ -20,7 +20,7 @@ from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.models.network.layer_sizes import cached_heads
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_experts_nbytes
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 from moa_server.verifier import Target
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.stage import load_level

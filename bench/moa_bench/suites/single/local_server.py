@@ -15,7 +15,7 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting import ConversationDrafter, TextIndex, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask, Plane
 from moa_shared.sampling.settings import Sampling

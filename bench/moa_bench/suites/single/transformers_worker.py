@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import click
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 
 from moa_bench.machine import memory_mb
 

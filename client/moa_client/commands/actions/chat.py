@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.output import close_output
+from moa_shared.programs.entry import StartLine, close_output
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.programs.start_line import StartLine
 from moa_shared.tracing import traced
 
 from moa_client.app import run

@@ -9,9 +9,9 @@ from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.drafter.companion.records import recall_agreement
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.programs.checks import si_bytes
 from moa_shared.programs.config import load_settings, settings_of
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
+from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import make_progress
 
 from moa_client.daemon.paths import find_paths

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import find_daemon, restart_daemon, start_daemon, stop_daemon, tail

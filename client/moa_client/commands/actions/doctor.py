@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from moa_shared.errors import MoaError
-from moa_shared.programs.checks import Check, check_line, exit_code
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import StartLine, write_output
+from moa_shared.programs.machine import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.programs.start_line import StartLine
 
 from moa_client.device.kept_companion import with_kept
 from moa_client.doctor.examination import ServerExamination, checks_json

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from moa_shared.errors import ConfigError, OutputError
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 
 from moa_client.history import exports
 from moa_client.history.reading import END, START

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.config import load_settings
-from moa_shared.programs.output import write_output
+from moa_shared.programs.entry import write_output
 from moa_shared.protocol.invitation import read_invitation
 
 from moa_client.link.security import Security

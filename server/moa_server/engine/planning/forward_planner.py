@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from moa_shared.programs.elapsed import ms_since
+from moa_shared.programs.machine import ms_since
 
 from moa_server.engine.inference_thread import SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession

@@ -12,9 +12,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, ProtocolError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Plane
+from moa_shared.protocol.messages import Ask, Plane, ThinMemory
 from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
-from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_server.access.caller import Caller
 from moa_server.drafting.growth_rule import DraftRecord

@@ -14,10 +14,8 @@ import numpy.typing as npt
 
 from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint
 from moa_shared.drafter.checkpoint.shipped import NGRAMS_TARGET_KEY, companions, find_ngrams
-from moa_shared.drafting.confidence import Confidence
-from moa_shared.drafting.guesses.ngrams import LONGEST_CONTEXT, NgramTable
-from moa_shared.drafting.reliability import ReliabilityCurve
-from moa_shared.drafting.written import TokenOrigin
+from moa_shared.drafting.confidence import Confidence, ReliabilityCurve, TokenOrigin
+from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError
 from moa_shared.models.tensors import map_tensors, write_tensors
 from moa_shared.text.json_text import parse_json

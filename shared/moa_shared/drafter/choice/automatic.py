@@ -21,7 +21,7 @@ from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.published.adopt import convert
 from moa_shared.drafter.published.files import PICKLED, PublishedFiles
 from moa_shared.drafter.published.find import drafter_in_folder, model_key, named_target
-from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf, read_parts

@@ -10,7 +10,7 @@ from moa_kernels import F16, F32, Cache, KernelError, variant_name
 from moa_shared.drafter.companion.records import recall_agreement
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.arithmetic import INT8
-from moa_shared.drafting.agreement import Agreement
+from moa_shared.drafting.confidence import Agreement
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layers import Weights

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint
-from moa_shared.drafting.agreement import MOST_TOKENS, Agreement
-from moa_shared.drafting.learned_confidence import MOST_EVIDENCE, PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.drafting.confidence import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.digest import combine, recall, remember

@@ -15,7 +15,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
 from moa_shared.sandbox.tokenizer_files import DEFAULT, WITH_TOOLS
 from moa_shared.tokenization.bounds import GPT_4O, LLAMA_3, QWEN_2, TEKKEN

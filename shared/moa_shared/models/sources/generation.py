@@ -7,8 +7,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults, sampling_defaults
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults, sampling_defaults
 from moa_shared.text.json_text import parse_json
 
 GENERATION_CONFIG = "generation_config.json"

@@ -22,7 +22,7 @@ from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.missing_packages import pip_install
+from moa_shared.programs.entry import pip_install
 from moa_shared.programs.progress import Progress
 
 _BLOCK = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.digest import canonical_json, recall, remember, remembered_hash
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 from moa_shared.text.json_text import parse_json
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")

@@ -13,7 +13,7 @@ from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 EVENTS: list[tuple[events.SurfaceEvent, dict[str, object]]] = [
     (

@@ -17,7 +17,7 @@ from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
-from moa_shared.drafting.agreement import Agreement
+from moa_shared.drafting.confidence import Agreement
 
 from tests.support.decoders import EVEN
 

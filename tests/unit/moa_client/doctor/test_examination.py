@@ -25,7 +25,7 @@ from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import MismatchError
 from moa_shared.models import resolve
-from moa_shared.programs.checks import Check, check_line, exit_code, si_bytes
+from moa_shared.programs.machine import Check, check_line, exit_code, si_bytes
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer

@@ -18,7 +18,7 @@ from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.companion.records import recall_agreement, remember_agreement
 from moa_shared.drafting import CHAIN, Growth, draft_chain
 from moa_shared.models.network.network import Network
-from moa_shared.programs import elapsed
+from moa_shared.programs import machine
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each piece takes, in seconds."""
     took = [0.0]
     times = iter(step for _ in iter(int, 1) for step in (0.0, took[0]))
-    for each in (module, elapsed):
+    for each in (module, machine):
         monkeypatch.setattr(each, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     return took
 

@@ -13,10 +13,9 @@ from moa_client.drafting.drafters import MOST_UNSEEN, ConversationForms, DeviceF
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.base import Rows
-from moa_shared.drafting.guesses.copying import chance_of_copy
-from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
-from moa_shared.sampling.constraint import Constraint, choice_of
-from moa_shared.sampling.settings import Sampling
+from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
+from moa_shared.drafting.guesses import chance_of_copy
+from moa_shared.sampling.settings import Constraint, Sampling, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.recording_drafter import RecordingDrafter

@@ -11,7 +11,7 @@ from moa_client.tools.template_input import TemplateInput
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
 from moa_client.web.error_form import RequestError
 from moa_shared.errors import ContextLengthError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from tests.support.scripted_answers import ScriptedSource
 from tests.support.thinking_templates import GPT_OSS, QWEN

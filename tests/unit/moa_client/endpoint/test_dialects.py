@@ -26,8 +26,7 @@ from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
 from moa_client.web.error_form import RequestError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.chances import WantedChances
-from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
 SAID = ChatMessage("user", "Hi")

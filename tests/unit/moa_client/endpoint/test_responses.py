@@ -20,7 +20,7 @@ from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.constraint import ConstraintKind
+from moa_shared.sampling.settings import ConstraintKind
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 

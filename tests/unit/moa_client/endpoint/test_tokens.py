@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 END = 300  # a special token without text
 

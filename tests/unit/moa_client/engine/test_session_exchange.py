@@ -20,8 +20,7 @@ from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_shared.errors import ConfigError, InternalError, ProtocolError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.constraint import choice_of
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.answer_events import plainly_committed

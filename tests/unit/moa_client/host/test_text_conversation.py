@@ -39,7 +39,7 @@ from moa_client.host.text_conversation import MOST_WAITING, TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.defaults import CHAT_DEFAULTS
+from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from tests.support.messages import raises
 from tests.support.programs import PATIENCE

@@ -6,9 +6,8 @@ import pytest
 from moa_client.memory.plan import CALM_TOKENS, CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, ThinRule
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Memory, Plane
+from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
-from moa_shared.protocol.thin_memory import NO_ROWS, THIN, ThinMemory
 
 HASHES = PrefixHashes(range(10))
 

@@ -16,7 +16,7 @@ from moa_client.surface.messages import encode_line, fields_of, made_of, object_
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, ConfigError, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.chances import TokenChances, WantedChances
+from moa_shared.sampling.settings import TokenChances, WantedChances
 
 from tests.support.told import Told
 from tests.support.tool_calls import NOW, WEATHER, call

@@ -16,7 +16,7 @@ from moa_client.conversation.text_runs import Provenance, TextRun
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.surface.surface_session import serve_surface
 from moa_shared.errors import OverloadedError
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 from tests.support.messages import raises
 

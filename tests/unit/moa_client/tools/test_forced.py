@@ -23,7 +23,7 @@ from moa_client.tools.grammars import Grammar, Reasoning, forced_grammar
 from moa_client.tools.thinking import THINKINGS, TextPiece
 from moa_client.tools.tool import Tool
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin

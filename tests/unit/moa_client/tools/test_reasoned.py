@@ -17,7 +17,7 @@ from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.trial import ByteTokens, try_constraint
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import begin

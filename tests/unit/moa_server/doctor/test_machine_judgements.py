@@ -21,7 +21,7 @@ from moa_server.doctor.machine import (
     judge_threads,
     judge_user,
 )
-from moa_shared.programs.checks import Check, check_line
+from moa_shared.programs.machine import Check, check_line
 
 NEEDED = Needed(weights=1_000_000_000, drafters=0, process=150_000_000)
 MIXTURE = replace(NEEDED, idle=900_000_000, is_mapped=True)

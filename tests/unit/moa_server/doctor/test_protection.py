@@ -16,7 +16,7 @@ from moa_server.setup.folder import SetupFolder
 from moa_server.setup.setting_up import add_device, set_up
 from moa_server.tls.listener import ServerCertificate
 from moa_shared.errors import ConfigError
-from moa_shared.programs.checks import Check, check_line
+from moa_shared.programs.machine import Check, check_line
 
 from tests.support.messages import raises
 

@@ -26,7 +26,7 @@ from moa_server.drafting.session_drafter import (
     SessionDrafter,
 )
 from moa_shared.drafting import NgramTable
-from moa_shared.drafting.trial import TRIAL_TOKENS, TrialResult
+from moa_shared.drafting.estimates import TRIAL_TOKENS, TrialResult
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree

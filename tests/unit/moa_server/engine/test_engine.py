@@ -22,8 +22,7 @@ from moa_server.session.verification import StepPlan
 from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
-from moa_shared.protocol.thin_memory import THIN, ThinMemory
+from moa_shared.protocol.messages import THIN, Ask, Draft, Plane, ThinMemory, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.thin_memory import NO_ROWS, ThinMemory
+from moa_shared.protocol.messages import NO_ROWS, Plane, ThinMemory
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
 ROW = row_bytes(Codec.BF16, 32)  # 64

@@ -10,7 +10,7 @@ import pytest
 from moa_server.service.served import MOST_OF_ONE, Forms
 from moa_shared.constraints.compiler import ConstraintCompiler
 from moa_shared.errors import OverloadedError
-from moa_shared.sampling.constraint import Constraint, choice_of
+from moa_shared.sampling.settings import Constraint, choice_of
 
 
 class Compiler(ConstraintCompiler):

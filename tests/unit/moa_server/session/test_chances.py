@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
-from moa_shared.sampling.chances import TokenChances, WantedChances
 from moa_shared.sampling.coupling import process_logits
 from moa_shared.sampling.scores import log_softmax
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.toy import PROMPT, VOCAB, MarkovModel, decode

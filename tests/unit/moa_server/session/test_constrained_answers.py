@@ -16,9 +16,8 @@ from moa_server.session.verification import StepPlan
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin, text_of

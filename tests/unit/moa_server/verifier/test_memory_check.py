@@ -11,7 +11,7 @@ from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.memory_check import require_memory, weights_nbytes
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.programs.free_memory import FreeMemory
+from moa_shared.programs.machine import FreeMemory
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 

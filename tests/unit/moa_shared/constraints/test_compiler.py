@@ -10,7 +10,7 @@ from moa_shared.constraints.compiler import REFUSAL_SECONDS, ConstraintCompiler
 from moa_shared.errors import ConfigError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
+from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 ROWS = 49_160  # eight more than the tokenizer has tokens

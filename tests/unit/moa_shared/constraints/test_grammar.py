@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from tests.support.byte_vocabulary import byte_vocabulary
 from tests.support.messages import raises

@@ -12,7 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.child import constraint_child
 from moa_shared.tree.draft_tree import DraftTree
 

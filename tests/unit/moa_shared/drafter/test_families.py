@@ -14,7 +14,7 @@ from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_te
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafting.chain import draft_chain
+from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from moa_shared.models.network.network import Network

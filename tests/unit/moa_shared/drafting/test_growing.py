@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.layers.placement import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
-from moa_shared.drafting.written import TokenOrigin
+from moa_shared.drafting.confidence import TokenOrigin
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import largest, log_softmax

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.constraints.constrained_text import DraftForm
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, GrowthShape, TextGuesser
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.toy_forms import FIRST, ToyForms

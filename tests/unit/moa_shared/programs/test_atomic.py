@@ -1,3 +1,5 @@
+"""Files that are whole or not at all, and those of secrets."""
+
 from __future__ import annotations
 
 import errno
@@ -6,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from moa_shared.programs.atomic import create_private, whole_file, write_private
+from moa_shared.programs.atomic import create_private, open_to_others, whole_file, write_private
 
 
 @pytest.mark.parametrize("several_writers", [False, True])
@@ -104,3 +106,34 @@ def test_what_root_replaces_stays_its_owners(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     write_private(tmp_path / "file", b"newer")
     assert given[1:] == [(os.getuid(), os.getgid())]
+
+
+US, ROOT = 1000, 0
+
+
+def file_of(owner: int, mode: int) -> os.stat_result:
+    return os.stat_result((0o100000 | mode, 0, 0, 1, owner, US, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "is_open"),
+    [
+        (US, 0o600, False),
+        (US, 0o400, False),
+        (US, 0o640, True),
+        (US, 0o604, True),
+        (ROOT, 0o440, False),  # a Secret of Kubernetes, of which the server's group is told
+        (ROOT, 0o640, False),
+        (ROOT, 0o660, True),
+        (ROOT, 0o644, True),
+    ],
+)
+def test_who_may_use_a_file(monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, is_open: bool) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: US)
+    assert open_to_others(file_of(owner, mode)) is is_open
+
+
+def test_root_s_own_files_are_for_root_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: ROOT)
+    assert open_to_others(file_of(ROOT, 0o440))
+    assert not open_to_others(file_of(ROOT, 0o400))

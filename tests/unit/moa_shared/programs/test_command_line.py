@@ -1,3 +1,5 @@
+"""Options, tables and the command config of a settings class."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from inline_snapshot import snapshot
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import config_command, options_table, settings_options
+from moa_shared.programs.command_line import config_command, options_table, settings_options, table
 from moa_shared.programs.config import SettingsBase, load_settings, setting, settings_of
 
 from tests.support.messages import raises
@@ -128,3 +130,11 @@ def test_config_prints_values_and_where_they_come_from(monkeypatch: pytest.Monke
 def test_every_setting_says_what_it_is(cls: type[SettingsBase]) -> None:
     for name, about in settings_of(cls).items():
         assert about.text.endswith("."), name
+
+
+def test_cells_are_below_each_other() -> None:
+    assert table([("name", "MB", ""), ("a", "1000", "x"), ("longer", "7", "")], right=(1,)) == snapshot("""\
+name      MB
+a       1000  x
+longer     7
+""")

@@ -1,9 +1,29 @@
+"""How programs begin and end."""
+
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
 
-from moa_shared.programs.entry import prepare_process
+import pytest
+from moa_shared.programs import entry
+from moa_shared.programs.entry import (
+    EXTRAS,
+    StartLine,
+    install_drafters,
+    install_extra,
+    missing_extra,
+    prepare_process,
+)
+
+from tests.support.messages import steady
+from tests.support.programs import CHECKOUT
 
 
 def test_a_folder_of_the_environment_that_is_relative_is_ignored() -> None:
@@ -25,3 +45,191 @@ def test_memory_is_not_searched_for_garbage_at_the_end() -> None:
         "prepare_process()"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"True\n"
+
+
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+PIP = f"{sys.executable} -m pip install "
+
+
+def test_a_module_is_named_by_its_extra() -> None:
+    told = missing_extra(ModuleNotFoundError("No module named 'zstandard'", name="zstandard.backend"))
+    assert told is not None
+    assert steady(str(told)) == (
+        "This needs zstandard, which is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[train]'."
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
+    assert missing_extra(ModuleNotFoundError("No module named 'moa_x'", name="moa_x")) is None
+
+
+@pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
+def test_the_extras_are_those_of_the_package(extra: str) -> None:
+    assert extra in PROJECT["optional-dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("told", "extra", "drafters"),
+    [
+        (
+            {"url": "file://TMP/my%20checkout", "dir_info": {"editable": True}},
+            "--editable 'TMP/my checkout[mcp]'",
+            "--editable 'TMP/my checkout/drafters'",
+        ),
+        ({"url": "file://TMP/my%20checkout", "dir_info": {}}, "'TMP/my checkout[mcp]'", "'TMP/my checkout/drafters'"),
+        (
+            {"url": "file://TMP/dist/moa_split-1-py3.whl", "archive_info": {}},
+            "'TMP/dist/moa_split-1-py3.whl[mcp]'",
+            "TMP/dist/moa_split_drafters-2-py3.whl",
+        ),
+        (
+            {"url": "https://x.example/moa_split-1-py3.whl", "archive_info": {}},
+            "'moa-split[mcp] @ https://x.example/moa_split-1-py3.whl'",
+            "moa_split_drafters-*.whl, with that file of the release",
+        ),
+        (
+            {"url": "https://x.example/moa", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "'moa-split[mcp] @ git+https://x.example/moa@abc'",
+            "moa_split_drafters-*.whl, with that file of the release",
+        ),
+        (
+            {"url": "file:///gone/moa_split-1-py3.whl", "archive_info": {}},
+            "'WHEEL[mcp]', with the path of moa's wheel for WHEEL",
+            "moa_split_drafters-*.whl, with that file of the release",
+        ),
+        (
+            None,
+            "'WHEEL[mcp]', with the path of moa's wheel for WHEEL",
+            "moa_split_drafters-*.whl, with that file of the release",
+        ),
+    ],
+)
+def test_a_hint_is_for_this_installation(
+    told: object, extra: str, drafters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my checkout" / "drafters").mkdir(parents=True)
+    (tmp_path / "dist").mkdir()
+    for name in ("moa_split-1-py3.whl", "moa_split_drafters-2-py3.whl"):
+        (tmp_path / "dist" / name).touch()
+    text = json.dumps(told).replace("TMP", str(tmp_path)) if told else None
+    found = [SimpleNamespace(read_text={"direct_url.json": each}.get) for each in (None, text)]  # a checkout's first
+    monkeypatch.setattr(entry, "distributions", lambda name: found)
+    monkeypatch.setattr(entry, "find_spec", lambda _: True)
+    commands = (install_extra("mcp"), install_drafters())
+    assert commands == tuple(PIP + each.replace("TMP", str(tmp_path)) for each in (extra, drafters))
+
+
+PROGRAM = """
+import sys
+from moa_shared.errors import MoaError
+from moa_shared.programs.entry import output_errors, tolerate_encoding, write_output
+tolerate_encoding()
+try:
+    with output_errors():
+        {}
+except MoaError as error:
+    print(f"Error: {{error}}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def ends(code: str, target: str, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error of a program whose standard output is `target`."""
+    with open(target, "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(code)],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+            timeout=60,
+        )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("code", ["write_output('answer')", "print('help')", "print('x' * 100_000)"])
+def test_a_disk_that_is_full_is_one_sentence(code: str) -> None:
+    status, said = ends(code, "/dev/full")
+    assert status == 74
+    assert said.startswith("Error: Standard output cannot be written: No space left on device. ")
+    assert said.count("\n") == 1
+
+
+def test_characters_that_the_encoding_lacks_are_marks(tmp_path: object) -> None:
+    path = f"{tmp_path}/out"
+    assert ends("write_output('caf\u00e9 \u6f22\\n')", path, PYTHONIOENCODING="ascii", PYTHONUTF8="0") == (0, "")
+    with open(path) as file:
+        assert file.read() == "caf? ?\n"
+
+
+# Runs a program's entry point, then writes what its first three descriptors are, and whether it may print to each.
+CODE = """
+import os, sys
+from importlib import import_module
+program, report = sys.argv[1:]
+sys.argv = [program, "--help"]
+try:
+    import_module(program).main()
+except SystemExit:
+    pass
+streams = [sys.stdin, sys.stdout, sys.stderr]
+told = [f"{os.path.realpath(f'/proc/self/fd/{each}')} {streams[each].isatty()}" for each in range(3)]
+with open(report, "w") as file:
+    file.write("\\n".join(told))
+"""
+PROGRAMS = ("moa_server.cli", "moa_client.cli", "moa_training.cli", "moa_bench.cli", "netsim.cli")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_is_started_without_standard_streams_has_them_on_dev_null(program: str, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    subprocess.run([*closed, sys.executable, "-c", CODE, program, str(report)], timeout=60, check=True)
+    assert report.read_text().splitlines() == ["/dev/null False"] * 3
+
+
+def test_a_stream_that_is_open_is_left_alone(tmp_path: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh"]
+    command = [*closed, sys.executable, "-c", CODE, "moa_client.cli", str(tmp_path / "report")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Usage:")
+    stdin, stdout, _ = (tmp_path / "report").read_text().splitlines()
+    assert stdin == "/dev/null False"
+    assert "pipe:" in stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    line = StartLine(terminal)
+    line.clear()
+    assert terminal.getvalue() == ""
+    line.show("Starting ...")
+    line.show("Loading ...")
+    assert terminal.getvalue() == "\rStarting ...\x1b[K\r\rLoading ...\x1b[K\r"
+    line.clear()
+    line.clear()
+    assert terminal.getvalue().endswith("Loading ...\x1b[K\r\r\x1b[K")
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_a_terminal_that_cannot_clear_a_line_is_left_alone(monkeypatch: pytest.MonkeyPatch, term: str | None) -> None:
+    if term is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", term)
+    terminal = Terminal()
+    StartLine(terminal).show("Starting ...")
+    assert terminal.getvalue() == ""
+
+
+def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    pipe = io.StringIO()
+    StartLine(pipe).show("Starting ...")
+    assert pipe.getvalue() == ""

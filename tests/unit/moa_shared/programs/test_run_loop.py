@@ -1,15 +1,21 @@
+"""The event loop, work on threads of its own, and signals."""
+
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
-from moa_shared.programs.run_loop import loop_name, make_runner
+from moa_shared.programs.progress import Progress, SilentProgress, Task
+from moa_shared.programs.run_loop import look_up, loop_name, make_runner, one_family, run_reporting
 
 from tests.support.programs import PATIENCE
 
@@ -127,3 +133,124 @@ def started(uvloop: bool, way: str) -> Iterator[subprocess.Popen[str]]:
             yield program
         finally:
             program.kill()
+
+
+async def test_the_result_and_the_reports_come_through() -> None:
+    notes: list[str] = []
+
+    class Noting(SilentProgress):
+        def note(self, line: str) -> None:
+            notes.append(line)
+
+    def work(progress: Progress) -> int:
+        with progress.task("Counting", 3) as task:
+            task.advance(1)
+            task.reach(3)
+        progress.note("done")
+        return 3
+
+    assert await run_reporting(work, Noting(), "counting") == 3
+    assert notes == ["done"]
+
+
+async def test_what_goes_wrong_is_raised_here() -> None:
+    def work(_: Progress) -> None:
+        raise OSError("no disk")
+
+    with pytest.raises(OSError, match="no disk"):
+        await run_reporting(work, SilentProgress(), "failing")
+
+
+async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -> None:
+    began, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+    shown: list[str] = []
+
+    class Watched(SilentProgress):
+        @contextmanager
+        def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+            shown.append(title)
+            try:
+                with super().task(title, total, is_bytes=is_bytes) as task:
+                    yield task
+            finally:
+                shown.remove(title)
+
+    def work(progress: Progress) -> None:
+        try:
+            with progress.task("Fetching", 100) as task:
+                began.set()
+                assert cancelled.wait(10)
+                task.advance(1)
+            raise AssertionError("the work went on")
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    running = asyncio.create_task(run_reporting(work, Watched(), "fetching"))
+    await asyncio.to_thread(began.wait, 10)
+    assert shown == ["Fetching"]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not shown
+    cancelled.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    def found(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+async def test_each_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver(monkeypatch, "10.0.0.2", "10.0.0.1", "10.0.0.2")
+    assert await look_up("fleet.example", 5.0) == ("10.0.0.2", "10.0.0.1")
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
+async def test_a_name_without_an_address(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert await look_up("nowhere.example", 5.0) == ()
+
+
+async def test_a_resolver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go, turns = threading.Event(), 0
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        let_go.wait(30.0)
+        return []
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    turning = asyncio.create_task(turn())
+    try:
+        assert await look_up("slow.example", 0.05) == ()
+    finally:
+        let_go.set()
+        turning.cancel()
+    assert turns > 1  # the loop went on meanwhile
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((), ()),
+        (("10.0.0.1",), ("10.0.0.1",)),
+        (("fd00::1", "10.0.0.1"), ("fd00::1",)),  # one machine with both
+        (("fd00::1", "10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.2")),
+        (("10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2"), ("10.0.0.1", "10.0.0.2")),
+        (("fd00::1", "10.0.0.1", "fd00::2"), ("fd00::1", "fd00::2")),
+    ],
+)
+def test_of_two_versions_of_ip_one_is_taken(found: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert one_family(found) == expected

@@ -1,10 +1,23 @@
+"""When an answer ends, and the guard against loops."""
+
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.protocol.finish_rule import MAX_STOP_STRINGS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.finish_rule import (
+    LONGEST_RUN,
+    LOOK_EVERY,
+    LOOP_TOKENS,
+    MAX_STOP_STRINGS,
+    AnswerSettings,
+    Finish,
+    FinishRule,
+    only_repeats,
+)
 
 LETTERS = "abcdefghij"
 
@@ -53,3 +66,72 @@ def test_paths_end_where_single_steps_would(tokens: list[int], most: int, stop: 
             break
         rest = rest[size:]
     assert grouped == singly
+
+
+GUARDED = FinishRule(AnswerSettings(loop_guard=True), 3, 10_000, frozenset(), lambda _: "")
+
+
+def words(count: int) -> list[int]:
+    """Text without order."""
+    return random.Random(count).choices(range(1000), k=count)
+
+
+def told(tokens: Sequence[int]) -> tuple[int, Finish]:
+    """How many of these tokens the answer has, and why it ends."""
+    taken, finish = GUARDED.cut([], tokens)
+    return len(taken), finish
+
+
+@pytest.mark.parametrize("run", [1, 2, 7, 59, 71, LONGEST_RUN])
+@pytest.mark.parametrize("before", [0, 1, 100])
+def test_a_run_that_is_said_again_and_again_ends_the_answer(run: int, before: int) -> None:
+    length, finish = told([*range(2000, 2000 + before), *(words(run) * 2 * LOOP_TOKENS)])
+    assert finish is Finish.LOOP
+    assert before + LOOP_TOKENS <= length < before + LOOP_TOKENS + LOOK_EVERY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        words(3000),
+        [7, 8] * 200,  # one word 200 times
+        ([5] * 20 + [6]) * 20,  # a grid of dots
+        words(12) * 30,  # a sentence 30 times
+        [token for row in range(300) for token in (10, 11, 100 + row, 12, 13, 14)],  # rows of a table, numbered
+        [token for number in range(1, 1000) for token in (number, 0)],  # counting
+        words(LONGEST_RUN + 1) * 20,  # longer than what is looked for
+        [*([7] * 500), 8, *([7] * 500)],
+    ],
+    ids=["text", "word", "grid", "sentence", "table", "counting", "long run", "interrupted"],
+)
+def test_what_repeats_a_little_or_with_a_difference_goes_on(text: list[int]) -> None:
+    assert told(text) == (len(text), Finish.UNFINISHED)
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    assert FinishRule(AnswerSettings(), 3, 10_000, frozenset(), lambda _: "").cut([], [1] * 900)[1] is Finish.UNFINISHED
+
+
+def test_the_newest_tokens_are_enough() -> None:
+    loop = words(5) * 200
+    for at in range(LOOP_TOKENS, LOOP_TOKENS + 2 * LOOK_EVERY):
+        newest, before = loop[at - LOOP_TOKENS : at], at - LOOP_TOKENS
+        assert GUARDED.cut(newest, loop[at : at + 1], before)[1] is GUARDED.finish_of(loop[: at + 1])
+    assert not only_repeats(loop[: LOOP_TOKENS - 1])
+
+
+def test_an_answer_is_cut_at_the_same_token_however_it_arrives() -> None:
+    text = [*words(77), *(words(61) * 20)]
+    length, finish = told(text)
+    assert finish is Finish.LOOP
+    for seed in range(20):
+        chance, answer, rest = random.Random(seed), list[int](), list(text)
+        finish = Finish.UNFINISHED
+        while rest and finish is Finish.UNFINISHED:
+            size = chance.randint(1, 70)
+            window = answer[-GUARDED.settings.decisive_tokens :]
+            taken, finish = GUARDED.cut(window, rest[:size], len(answer) - len(window))
+            answer, rest = [*answer, *taken], rest[size:]
+        assert (len(answer), finish) == (length, Finish.LOOP)
+        assert GUARDED.finish_of(answer) is Finish.LOOP
+        assert GUARDED.finish_of(answer[:-1]) is Finish.UNFINISHED

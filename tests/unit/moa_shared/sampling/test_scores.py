@@ -1,10 +1,12 @@
+"""Scores, and the choice among them."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.sampling.scores import largest, log_softmax
+from moa_shared.sampling.scores import choose, largest, log_softmax
 
 
 @given(st.sampled_from([1, 3, 1000, 16_384]), st.sampled_from([0.1, 3.0, 50.0]), st.integers(0, 999))
@@ -45,3 +47,31 @@ def test_a_row_without_numbers_has_columns_all_the_same(width: int) -> None:
     values, columns = largest(scores, 4)
     assert values.shape == columns.shape == (2, 4)
     assert len(set(columns[0].tolist())) == len(set(columns[1].tolist())) == 4
+
+
+def row(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+def test_a_clear_winner_is_chosen() -> None:
+    assert choose(row(1, 2, 3), row(0, 0, 0), 0, 1.0) == 2
+    assert choose(row(1, 2, 3), row(0, 5, 0), 0, 1.0) == 1
+    assert choose(row(1, 2, 3), row(0, 5, 0), 1, 1.0) == 2
+    assert choose(row(1, 2, 3), row(0, 5, 0), 0, 0.1) == 2
+
+
+def test_ties_and_edges_are_not_called() -> None:
+    assert choose(row(1, 2, 2), row(0, 0, 0), 0, 1.0) is None
+    assert choose(row(1, 2, 2), row(0, 0, 0), 2, 1.0) is None
+    halves = row(0, 0, -50)
+    assert choose(halves, row(0, 3, 0), 0, 0.5) is None  # is the second half within the first?
+    assert choose(halves, row(3, 0, 0), 0, 0.5) == 0  # it could not win anyway
+    assert choose(row(float("nan"), 1), row(0, 0), 0, 1.0) is None
+
+
+def test_arguments_are_left_as_they_are() -> None:
+    scores, noise = row(1, 2, 3), row(0, 1, 0)
+    choose(scores, noise, 2, 0.9)
+    choose(scores, noise, 0, 1.0)
+    assert scores.tolist() == [1, 2, 3]
+    assert noise.tolist() == [0, 1, 0]

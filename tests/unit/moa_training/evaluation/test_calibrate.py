@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from moa_shared.drafting.written import TokenOrigin, WrittenToken
+from moa_shared.drafting.confidence import TokenOrigin, WrittenToken
 from moa_training.evaluation.calibrate import fit_confidence, format_gates, gated
 from moa_training.evaluation.standalone import shown_tokens
 from moa_training.evaluation.subjects import StandaloneRun

@@ -13,9 +13,8 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
-from moa_shared.drafting.confidence import chance_of
+from moa_shared.drafting.confidence import TokenOrigin, chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.drafting.written import TokenOrigin
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling

@@ -14,7 +14,7 @@ from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeE
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane, Verdict
-from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.settings import TokenChances
 
 from tests.support.messages import raises
 

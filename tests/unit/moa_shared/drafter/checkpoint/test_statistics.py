@@ -19,9 +19,14 @@ from moa_shared.drafter.checkpoint.statistics import (
     write_confidence,
     write_ngrams,
 )
-from moa_shared.drafting.confidence import Confidence
-from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
-from moa_shared.drafting.written import TokenOrigin, WrittenToken
+from moa_shared.drafting.confidence import (
+    BINS,
+    Confidence,
+    ReliabilityCounts,
+    ReliabilityCurve,
+    TokenOrigin,
+    WrittenToken,
+)
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.tensors import write_tensors
 

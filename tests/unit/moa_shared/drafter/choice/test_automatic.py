@@ -18,7 +18,7 @@ from moa_shared.drafter.choice.known import FORMS, KNOWN, KnownDrafter
 from moa_shared.drafter.published import files as published_files
 from moa_shared.drafter.published import find
 from moa_shared.drafter.published.find import find_drafter
-from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
+from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress

@@ -16,7 +16,7 @@ from moa_shared.drafter.choice.known import (
 )
 from moa_shared.drafter.companion.known import KNOWN_COMPANIONS
 from moa_shared.drafter.published.find import model_key
-from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
+from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
 from moa_shared.models.sources.hub import HUB_ID
 
 README = Path(__file__).parents[5] / "README.md"

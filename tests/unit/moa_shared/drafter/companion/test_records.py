@@ -16,8 +16,7 @@ from moa_shared.drafter.companion.records import (
     remember_agreement,
     write_confidence,
 )
-from moa_shared.drafting.agreement import Agreement
-from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.drafting.confidence import PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 

@@ -8,7 +8,7 @@ from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.generation import read_sampling_defaults
-from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.settings import SamplingDefaults
 
 from tests.support.tiny_gguf import GgufWriter
 

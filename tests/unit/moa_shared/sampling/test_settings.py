@@ -1,11 +1,21 @@
+"""Settings of sampling: constraints and defaults."""
+
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import MOST_BYTES, Constraint, ConstraintKind, choice_of
+from moa_shared.sampling.settings import (
+    MOST_BYTES,
+    Constraint,
+    ConstraintKind,
+    SamplingDefaults,
+    choice_of,
+    sampling_defaults,
+)
 
 from tests.support.messages import raises
 
@@ -77,8 +87,42 @@ def test_a_text_is_parsed_once_however_often_its_constraint_is_made(monkeypatch:
         parsed.append(text)
         return loads(text)
 
-    monkeypatch.setattr("moa_shared.sampling.constraint.json.loads", parse)
+    monkeypatch.setattr("moa_shared.sampling.settings.json.loads", parse)
     schema = '{"type": "object", "title": "once"}'
     for text in (schema, schema[:9] + schema[9:], schema):
         Constraint(ConstraintKind.JSON_SCHEMA, text)
     assert parsed == [schema]
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({}, {}),
+        ({"_from_model_config": True, "eos_token_id": 2, "transformers_version": "4.42.3"}, {}),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
+        ({"temperature": 1, "top_k": 20.0, "min_p": None}, {"temperature": 1.0, "top_k": 20}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"repetition_penalty": 1.05}, {"repeat_penalty": 1.05, "repeat_last_n": -1}),
+        ({"repetition_penalty": 1.1, "repeat_last_n": 64}, {"repeat_penalty": 1.1, "repeat_last_n": 64}),
+        ({"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}),
+    ],
+)
+def test_what_a_model_says_about_sampling(generation: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sampling_defaults(generation) == SamplingDefaults(**expected)
+    assert sampling_defaults(generation).said() == expected
+
+
+@pytest.mark.parametrize(
+    ("generation", "words"),
+    [
+        ({"temperature": "warm"}, "temperature is 'warm', expected a number"),
+        ({"temperature": True}, "temperature is True, expected a number"),
+        ({"top_k": 1.5}, "top_k is 1.5, expected a whole number"),
+        ({"top_p": 0}, "top_p is 0.0, expected more than 0"),
+        ({"repetition_penalty": 0}, "repeat_penalty is 0.0, expected 0.01 to 100"),
+        ({"do_sample": "no"}, "do_sample is 'no', expected true or false"),
+    ],
+)
+def test_values_that_cannot_be_used(generation: dict[str, Any], words: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=words):
+        sampling_defaults(generation)

@@ -1,9 +1,61 @@
+"""Cores, free memory, and the garbage collector."""
+
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
-from moa_shared.programs.free_memory import FreeMemory, free_memory, free_memory_bytes
+from inline_snapshot import snapshot
+from moa_shared.errors import ConfigError
+from moa_shared.programs.machine import (
+    FreeMemory,
+    collector_paused,
+    free_memory,
+    free_memory_bytes,
+    parse_cores,
+    pin_to_cores,
+)
+
+from tests.support.messages import raises
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("", set()), (" ", set()), ("0", {0}), ("0,2-3", {0, 2, 3}), ("1 , 1", {1}), ("4-4", {4})]
+)
+def test_a_list_of_cores(text: str, cores: set[int]) -> None:
+    assert parse_cores(text) == cores
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-2", "0,,1", "0-99999", "1.5", "0 1"])
+def test_what_is_no_list_of_cores(text: str) -> None:
+    with raises(ValueError, snapshot("expected cores such as 0 or 0,2-3")):
+        parse_cores(text)
+
+
+def test_a_process_stays_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[object] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: pinned.append(cores), raising=False)
+    pin_to_cores(frozenset())
+    assert pinned == []
+    pin_to_cores(frozenset({1, 2}))
+    assert pinned == [{1, 2}]
+    with raises(
+        ConfigError,
+        snapshot(
+            "This process may not run on core 7; it may on 0, 1, 2. Name some of these with --cores, or leave it out."
+        ),
+    ):
+        pin_to_cores(frozenset({1, 7}))
+
+
+def test_a_system_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with raises(ConfigError, snapshot("Processes cannot be pinned to cores on this system. Leave out --cores.")):
+        pin_to_cores(frozenset({0}))
+
 
 NONE = Path("/nonexistent")
 
@@ -60,3 +112,20 @@ def test_groups_of_version_1_count(meminfo: Path, tmp_path: Path) -> None:
 
 def test_where_nothing_is_said_it_is_half_of_what_there_is() -> None:
     assert free_memory(NONE, NONE, NONE).nbytes > 0
+
+
+@collector_paused()
+def fail() -> None:
+    assert not gc.isenabled()
+    raise ValueError
+
+
+def test_the_collector_runs_again_after_an_error_and_after_the_outermost_pause() -> None:
+    with pytest.raises(ValueError):
+        fail()
+    assert gc.isenabled()
+    with collector_paused():
+        with pytest.raises(ValueError):
+            fail()
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,10 +1,13 @@
-"""What the text suggests, by itself and among the candidates of a tree."""
+"""Guesses that take no drafter."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafting import (
@@ -13,18 +16,116 @@ from moa_shared.drafting import (
     GrowthShape,
     NgramTable,
     TextGuesser,
+    TextIndex,
     TreeShape,
     draft_chain,
     draft_tree,
 )
-from moa_shared.drafting.guesses.copying import CopyGuesser
-from moa_shared.drafting.guesses.text_guesser import MOST_PLACES
+from moa_shared.drafting.guesses import MOST_PLACES, CopyGuesser
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
+
+
+def test_a_guess_is_what_followed_and_its_chance_grows_with_the_run() -> None:
+    copies = CopyGuesser()
+    copies.restart([1, 2, 3, 4, 9, 2, 3])
+    assert copies.guess() == (4, copies.log_chance(2))
+    assert copies.guess([4]) == (9, copies.log_chance(3))
+    assert copies.guess([8]) is None
+    chances = [copies.log_chance(size) for size in range(1, 7)]
+    assert chances == sorted(chances)
+
+
+def test_it_learns_how_often_copying_is_right() -> None:
+    right, wrong = CopyGuesser(), CopyGuesser()
+    for copies in (right, wrong):
+        copies.restart([1, 2, 3, 4, 5, 6])
+    right.extend([1, 2, 3, 4, 5, 6] * 10)
+    wrong.extend([1, 2, 9, 1, 2, 8, 1, 2, 7, 1, 2, 6, 1, 2, 5, 1, 2, 4])
+    assert right.log_chance(6) > CopyGuesser().log_chance(6)
+    assert wrong.log_chance(2) < CopyGuesser().log_chance(2)
+
+
+def by_search(text: list[int], ahead: list[int], longest: int) -> tuple[int, int]:
+    newest = [*text, *ahead]
+    for size in range(min(longest, len(newest)), 0, -1):
+        for start in range(len(text) - size - 1, -1, -1):
+            if text[start : start + size] == newest[-size:]:
+                return start + size, size
+    return 0, 0
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=4),
+    st.lists(st.integers(0, 3), max_size=4),
+    st.integers(1, 4),
+)
+def test_it_finds_the_newest_occurrence_of_the_longest_run(
+    pieces: list[list[int]], ahead: list[int], longest: int
+) -> None:
+    index = TextIndex(longest)
+    index.restart([1, 1])
+    index.restart([])
+    for piece in pieces:
+        index.extend(piece)
+    text = [token for piece in pieces for token in piece]
+    assert index.tokens == text
+    position, size = by_search(text, ahead, longest)
+    assert index.matched(ahead) == (position, size)
+    assert index.continuation(3, ahead) == (text[position : position + 3] if size else [])
+    assert index.matched(ahead, shortest=size + 1) == (0, 0)
+
+
+Array = npt.NDArray[Any]
+CONTEXTS = np.array([[-1, -1, 5], [-1, 4, 5], [3, 4, 5], [-1, -1, 0]], np.int32)
+COUNTS = np.array([2, 1, 1, 1], np.uint8)
+TOKENS = np.array([1, 2, 3, 4, 9], np.int32)
+CHANCES = np.array([102, 51, 51, 255, 1], np.uint8)
+
+
+def test_the_longest_known_context_decides() -> None:
+    table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
+    assert len(table) == 4
+    assert table.after([3, 4, 5]) == [(4, 0.0)]
+    assert table.after([8, 3, 4, 5]) == [(4, 0.0)]
+    assert table.after([8, 4, 5]) == [(3, math.log(0.2))]
+    assert table.after([4]) == []
+    assert table.after([]) == []
+    assert table.after([9, 9, 5]) == [(1, math.log(0.4)), (2, math.log(0.2))]
+
+
+def test_a_context_is_not_taken_for_one_with_zeros_in_front() -> None:
+    """Token 0 is a token like any other."""
+    table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
+    assert [token for token, _ in table.after([0])] == [9]
+    assert [token for token, _ in table.after([0, 5])] == [1, 2]
+    assert table.after([0, 0, 7]) == []
+
+
+@pytest.mark.parametrize(
+    ("contexts", "counts", "tokens", "chances"),
+    [
+        (CONTEXTS[:, :2], COUNTS, TOKENS, CHANCES),
+        (CONTEXTS[:3], COUNTS, TOKENS, CHANCES),
+        (CONTEXTS, COUNTS + 1, TOKENS, CHANCES),
+        (CONTEXTS, COUNTS, TOKENS[:-1], CHANCES),
+        (CONTEXTS, COUNTS, TOKENS - 2, CHANCES),
+        (CONTEXTS, COUNTS, TOKENS, CHANCES * 0),
+        (CONTEXTS + (1 << 22), COUNTS, TOKENS, CHANCES),
+    ],
+)
+def test_what_is_no_table_is_refused(contexts: Array, counts: Array, tokens: Array, chances: Array) -> None:
+    with pytest.raises(ValueError):
+        NgramTable(contexts, counts, tokens, chances)
+
+
+def test_an_empty_table_knows_nothing() -> None:
+    empty = NgramTable(CONTEXTS[:0], COUNTS[:0], TOKENS[:0], CHANCES[:0])
+    assert empty.after([5]) == []
 
 
 def table(after: dict[tuple[int, ...], dict[int, int]]) -> NgramTable:

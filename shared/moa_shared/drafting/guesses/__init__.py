@@ -1,1 +1,0 @@
-"""Guesses that take no drafter: what the conversation repeats, and what the target usually says."""

@@ -1,0 +1,201 @@
+"""The machine: cores that a process runs on, memory that it may still take, elapsed time; and what a doctor finds."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from moa_shared.errors import ConfigError
+
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+MOST = 65_536
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """The cores of a list of numbers and ranges; none of an empty text.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    cores: set[int] = set()
+    for part in text.split(",") if text.strip() else ():
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < MOST:
+            raise ValueError("expected cores such as 0 or 0,2-3")
+        cores.update(range(first, last + 1))
+    return frozenset(cores)
+
+
+def pin_to_cores(cores: frozenset[int]) -> None:
+    """Keeps this process, and the threads that it starts, on these cores; none: wherever it may run now.
+
+    Raises:
+        ConfigError: the system cannot, or has none of them for this process.
+    """
+    if not cores:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError("Processes cannot be pinned to cores on this system.", hint="Leave out --cores.")
+    allowed = os.sched_getaffinity(0)
+    if absent := sorted(cores - allowed):
+        raise ConfigError(
+            f"This process may not run on core {absent[0]}; it may on {', '.join(map(str, sorted(allowed)))}.",
+            hint="Name some of these with --cores, or leave it out.",
+        )
+    os.sched_setaffinity(0, cores)
+
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")  # version 2, or version 1 below `memory`; within a container these are its own
+OWN_GROUPS = Path("/proc/self/cgroup")
+_FILES = (  # limit, use, and what of the use are pages of files, which the system drops when it needs room
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """What can be had.
+
+    Args:
+        nbytes: without swapping.
+        limit: of the control group that leaves the least; None: the machine has less free.
+    """
+
+    nbytes: int
+    limit: int | None = None
+
+
+def free_memory_bytes() -> int:
+    """Bytes free, or that can be had without swapping: the machine's, and no more than each limit leaves."""
+    return free_memory().nbytes
+
+
+def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, own: Path = OWN_GROUPS) -> FreeMemory:
+    """The memory that can be had; if the machine does not say (not Linux), half of what it has."""
+    least = FreeMemory(_available(meminfo) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    for folder in _groups(cgroup, own):
+        for limit_file, used_file, droppable in _FILES:
+            limit, used = _number(folder / limit_file), _number(folder / used_file)
+            if limit is None or used is None:
+                continue
+            files = sum(_stat(folder / "memory.stat").get(name, 0) for name in droppable)
+            left = max(0, limit - max(0, used - files))
+            if left < least.nbytes:
+                least = FreeMemory(left, limit)
+    return least
+
+
+def _groups(cgroup: Path, own: Path) -> Iterator[Path]:
+    """This process's groups, each within the one before."""
+    yield cgroup
+    yield cgroup / "memory"
+    try:
+        lines = own.read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        root = cgroup if not controllers else cgroup / "memory"
+        if not controllers or "memory" in controllers.split(","):
+            folder = root
+            for name in Path(path.lstrip("/")).parts:
+                folder /= name
+                yield folder
+
+
+def _available(meminfo: Path) -> int | None:
+    try:
+        lines = meminfo.read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _stat(file: Path) -> dict[str, int]:
+    try:
+        pairs = (line.split() for line in file.read_text("ascii").splitlines())
+        return {name: int(value) for name, value in pairs}
+    except (OSError, ValueError):
+        return {}
+
+
+def _number(file: Path) -> int | None:
+    """The number in one of a group's files; None for no limit, or no such file."""
+    try:
+        text = file.read_text("ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No searches meanwhile, in any thread: they take a quarter of the time to read a large vocabulary."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def ms_since(began: float) -> float:
+    """Milliseconds since a moment of `time.perf_counter`."""
+    return 1e3 * (time.perf_counter() - began)
+
+
+State = Literal["ok", "warn", "fail", "skip"]
+NAME_WIDTH = 11  # of the longest name of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The outcome of a step.
+
+    Args:
+        name: of the step.
+        message: what was found; `hint`: what to do about it.
+        exit_code: of the program, if it failed.
+    """
+
+    name: str
+    state: State
+    message: str
+    hint: str = ""
+    exit_code: int = 0
+
+
+def check_line(check: Check) -> str:
+    """A line for a person, and what to do below it."""
+    line = f"  {check.state:4}  {check.name:{NAME_WIDTH}}  {check.message}\n"
+    return line + (f"{'':{NAME_WIDTH + 10}}{check.hint}\n" if check.hint else "")
+
+
+def check_fields(check: Check) -> dict[str, str | None]:
+    """The same for programs."""
+    return {"name": check.name, "state": check.state, "message": check.message, "hint": check.hint or None}
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """That of the first failure; 0: there is none."""
+    return next((each.exit_code for each in checks if each.state == "fail"), 0)
+
+
+def si_bytes(count: float) -> str:
+    """A number of bytes with a unit."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
