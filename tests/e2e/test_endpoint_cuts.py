@@ -85,7 +85,7 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 def reasoning(tokenizer: Tokenizer) -> Reasoning:
     """The model does not reason: its answer is taken for reasoning that a special token ends."""
     marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
-    return Reasoning(THINKINGS[-1], is_open=True, budget=150, tokens=marks)
+    return Reasoning(THINKINGS[-1], is_open=True, budget=150, token_id=marks.get)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_a_budget_of_reasoning_holds_through_cuts(
     form = {"structured_outputs": {"grammar": limited_grammar(reasoning, tokenizer.special_tokens)}}
     text = text_through_cuts(behind_4g, QUESTION, extensions=form, temperature=0.8)
     tokens = tokens_of(over_a_wire["budget"])
-    assert tokens.index(reasoning.tokens["</think>"]) <= 150
+    assert tokens.index(tokenizer.special_tokens["<file_sep>"]) <= 150
     assert text == tokenizer.shown(tokens)
 
 

@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 30753, 197),
-    "client: endpoint": (("client/moa_client/endpoint",), 3807, 17),
-    "client: tools": (("client/moa_client/tools",), 2557, 19),
+    "client": (("client",), 30457, 196),
+    "client: endpoint": (("client/moa_client/endpoint",), 3707, 16),
+    "client: tools": (("client/moa_client/tools",), 2362, 19),
     "client: link": (("client/moa_client/link",), 3393, 17),
     "client: chat": (("client/moa_client/chat",), 3863, 22),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6852, 40,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6851, 40,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 3926, 23,
@@ -34,8 +34,8 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 958, 13),
-    "tests": (("tests",), 91766, 643),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 957, 13),
+    "tests": (("tests",), 91078, 642),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

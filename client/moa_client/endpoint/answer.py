@@ -6,7 +6,6 @@ parts of a stream add up to the answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
@@ -43,24 +42,13 @@ REASONS = {
 CUT = "length"  # an answer that was cut where the device had come to
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRule:
-    """How long an answer may take without the server, and what becomes of it then.
+class Answer:
+    """The only answer of a conversation.
 
     Args:
         ends_unverified: one that the server does not verify in time ends with what the device has written; otherwise
             it fails.
         settle_seconds: how long the server may be lost in all.
-    """
-
-    ends_unverified: bool
-    settle_seconds: float
-
-
-class Answer:
-    """The only answer of a conversation.
-
-    Args:
         identifier: tells it from all others: the ids of its calls depend on it.
         markup: how it marks its parts.
         decoder: makes the text of its tokens again, otherwise; None: it is that of the conversation.
@@ -71,8 +59,9 @@ class Answer:
 
     def __init__(
         self,
-        rule: AnswerRule,
         *,
+        ends_unverified: bool,
+        settle_seconds: float,
         identifier: str = "",
         markup: AnswerMarkup = PLAIN,
         decoder: AnswerDecoder | None = None,
@@ -94,7 +83,8 @@ class Answer:
         self.reason: str | None = None  # why it has ended: "stop", "length" or "tool_calls"
         self.finish = Finish.UNFINISHED  # the same, more precisely, where the server or this device ended it
         self.failure: MoaError | None = None
-        self._rule = rule
+        self._ends_unverified = ends_unverified
+        self._settle_seconds = settle_seconds
         self._identifier = identifier
         self._decoder = decoder
         self._stops = stops
@@ -111,7 +101,6 @@ class Answer:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
         return self.reason is not None or self.failure is not None
 
     @property
@@ -129,7 +118,7 @@ class Answer:
     @property
     def deadline(self) -> float | None:
         """When the server has been lost for too long, on the caller's clock; None: it is there."""
-        return None if self._lost_at is None else self._lost_at + self._rule.settle_seconds - self._lost_seconds
+        return None if self._lost_at is None else self._lost_at + self._settle_seconds - self._lost_seconds
 
     def take(self) -> list[Piece]:
         """The parts that have come since the last call: committed ones, and with its end all that there are."""
@@ -151,19 +140,15 @@ class Answer:
         parts = ([] if self._begins_elsewhere else [first]) + self._executions
         return parts[0] if len(parts) == 1 else f"fp_{sha256(' '.join(parts).encode()).hexdigest()[:12]}"
 
-    def begin(self, state: LinkState, now: float) -> None:
-        """The answer is asked for over a link in this state."""
-        self._on_link(state, now)
-
     def apply(self, update: Update, now: float) -> None:
         """Applies an update that has come `now`."""
         event = update.event
         if isinstance(event, LinkChanged):
-            self._on_link(event.state, now)
+            self.on_link(event.state, now)
             if event.state is LinkState.WAITING and not self.text.committed:
                 self.fail(_rate_limit(event))
         elif update.status is not None:
-            self._on_link(update.status.state, now)
+            self.on_link(update.status.state, now)
         if update.answer:
             self._apply(event)
         match event:
@@ -186,16 +171,12 @@ class Answer:
                 self.give_up(error)
 
     def give_up(self, error: MoaError | None = None) -> None:
-        """Waits for the server no longer.
-
-        Args:
-            error: why; None: it was lost for too long.
-        """
+        """Waits for the server no longer; `error`: why, if it was not lost for too long."""
         error = error or UnavailableError(
-            f"The server was lost for {self._rule.settle_seconds:g} s and has not verified the answer.",
+            f"The server was lost for {self._settle_seconds:g} s and has not verified the answer.",
             hint="Ask again when it is back.",
         )
-        if not self._rule.ends_unverified or not (self.text.committed or self.text.provisional):
+        if not self._ends_unverified or not (self.text.committed or self.text.provisional):
             self.fail(error)
         else:
             self.finish = self.text.finish
@@ -257,7 +238,8 @@ class Answer:
             reason = "tool_calls"
         self.reason = reason
 
-    def _on_link(self, state: LinkState, now: float) -> None:
+    def on_link(self, state: LinkState, now: float) -> None:
+        """The link is in this state, from the beginning on or since `now`."""
         self.link = state
         is_lost = state is LinkState.OFFLINE
         if is_lost and self._lost_at is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -13,20 +13,20 @@ from pydantic_core import from_json
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
 from moa_client.endpoint.answer import Answer
-from moa_client.endpoint.ask import ChatAsk, checked, schema_form
+from moa_client.endpoint.ask import ChatAsk, Messages, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     MOST_MESSAGES,
     REFUSED,
+    Paragraphs,
     RequestFields,
-    TextPart,
-    TextParts,
     missing,
     parsed_request,
+    refuse_continuing,
     refused,
     refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Fields, Form, event
+from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event
 from moa_client.endpoint.openai_fields import MOST_STOPS, Finite, Limit, check_stops
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
@@ -36,13 +36,13 @@ from moa_client.tools.tool import ChoiceMode, Tool, ToolCall, ToolOffer, ToolRes
 from moa_client.web.error_form import RequestError
 
 ERROR = "Error: "  # before a result that is one: chat templates have no other place for it
-BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _MODES = {"auto": ChoiceMode.AUTO, "any": ChoiceMode.REQUIRED, "tool": ChoiceMode.NAMED, "none": ChoiceMode.NONE}
 
 
-class TextBlock(TextPart):
+class TextBlock(RequestFields):
     type: Literal["text"]
+    text: str
 
 
 class ToolUseBlock(RequestFields):
@@ -55,7 +55,7 @@ class ToolUseBlock(RequestFields):
 class ToolResultBlock(RequestFields):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextParts = Field(default_factory=list)
+    content: Paragraphs = ""
     is_error: bool = False
 
 
@@ -76,57 +76,46 @@ class Message(RequestFields):
     ]
 
 
-def conversation(system: Sequence[TextPart], messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
+def conversation(system: str, messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
     """The messages as templates are prepared for.
 
     Messages of one role that follow each other become one. Templates know one system prompt, at the beginning: what the
     system says later becomes the user's.
     """
     leading = next((number for number, each in enumerate(messages) if each.role != "system"), len(messages))
-    prompt = [*system, *(block for message in messages[:leading] for block in message.content)]
-    made: list[ChatMessage | ToolResult] = [ChatMessage("system", _paragraphs(prompt))] if prompt else []
-    called: dict[str, str] = {}  # names by the ids of the calls so far
+    blocks, said = [block for message in messages[:leading] for block in message.content], Messages()
+    if prompt := _paragraphs([system, *(block.text for block in blocks if isinstance(block, TextBlock))]):
+        said.made.append(ChatMessage("system", prompt))
     for is_answer, same in groupby(enumerate(messages), key=lambda each: each[1].role == "assistant"):
         calls: list[ToolCall] = []
-        texts: list[TextBlock] = []
+        texts: list[str] = []
         for number, message in same:
             path = f"messages[{number}].content"
             if not message.content and not is_answer:  # an answer may have been empty
                 raise refused(path, "expected a text, or blocks")
             for place, block in enumerate(message.content):
+                at = f"{path}[{place}]"
                 match block:
                     case TextBlock() if number >= leading:
-                        texts.append(block)
+                        texts.append(block.text)
+                    case ToolUseBlock() if not is_answer:
+                        raise refused(at, "only a message from assistant has calls")
                     case ToolUseBlock():
-                        calls.append(_call(block, f"{path}[{place}]", is_answer))
+                        calls.append(said.call(at, block.id, block.name, json.dumps(block.input, ensure_ascii=False)))
+                    case ToolResultBlock() if is_answer:
+                        raise refused(at, "only a message from user answers a call")
                     case ToolResultBlock():
-                        made.append(_result(block, f"{path}[{place}]", is_answer, called))
-        called |= {call.id: call.name for call in calls}
+                        text = ERROR * block.is_error + block.content
+                        said.add_result(f"{at}.tool_use_id", block.tool_use_id, text)
         if is_answer:  # its text is as it was written
-            made.append(ChatMessage("assistant", "".join(block.text for block in texts), tuple(calls)))
+            said.made.append(ChatMessage("assistant", "".join(texts), tuple(calls)))
         elif texts:
-            made.append(ChatMessage("user", _paragraphs(texts)))
-    return made
+            said.made.append(ChatMessage("user", _paragraphs(texts)))
+    return said.made
 
 
-def _paragraphs(blocks: Sequence[Block | TextPart]) -> str:
-    return "\n\n".join(block.text for block in blocks if isinstance(block, TextPart))
-
-
-def _call(block: ToolUseBlock, path: str, is_answer: bool) -> ToolCall:
-    if not is_answer:
-        raise refused(path, "only a message from assistant has calls")
-    with refusing(path):
-        return ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
-
-
-def _result(block: ToolResultBlock, path: str, is_answer: bool, called: Mapping[str, str]) -> ToolResult:
-    if is_answer:
-        raise refused(path, "only a message from user answers a call")
-    if block.tool_use_id not in called:
-        raise refused(f"{path}.tool_use_id", f"no message before it made the call {block.tool_use_id[:80]!r}")
-    text = _paragraphs(block.content)
-    return ToolResult(block.tool_use_id, called[block.tool_use_id], ERROR + text if block.is_error else text)
+def _paragraphs(texts: Sequence[str]) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 class ToolField(RequestFields):
@@ -187,7 +176,7 @@ class MessagesRequest(RequestFields):
     model: str = DEFAULT_MODEL
     max_tokens: Limit
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
-    system: TextParts = Field(default_factory=list)
+    system: Paragraphs = ""
     stream: bool = False
     temperature: Finite | None = None
     top_p: Finite | None = None
@@ -203,11 +192,7 @@ class MessagesRequest(RequestFields):
 
     def ask(self) -> ChatAsk:
         """What is asked; agents always ask for thinking, so models that have none are not asked for it."""
-        if self.messages[-1].role == "assistant":
-            raise refused(
-                f"messages[{len(self.messages) - 1}].role",
-                "the last message must not be from assistant: answers are not continued",
-            )
+        refuse_continuing(self.messages)
         if self.thinking.type == "enabled" and self.thinking.budget_tokens is None:
             raise missing("thinking.budget_tokens")
         check_stops("stop_sequences", self.stop_sequences)
@@ -254,9 +239,9 @@ class MessagesRequest(RequestFields):
             return offer_of(tools, _MODES[choice.type], choice.name, is_parallel=is_parallel)
 
 
-def messages_request(body: Mapping[str, Any]) -> tuple[ChatAsk, Callable[[AnswerHeader], Form]]:
+def messages_request(body: Mapping[str, Any]) -> Asked:
     """What a body asks, and how it is answered."""
-    request = parsed_request(MessagesRequest, body, BLOCKS)
+    request = parsed_request(MessagesRequest, body)
     shows_thinking = request.thinking.display != "omitted"
     return request.ask(), lambda header: MessageForm(header, shows_thinking=shows_thinking)
 

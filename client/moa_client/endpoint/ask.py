@@ -24,7 +24,7 @@ from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.thinking import Thinking, ThinkingReader, find_thinking, have_any
-from moa_client.tools.tool import NO_TOOLS, ToolOffer, ToolResult
+from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult
 from moa_client.web.error_form import RequestError, request_error
 
 END = 32  # tokens: enough to hold what opens reasoning
@@ -75,6 +75,27 @@ class Prompt:
     markup: AnswerMarkup = PLAIN
     constraint: Constraint | None = None
     text: str = ""
+
+
+class Messages:
+    """The messages of a request, as they become what templates are prepared for."""
+
+    def __init__(self) -> None:
+        self.made: list[ChatMessage | ToolResult] = []
+        self._called: dict[str, str] = {}  # names by the ids of the calls so far
+
+    def call(self, path: str, id: str, name: str, arguments: str) -> ToolCall:
+        """A call that the request has at this path."""
+        with refusing(path):
+            call = ToolCall(id, name, arguments)
+        self._called[id] = name
+        return call
+
+    def add_result(self, param: str, call_id: str, content: str) -> None:
+        """Adds what came of a call, which the parameter names."""
+        if call_id not in self._called:
+            raise refused(param, f"nothing before it made the call {call_id[:80]!r}")
+        self.made.append(ToolResult(call_id, self._called[call_id], content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +164,7 @@ class ChatAsk:
         reasoning = None
         if thinking is not None:
             is_open, ends = thinking.is_open(model.spelled(tokens[-END:])), frozenset(model.end_of_text)
-            reasoning = Reasoning.of(thinking, model.token_id, is_open=is_open, budget=asked.budget, ends=ends)
+            reasoning = Reasoning(thinking, is_open, asked.budget, model.token_id, ends)
         has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
         is_open = reasoning is not None and reasoning.is_open
         markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.endpoint.answer import Answer, AnswerRule
+from moa_client.endpoint.answer import Answer
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.form import AnswerHeader, Form
@@ -115,9 +115,8 @@ class Endpoint:
         decode = _shown(model) if decoder is None else model.spelled
         settle_seconds = self._settings.settle_seconds
         answer = Answer(
-            AnswerRule(
-                ends_unverified=(ask.unverified or self._settings.unverified) == "end", settle_seconds=settle_seconds
-            ),
+            ends_unverified=(ask.unverified or self._settings.unverified) == "end",
+            settle_seconds=settle_seconds,
             identifier=name,
             markup=prompt.markup,
             decoder=decoder,

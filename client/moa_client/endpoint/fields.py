@@ -7,7 +7,7 @@ every depth: vendors add fields each month, and programs send them back.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -21,6 +21,9 @@ from moa_client.web.error_form import RequestError
 
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
+BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")  # of Anthropic's messages
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")  # of responses
+ALTERNATIVES = (*BLOCKS, *ITEMS)
 TEXT_TYPES = (None, "text", "input_text", "output_text", "refusal")  # without one: as kept responses have them
 AnyFields = TypeVar("AnyFields", bound="RequestFields")
 
@@ -125,31 +128,35 @@ class RequestFields(BaseModel):
         return {field.alias or name for name, field in cls.model_fields.items()}
 
 
-class TextPart(RequestFields):
-    text: str
+def _joined(between: str) -> Callable[[object], object]:
+    """Makes a text of a text, or of a list of parts that are text."""
+
+    def text(content: object) -> object:
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+            raise PydanticCustomError("content", "expected a text, or a list of parts of type text")
+        texts = []
+        for number, part in enumerate(content):
+            kind = part.get("type")
+            text = part.get("refusal" if kind == "refusal" else "text")
+            if kind not in TEXT_TYPES:
+                words = "part {number} is of type {kind}: models read text only"
+                raise PydanticCustomError("content", words, {"number": number, "kind": str(kind)[:64]})
+            if not isinstance(text, str):
+                raise PydanticCustomError("content", "part {number} has no text", {"number": number})
+            texts.append(text)
+        return between.join(texts)
+
+    return text
 
 
-def _text_parts(content: object) -> object:
-    """The parts of what is a text, or a list of parts that are text."""
-    if isinstance(content, str):
-        return [{"text": content}]
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise PydanticCustomError("content", "expected a text, or a list of parts of type text")
-    for number, part in enumerate(content):
-        if (kind := part.get("type")) not in TEXT_TYPES:
-            words = "part {number} is of type {kind}: models read text only"
-            raise PydanticCustomError("content", words, {"number": number, "kind": str(kind)[:64]})
-    return [{"text": part.get("refusal" if part.get("type") == "refusal" else "text")} for part in content]
+Text = Annotated[str, BeforeValidator(_joined(""))]
+Paragraphs = Annotated[str, BeforeValidator(_joined("\n\n"))]
 
 
-TextParts = Annotated[list[TextPart], BeforeValidator(_text_parts)]
-
-
-def parsed_request(kind: type[AnyFields], body: Mapping[str, Any], tags: Collection[str] = ()) -> AnyFields:
+def parsed_request(kind: type[AnyFields], body: Mapping[str, Any]) -> AnyFields:
     """The request of a body.
-
-    Args:
-        tags: of the alternatives that the items of lists have, which are no part of a field's path.
 
     Raises:
         RequestError: it cannot be followed.
@@ -157,7 +164,7 @@ def parsed_request(kind: type[AnyFields], body: Mapping[str, Any], tags: Collect
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        raise _first_problem(error, tags) from None
+        raise _first_problem(error) from None
 
 
 def refused(param: str, words: str) -> RequestError:
@@ -170,6 +177,13 @@ def missing(param: str) -> RequestError:
     return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
 
 
+def refuse_continuing(messages: Sequence[Any], because: str = "answers are not continued") -> None:
+    """Refuses messages of which the last is from the assistant."""
+    if messages[-1].role == "assistant":
+        path = f"messages[{len(messages) - 1}].role"
+        raise refused(path, f"the last message must not be from assistant: {because}")
+
+
 @contextmanager
 def refusing(param: str) -> Iterator[None]:
     """Refuses the parameter if the block finds that it cannot be used."""
@@ -179,11 +193,11 @@ def refusing(param: str) -> Iterator[None]:
         raise refused(param, f"{error.message} {error.hint}".rstrip(" .")) from None
 
 
-def _first_problem(error: ValidationError, tags: Collection[str]) -> RequestError:
+def _first_problem(error: ValidationError) -> RequestError:
     """The refusal of the first field that cannot be read."""
     # what kind of object it is comes before what such an object lacks
     first = min(error.errors(include_url=False), key=lambda each: each["loc"][-1:] != ("type",))
-    param, more = _path(first["loc"], tags), first.get("ctx", {})
+    param, more = _path(first["loc"]), first.get("ctx", {})
     match first["type"]:
         case "missing":
             return missing(param)
@@ -200,16 +214,13 @@ def _first_problem(error: ValidationError, tags: Collection[str]) -> RequestErro
     return refused(param, plain_words(first["msg"]))
 
 
-def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
+def _path(loc: tuple[int | str, ...]) -> str:
     """Such as messages[0].role; without the names of types that alternatives have in it."""
     path = ""
-    for union in (("response_format",), ("text", "format")):
-        if loc[: len(union)] == union:
-            loc = (*union, *loc[len(union) + 1 :])
     for number, part in enumerate(loc):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part in tags and isinstance(loc[number - 1], int) and number < len(loc) - 1:
+        elif part in ALTERNATIVES and isinstance(loc[number - 1], int) and number < len(loc) - 1:
             continue
         elif part not in ("str", "list[int]"):
             path += f".{part}" if path else part

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.ask import ChatAsk
 from moa_client.tools.answer_reader import Piece
 from moa_client.web.error_form import RequestError
 
@@ -94,3 +95,6 @@ def verification(answer: Answer) -> Fields:
     if answer.is_verified:
         return {"verified": True}
     return {"verified": False, "verified_characters": answer.verified_characters}
+
+
+Asked = tuple[ChatAsk, Callable[[AnswerHeader], Form]]  # what a request asks, and how its answers are sent

@@ -22,20 +22,14 @@ from moa_client.tools.template_input import TemplateInput
 
 
 class OneAnswer(Protocol):
-    """A conversation of one question, as far as the endpoint needs it: a part of `OpenConversation`."""
+    """A conversation of one question, as far as the endpoint needs it; `close` also ends its answer at the server."""
 
     @property
-    def status(self) -> LinkStatus:
-        """The state of the link."""
-        ...
+    def status(self) -> LinkStatus: ...
 
-    def updates(self) -> AsyncIterator[Update]:
-        """What happens, from when it was asked on."""
-        ...
+    def updates(self) -> AsyncIterator[Update]: ...
 
-    async def close(self) -> None:
-        """Leaves the conversation; an answer that is not over ends, also at the server."""
-        ...
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +60,32 @@ class HostModel:
 
     @property
     def fingerprint(self) -> str:
-        """Of the target's weights and of the server's execution."""
         return self._device.fingerprint
 
     @property
     def chat_template(self) -> str:
-        """Empty: it has none."""
         return self._device.tokenizer.chat_template or ""
 
     def with_tools(self) -> HostModel:
-        """The same with the chat template for conversations with tools."""
         other = copy(self)
         other._device = replace(self._device, tokenizer=self._device.tokenizer.with_tools())
         return other
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
-        """The ids of its special tokens by how they are spelled."""
         return self._device.tokenizer.special_tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, with all special ones."""
         return self._device.tokenizer.decode(tokens)
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token adds to a text, in UTF-8."""
         return self._device.tokenizer.token_bytes(token)
 
     @property
     def end_of_text(self) -> Set[int]:
-        """The ids of tokens that end an answer."""
         return self._device.end_of_text
 
     def token_id(self, text: str) -> int | None:
-        """The token that is spelled so; None: there is none."""
         return self._device.tokenizer.token_id(text)
 
     def spelled(self, tokens: Sequence[int]) -> str:
@@ -125,7 +111,6 @@ class HostModel:
         return await call_best(self._host.link, identity, lambda server: server.score(tokens, settings), settle_seconds)
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
-        """Asks for an answer."""
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
         local = LocalConversation(conversation, self._host.leave)
@@ -133,7 +118,6 @@ class HostModel:
         return local
 
     async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
-        """The vectors of some texts."""
         self._require_online("can embed texts")
         answers = await call_best(self._host.link, self._device.identity, lambda server: embed(server, texts), seconds)
         first = answers[0]

@@ -28,10 +28,11 @@ from moa_client.endpoint.fields import (
     REFUSED_IN_MESSAGES,
     RequestFields,
     parsed_request,
+    refuse_continuing,
     refused,
     refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Fields, Form, written
+from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, written
 from moa_client.endpoint.openai_fields import SamplingFields, ToolField, tool_offer
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
@@ -174,24 +175,20 @@ class TextRequest(OllamaRequest):
     raw: bool = False
 
 
-Asked = tuple[ChatAsk, Callable[[AnswerHeader], Form]] | tuple[str, Fields]
+AskedOrLoaded = Asked | tuple[str, Fields]
 
 
-def chat_request(body: Mapping[str, Any]) -> Asked:
+def chat_request(body: Mapping[str, Any]) -> AskedOrLoaded:
     """What a body asks, and how it is answered; or the model that it only wants loaded, and what is answered then."""
     request = parsed_request(ChatRequest, body)
     if not request.messages:
         return request.model, {"message": {"role": "assistant", "content": ""}}
-    if request.messages[-1].role == "assistant":
-        raise refused(
-            f"messages[{len(request.messages) - 1}].role",
-            "the last message must not be from assistant: answers are not continued",
-        )
+    refuse_continuing(request.messages)
     offer = tool_offer([tool.function for tool in request.tools])
     return request.asked(messages=conversation(request.messages), offer=offer), request.form(ChatForm)
 
 
-def text_request(body: Mapping[str, Any]) -> Asked:
+def text_request(body: Mapping[str, Any]) -> AskedOrLoaded:
     """The same for a prompt, which is a chat of its own unless it is raw."""
     request = parsed_request(TextRequest, body)
     if request.raw and request.system:

@@ -14,26 +14,27 @@ from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer import Answer
-from moa_client.endpoint.ask import ChatAsk
+from moa_client.endpoint.ask import ChatAsk, Messages
 from moa_client.endpoint.fields import (
     MOST_MESSAGES,
     REFUSED_IN_MESSAGES,
     RequestFields,
-    TextParts,
+    Text,
     missing,
     parsed_request,
+    refuse_continuing,
     refused,
-    refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Fields, Form, event, verification
-from moa_client.endpoint.openai_fields import AnswerRequest, Effort, Limit, ResponseFormat, ToolField, tool_offer
+from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event, verification
+from moa_client.endpoint.openai_fields import AnswerRequest, Effort, FormKind, Limit, NamedSchema, ToolField, tool_offer
 from moa_client.endpoint.tokens import ToldToken
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
-from moa_client.tools.tool import ToolCall, ToolResult
+from moa_client.tools.tool import ToolResult
 
 TEXT_TOKENS = 16  # of a completion, if absent
 MOST_ARGUMENTS = 4096  # bytes
@@ -56,7 +57,7 @@ class CallField(RequestFields):
 class Message(RequestFields):
     refused = REFUSED_IN_MESSAGES
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: TextParts = Field(default_factory=list)
+    content: Text | None = None
     name: str = ""
     refusal: str = ""
     reasoning_content: str = ""
@@ -66,7 +67,7 @@ class Message(RequestFields):
     @property
     def text(self) -> str:
         """All its text."""
-        return "".join(part.text for part in self.content) + self.refusal
+        return (self.content or "") + self.refusal
 
 
 def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
@@ -75,35 +76,34 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
     Templates know one system prompt, at the beginning: all messages of the system there become one.
     """
     leading = next((at for at, each in enumerate(messages) if each.role not in SYSTEM_ROLES), len(messages))
-    system = "\n\n".join(message.text for message in messages[:leading])
-    made: list[ChatMessage | ToolResult] = [ChatMessage("system", system)] if leading else []
-    called: dict[str, str] = {}  # names by the ids of the calls so far
+    said = Messages()
+    if leading:
+        said.made.append(ChatMessage("system", "\n\n".join(message.text for message in messages[:leading])))
     for number, message in enumerate(messages):
         path = f"messages[{number}]"
         _check_message(message, path)
-        if number < leading:
-            continue
         match message.role:
             case "tool":
-                made.append(_result(message, f"{path}.tool_call_id", called))
+                said.add_result(f"{path}.tool_call_id", message.tool_call_id or "", message.text)
             case "user":
-                made.append(ChatMessage("user", message.text, name=message.name))
+                said.made.append(ChatMessage("user", message.text, name=message.name))
             case "assistant":
-                calls = []
-                for place, call in enumerate(message.tool_calls):
-                    with refusing(f"{path}.tool_calls[{place}]"):
-                        calls.append(ToolCall(call.id, call.function.name, call.function.arguments or "{}"))
-                called |= {call.id: call.name for call in calls}
+                calls = tuple(
+                    said.call(
+                        f"{path}.tool_calls[{place}]", call.id, call.function.name, call.function.arguments or "{}"
+                    )
+                    for place, call in enumerate(message.tool_calls)
+                )
                 text, reasoning = message.text, message.reasoning_content
-                made.append(ChatMessage("assistant", text, tuple(calls), message.name, reasoning))
-            case _:
-                made.append(ChatMessage("system", message.text))
-    return made
+                said.made.append(ChatMessage("assistant", text, calls, message.name, reasoning))
+            case _ if number >= leading:
+                said.made.append(ChatMessage("system", message.text))
+    return said.made
 
 
 def _check_message(message: Message, path: str) -> None:
     if message.role != "assistant":
-        if not message.content:
+        if message.content is None:
             raise missing(f"{path}.content")
         if message.tool_calls:
             raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
@@ -111,31 +111,34 @@ def _check_message(message: Message, path: str) -> None:
             raise refused(f"{path}.reasoning_content", "only a message from assistant has reasoning")
     if message.tool_call_id is not None and message.role != "tool":
         raise refused(f"{path}.tool_call_id", "only a message from tool answers a call")
+    if message.tool_call_id is None and message.role == "tool":
+        raise missing(f"{path}.tool_call_id")
 
 
-def _result(message: Message, param: str, called: Mapping[str, str]) -> ToolResult:
-    if message.tool_call_id is None:
-        raise missing(param)
-    if message.tool_call_id not in called:
-        raise refused(param, f"no message before it made the call {message.tool_call_id[:80]!r}")
-    return ToolResult(message.tool_call_id, called[message.tool_call_id], message.text)
+class ResponseFormat(RequestFields):
+    type: FormKind
+    json_schema: NamedSchema | None = None
 
 
 class ChoicesRequest(AnswerRequest):
     """What requests have that may ask for several answers."""
 
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat = ResponseFormat(type="text")
 
-    def form(self, kind: type[OpenAiForm]) -> Callable[[AnswerHeader], Form]:
+    def form(self, kind: type[ChatForm]) -> Callable[[AnswerHeader], Form]:
         """How its answers are sent."""
         with_usage = self.stream_options is not None and self.stream_options.include_usage
         return lambda header: kind(header, with_usage=with_usage, with_provisional=self.moa.provisional)
 
-    def check_answers(self, number: int) -> None:
-        """Refuses what only one answer has."""
-        if self.moa.provisional and number > 1:
+    def chosen(self, answers: int, most_tokens: int, likeliest: int | None) -> AnswerOptions:
+        """The options of its answers, of which there are so many."""
+        if self.moa.provisional and answers > 1:
             raise refused("moa.provisional", "only a request for one answer may ask for it")
+        form = self.response_format
+        if form.type == "json_schema" and (form.json_schema is None or form.json_schema.json_schema is None):
+            raise missing(f"response_format.json_schema{'.schema' if form.json_schema else ''}")
+        return self.answer_options(most_tokens, "response_format", form.type, form.json_schema, likeliest)
 
 
 class ChatRequest(ChoicesRequest):
@@ -161,13 +164,7 @@ class ChatRequest(ChoicesRequest):
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refused("top_logprobs", "only a request with logprobs: true may have it")
-        self.check_answers(self.n)
-        if self.messages[-1].role == "assistant":
-            raise refused(
-                f"messages[{len(self.messages) - 1}].role",
-                "the last message must not be from assistant: answers are not continued, and a second one would be "
-                "unlike what models were trained on",
-            )
+        refuse_continuing(self.messages, "answers are not continued, and models know no second one")
         functions = [tool.function for tool in self.tools]
         offer = tool_offer(functions, self.tool_choice, is_parallel=self.parallel_tool_calls)
         if offer.tools and self.structured_outputs is not None:
@@ -179,9 +176,7 @@ class ChatRequest(ChoicesRequest):
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=self.answer_options(
-                most_tokens, self.response_format, "response_format", likeliest if self.logprobs else None
-            ),
+            options=self.chosen(self.n, most_tokens, likeliest if self.logprobs else None),
             messages=conversation(self.messages),
             offer=offer,
             reasoning=self._reasoning(),
@@ -222,7 +217,6 @@ class TextRequest(ChoicesRequest):
     def ask(self) -> ChatAsk:
         """What is asked."""
         number = len(self.texts) * self.n
-        self.check_answers(number)
         if number > MOST_CHOICES:
             words = f"{number} answers are asked for, {self.n} of each text, and at most {MOST_CHOICES} are given"
             raise refused("prompt", f"{words}: send fewer texts at once (lm-eval: batch_size={MOST_CHOICES})")
@@ -231,7 +225,7 @@ class TextRequest(ChoicesRequest):
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=self.answer_options(self.max_tokens, self.response_format, "response_format", self.logprobs),
+            options=self.chosen(number, self.max_tokens, self.logprobs),
             texts=self.texts,
             is_repeated=self.echo,
             is_answered=bool(self.max_tokens),
@@ -240,13 +234,13 @@ class TextRequest(ChoicesRequest):
         )
 
 
-def chat_request(body: Mapping[str, Any]) -> tuple[ChatAsk, Callable[[AnswerHeader], Form]]:
+def chat_request(body: Mapping[str, Any]) -> Asked:
     """What a body asks, and how its answers are sent."""
     request = parsed_request(ChatRequest, body)
     return request.ask(), request.form(ChatForm)
 
 
-def text_request(body: Mapping[str, Any]) -> tuple[ChatAsk, Callable[[AnswerHeader], Form]]:
+def text_request(body: Mapping[str, Any]) -> Asked:
     """The same for the continuation of texts."""
     request = parsed_request(TextRequest, body)
     return request.ask(), request.form(TextForm)
@@ -254,32 +248,24 @@ def text_request(body: Mapping[str, Any]) -> tuple[ChatAsk, Callable[[AnswerHead
 
 @dataclass(slots=True)
 class SentChoice:
-    """What was sent of one answer.
-
-    Args:
-        fingerprint: as was sent last.
-        listed: tokens whose chances were sent.
-        shown: of provisional text.
-    """
+    """What was sent of one answer."""
 
     fingerprint: str
-    listed: int = 0
-    shown: Fields = field(default_factory=dict)
+    listed: int = 0  # tokens whose chances were sent
+    shown: Fields = field(default_factory=dict)  # of provisional text
     has_repeated: bool = False
     has_ended: bool = False
 
 
-class OpenAiForm(Form):
-    """Answers as one of OpenAI's older APIs has them.
+class ChatForm(Form):
+    """The next message of a chat.
 
     Args:
         with_usage: the last chunk says how many tokens there were.
         with_provisional: chunks also have the text that the server may take back.
     """
 
-    prefix: str
-    object: str
-    chunk_object: str
+    prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, header: AnswerHeader, *, with_usage: bool = False, with_provisional: bool = False) -> None:
         super().__init__(header)
@@ -334,31 +320,51 @@ class OpenAiForm(Form):
 
     def choice(self, answer: Answer) -> Fields:
         """What a whole answer is."""
-        raise NotImplementedError
+        pieces = answer.take()
+        text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
+        reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
+        calls = [_call(piece, answer) for piece in pieces if isinstance(piece, CallPiece)]
+        content = text or None if answer.has_parts else text
+        message: Fields = {"role": "assistant", "content": content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
+        told = answer.told.tokens if answer.told is not None else []
+        return {"message": message, "logprobs": self.logprobs(answer, told) if told else None}
 
     def opening(self, answer: Answer) -> Fields:
-        """The choice of the first chunk."""
-        raise NotImplementedError
+        content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
+        return _delta({"role": "assistant", **content})
 
     def chunk(self, piece: Piece, answer: Answer) -> Fields:
-        """The choice of the chunk that a piece becomes."""
-        raise NotImplementedError
+        """The choice of the chunk that a piece becomes; the next two: of the first and of the last chunk."""
+        match piece:
+            case ReasoningPiece(text):
+                return _delta({"reasoning_content": text})
+            case TextPiece(text):
+                return _delta({"content": text})
+            case CallPiece(index):
+                return _delta({"tool_calls": [{"index": index, **_call(piece, answer)}]})
 
     def closing(self, reason: str) -> Fields:
-        """The choice of the last chunk."""
-        raise NotImplementedError
+        return _delta({}, reason)
 
     def repeated(self, answer: Answer) -> list[Fields]:
         """The choice of the chunk that repeats the prompt; none: it is not repeated."""
         return []
 
     def logprobs(self, answer: Answer, tokens: Sequence[ToldToken]) -> Fields:
-        """The object of the chances of tokens."""
-        raise NotImplementedError
+        return {"content": [_of_chat(token) for token in tokens], "refusal": None}
 
     def ahead(self, answer: Answer) -> Fields:
         """What provisional text is, and how many of its characters are likely to be the target's."""
-        return {"provisional": answer.text.provisional, "likely": answer.text.likely}
+        text = answer.text
+        if not answer.has_parts:
+            return {"provisional": text.provisional, "likely": text.likely}
+        reasoning, said = answer.ahead(text.provisional)
+        likely = len(answer.ahead(text.provisional[: text.likely])[1])
+        return {"provisional": said, "provisional_reasoning": reasoning, "likely": likely}
 
     def _chances(self, answer: Answer, sent: SentChoice, characters: int | None = None) -> Fields | None:
         """What is new of the chances of tokens; None: nothing, or nobody asks.
@@ -419,54 +425,7 @@ class OpenAiForm(Form):
         return b"".join([*before, event(last)])
 
 
-class ChatForm(OpenAiForm):
-    """The next message of a chat."""
-
-    prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-
-    def choice(self, answer: Answer) -> Fields:
-        pieces = answer.take()
-        text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
-        reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
-        calls = [_call(piece, answer) for piece in pieces if isinstance(piece, CallPiece)]
-        content = text or None if answer.has_parts else text
-        message: Fields = {"role": "assistant", "content": content, "refusal": None}
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        if calls:
-            message["tool_calls"] = calls
-        told = answer.told.tokens if answer.told is not None else []
-        return {"message": message, "logprobs": self.logprobs(answer, told) if told else None}
-
-    def opening(self, answer: Answer) -> Fields:
-        content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
-        return _delta({"role": "assistant", **content})
-
-    def chunk(self, piece: Piece, answer: Answer) -> Fields:
-        match piece:
-            case ReasoningPiece(text):
-                return _delta({"reasoning_content": text})
-            case TextPiece(text):
-                return _delta({"content": text})
-            case CallPiece(index):
-                return _delta({"tool_calls": [{"index": index, **_call(piece, answer)}]})
-
-    def closing(self, reason: str) -> Fields:
-        return _delta({}, reason)
-
-    def logprobs(self, answer: Answer, tokens: Sequence[ToldToken]) -> Fields:
-        return {"content": [_of_chat(token) for token in tokens], "refusal": None}
-
-    def ahead(self, answer: Answer) -> Fields:
-        text = answer.text
-        if not answer.has_parts:
-            return super().ahead(answer)
-        reasoning, said = answer.ahead(text.provisional)
-        likely = len(answer.ahead(text.provisional[: text.likely])[1])
-        return {"provisional": said, "provisional_reasoning": reasoning, "likely": likely}
-
-
-class TextForm(OpenAiForm):
+class TextForm(ChatForm):
     """The continuation of a text."""
 
     prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -50,29 +51,16 @@ class SamplingFields(RequestFields):
         return AnswerOptions(**{name: getattr(self, name) for name in names}, stop=tuple(self.stop), **more)
 
 
-class TextFormat(RequestFields):
-    type: Literal["text"]
-
-
-class JsonObjectFormat(RequestFields):
-    type: Literal["json_object"]
-
-
 class NamedSchema(RequestFields):
     """A JSON schema; `strict` or not, it is enforced."""
 
     name: str = Field("", max_length=64)
     description: str | None = None
-    json_schema: dict[str, Any] = Field(alias="schema")
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
-class JsonSchemaFormat(RequestFields):
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
-
-
-ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+FormKind = Literal["text", "json_object", "json_schema"]
 
 
 class StructuredOutputs(RequestFields):
@@ -130,13 +118,13 @@ class AnswerRequest(SamplingFields):
     moa: Extensions = Extensions()
 
     def answer_options(
-        self, most_tokens: int, form: RequestFields | None, form_param: str, likeliest: int | None = None
+        self, most_tokens: int, param: str, kind: FormKind, schema: NamedSchema | None, likeliest: int | None = None
     ) -> AnswerOptions:
         """The options of the answer.
 
         Args:
             most_tokens: of the answer; 0: as the context allows.
-            form: that it must have; None: any, or what `structured_outputs` says. `form_param`: that has it.
+            param: that says which form it must have; or `structured_outputs` does.
             likeliest: how many of the likeliest tokens are told at each place, with all chances; None: no chances.
         """
         if self.stream_options is not None and not self.stream:
@@ -146,13 +134,21 @@ class AnswerRequest(SamplingFields):
         if self.moa.logprobs is not None and likeliest is None:
             raise refused("moa.logprobs", "only a request with logprobs may ask for it")
         check_stops("stop", self.stop)
+        if kind != "text" and self.structured_outputs is not None:
+            raise refused("structured_outputs", f"give either it or {param}")
         chances = None
         if likeliest is not None:
             chances = WantedChances(likeliest, processed=self.moa.logprobs == "processed")
-        try:
+        form = None
+        with refusing_as_it_is("logit_bias"):
             bias = token_bias(self.logit_bias)
-        except ConfigError as error:
-            raise RequestError(400, error.message, param="logit_bias", code="invalid_value") from None
+        with refusing_as_it_is(param if self.structured_outputs is None else "structured_outputs"):
+            if self.structured_outputs is not None:
+                form = self.structured_outputs.constraint()
+            elif kind == "json_object":
+                form = Constraint(ConstraintKind.JSON_OBJECT)
+            elif schema is not None and schema.json_schema is not None:
+                form = schema_form(schema.json_schema)
         options = self.sampled(
             seed=self.seed % (1 << 64),  # a negative one is another name of a large one
             max_tokens=most_tokens,
@@ -160,22 +156,16 @@ class AnswerRequest(SamplingFields):
             loop_guard=self.loop_guard,
             chances=chances,
         )
-        return replace(checked(options), constraint=self._constraint(form, form_param))
+        return replace(checked(options), constraint=form)
 
-    def _constraint(self, form: RequestFields | None, param: str) -> Constraint | None:
-        structured = self.structured_outputs
-        if form is not None and not isinstance(form, TextFormat) and structured is not None:
-            raise refused("structured_outputs", f"give either it or {param}")
-        try:
-            if structured is not None:
-                param = "structured_outputs"
-                return structured.constraint()
-            if isinstance(form, JsonObjectFormat):
-                return Constraint(ConstraintKind.JSON_OBJECT)
-            named = form.json_schema if isinstance(form, JsonSchemaFormat) else form
-            return schema_form(named.json_schema) if isinstance(named, NamedSchema) else None
-        except ConfigError as error:
-            raise RequestError(400, error.message, param=param, code="invalid_value") from None
+
+@contextmanager
+def refusing_as_it_is(param: str) -> Iterator[None]:
+    """Refuses the parameter in the words of what finds that it cannot be used."""
+    try:
+        yield
+    except ConfigError as error:
+        raise RequestError(400, error.message, param=param, code="invalid_value") from None
 
 
 def check_stops(param: str, stops: Sequence[str]) -> None:

@@ -120,7 +120,7 @@ class Answering:
 
     async def _read(self, conversation: OneAnswer) -> None:
         answer, now = self.answer, asyncio.get_running_loop().time
-        answer.begin(conversation.status.state, now())
+        answer.on_link(conversation.status.state, now())
         try:
             async with asyncio.timeout_at(answer.deadline) as clock:
                 async with aclosing(cast("Any", conversation.updates())) as updates:

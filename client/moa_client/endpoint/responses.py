@@ -7,33 +7,31 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from moa_shared.errors import MoaError, NotFoundError
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from moa_client.endpoint.answer import Answer
-from moa_client.endpoint.ask import ChatAsk
+from moa_client.endpoint.ask import ChatAsk, Messages
 from moa_client.endpoint.fields import (
     REFUSED,
     Refusal,
     RequestFields,
-    TextPart,
-    TextParts,
+    Text,
+    missing,
     parsed_request,
     refused,
-    refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Fields, Form, event, verification
+from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,
+    FormKind,
     FunctionField,
-    JsonObjectFormat,
     Limit,
     NamedSchema,
-    TextFormat,
     tool_offer,
 )
 from moa_client.history.responses import KeptResponse, KeptResponses
@@ -41,7 +39,7 @@ from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece
-from moa_client.tools.tool import ToolCall, ToolResult
+from moa_client.tools.tool import ToolResult
 from moa_client.web.error_form import RequestError
 
 MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
@@ -49,14 +47,13 @@ MOST_NOTES = 16  # of metadata, as OpenAI has it
 NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
 PREFIX = "resp_"
 FAILURES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}  # OpenAI's codes by status; else "server_error"
-ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 log = logging.getLogger(__name__)
 
 
 class MessageItem(RequestFields):
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
-    content: TextParts
+    content: Text
 
 
 class CallItem(RequestFields):
@@ -69,7 +66,7 @@ class CallItem(RequestFields):
 class ResultItem(RequestFields):
     type: Literal["function_call_output"]
     call_id: str
-    output: TextParts
+    output: Text
 
 
 class ReasoningItem(RequestFields):
@@ -83,15 +80,13 @@ _ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
 
 
 def _as_items(given: object) -> object:
+    """Items, each with its type, which a message may lack."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
-    return list(map(_typed, given)) if isinstance(given, list) else given
-
-
-def _typed(item: object) -> object:
-    """An item with its type, which a message may lack."""
-    has_none = isinstance(item, dict) and item.get("type") is None and "role" in item
-    return {**item, "type": "message"} if isinstance(item, dict) and has_none else item
+    if not isinstance(given, list):
+        return given
+    untyped = [isinstance(item, dict) and item.get("type") is None and "role" in item for item in given]
+    return [item | {"type": "message"} if is_one else item for item, is_one in zip(given, untyped, strict=True)]
 
 
 def conversation(
@@ -106,32 +101,28 @@ def conversation(
         before: of the responses that are continued.
     """
     system = [] if instructions is None else [instructions]
-    made: list[ChatMessage | ToolResult] = []
-    called: dict[str, str] = {}  # names by the ids of the calls so far
+    talk = Messages()
+    made = talk.made
     for number, item in enumerate([*before, *items], -len(before)):
         path, last = f"input[{number}]", made[-1] if made else None
         said = last if isinstance(last, ChatMessage) and last.role == "assistant" else None
         match item:
             case MessageItem(role="system" | "developer") if not made:
-                system.append(_text(item.content))
+                system.append(item.content)
             case MessageItem(role="assistant") if said is not None and said.calls and not said.text:
-                made[-1] = ChatMessage("assistant", _text(item.content), said.calls)
+                made[-1] = ChatMessage("assistant", item.content, said.calls)
             case MessageItem(role="assistant" | "user" as role):
-                made.append(ChatMessage(role, _text(item.content)))
+                made.append(ChatMessage(role, item.content))
             case MessageItem():
-                made.append(ChatMessage("system", _text(item.content)))
+                made.append(ChatMessage("system", item.content))
             case CallItem():
-                with refusing(path):
-                    call = ToolCall(item.call_id, item.name, item.arguments)
+                call = talk.call(path, item.call_id, item.name, item.arguments)
                 if said is not None:
                     made[-1] = ChatMessage("assistant", said.text, (*said.calls, call))
                 else:
                     made.append(ChatMessage("assistant", "", (call,)))
-                called[item.call_id] = item.name
             case ResultItem():
-                if item.call_id not in called:
-                    raise refused(f"{path}.call_id", f"no item before it made the call {item.call_id[:80]!r}")
-                made.append(ToolResult(item.call_id, called[item.call_id], _text(item.output)))
+                talk.add_result(f"{path}.call_id", item.call_id, item.output)
     if made and isinstance(made[-1], ChatMessage) and made[-1].role == "assistant":
         raise refused(
             "input", "the last item must not be a message from assistant, or a call: answers are not continued"
@@ -143,21 +134,15 @@ def conversation(
     return made
 
 
-def _text(parts: Sequence[TextPart]) -> str:
-    return "".join(part.text for part in parts)
+class TextFormat(NamedSchema):
+    """The form of the answer's text, in one object."""
 
-
-class NamedSchemaFormat(NamedSchema):
-    """JSON of a schema, in one object."""
-
-    type: Literal["json_schema"]
+    type: FormKind = "text"
 
 
 class TextConfig(RequestFields):
     refused: ClassVar[Mapping[str, Refusal]] = {"verbosity": REFUSED["verbosity"]}
-    format: Annotated[TextFormat | JsonObjectFormat | NamedSchemaFormat, Field(discriminator="type")] = TextFormat(
-        type="text"
-    )
+    format: TextFormat = TextFormat()
 
 
 class ReasoningConfig(RequestFields):
@@ -197,13 +182,16 @@ class ResponseRequest(AnswerRequest):
             raise refused("stream_options.include_usage", "a response says how many tokens there were in any case")
         if self.moa.provisional:
             raise refused("moa.provisional", "only streams of /v1/chat/completions and /v1/completions have it")
+        form = self.text.format
+        if form.type == "json_schema" and form.json_schema is None:
+            raise missing("text.format.schema")
         offer = tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls, at="")
         if offer.tools and self.structured_outputs is not None:
             raise refused("structured_outputs", "an answer of this form calls no tools: use text.format")
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=self.answer_options(self.max_output_tokens or 0, self.text.format, "text.format"),
+            options=self.answer_options(self.max_output_tokens or 0, "text.format", form.type, form),
             messages=conversation(before, self.input, self.instructions),
             offer=offer,
             reasoning=AskedReasoning(self.reasoning.effort, param="reasoning.effort"),
@@ -211,15 +199,13 @@ class ResponseRequest(AnswerRequest):
         )
 
 
-def response_request(
-    body: Mapping[str, Any], kept: KeptResponses | None = None
-) -> tuple[ChatAsk, Callable[[AnswerHeader], Form]]:
+def response_request(body: Mapping[str, Any], kept: KeptResponses | None = None) -> Asked:
     """What a body asks over what is kept of earlier responses, and how it is answered.
 
     Args:
         kept: None: nothing is, by the user's wish.
     """
-    request = parsed_request(ResponseRequest, body, ITEM_TYPES)
+    request = parsed_request(ResponseRequest, body)
     if kept is None and request.store:
         raise refused("store", "nothing is kept here (--no-history): send false")
     before: list[Item] = []
@@ -393,7 +379,7 @@ class ResponseForm(Form):
 
     def _fields(self, status: str, output: Sequence[Fields]) -> Fields:
         header, request = self.header, self._request
-        wanted = request.text.format.model_dump(by_alias=True, exclude_none=True)
+        wanted = request.text.format.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
         return {
             "id": PREFIX + header.identifier,
             "object": "response",
@@ -413,7 +399,7 @@ class ResponseForm(Form):
             "service_tier": "default",
             "store": self._kept is not None,
             "temperature": request.temperature,
-            "text": {"format": wanted, "verbosity": "medium"},
+            "text": {"format": {"type": request.text.format.type, **wanted}, "verbosity": "medium"},
             "tool_choice": request.tool_choice,
             "tools": [tool.model_dump() for tool in request.tools],
             "top_logprobs": 0,

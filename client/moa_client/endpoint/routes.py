@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterable
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any
 
+from moa_shared.errors import MoaError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -23,6 +27,7 @@ from moa_client.endpoint.host_source import HostModel
 from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_client.tools.thinking import find_thinking
+from moa_client.web.access import HEALTH
 from moa_client.web.body import read_json
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError
@@ -172,7 +177,7 @@ class Handlers:
         body = await read_json(request)
         return await self._ollama(ollama.text_request(body), request)
 
-    async def _ollama(self, asked: ollama.Asked, request: Request) -> Response:
+    async def _ollama(self, asked: ollama.AskedOrLoaded, request: Request) -> Response:
         match asked:
             case ChatAsk() as ask, form:
                 return await self._endpoint.answer(ask, form, request)
@@ -229,3 +234,63 @@ def routes_table(routes: Iterable[BaseRoute]) -> str:
             path = route.path.replace("{name:path}", "NAME")
             lines.append(f"| `{methods} {path}` | {words[0].lower()}{words[1:]} |")
     return "\n".join(lines) + "\n"
+
+
+FRESH_SECONDS = 5.0  # watchers ask every 5 to 30
+ASK_SECONDS = 2.0  # they wait for at least that long
+NO_STORE = {"cache-control": "no-store"}
+
+
+class Health:
+    """Whether requests can be answered.
+
+    Args:
+        status: of the daemon, as its surfaces get it.
+        ask: asks whether the server is there; raises MoaError where it is not.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], Mapping[str, Any]],
+        ask: Callable[[], Awaitable[object]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._status = status
+        self._ask = ask
+        self._clock = clock
+        self._asked_at = -math.inf
+        self._failure = ""  # of the server; empty: it has answered
+        self._asking = asyncio.Lock()
+
+    async def handle(self, request: Request) -> Response:
+        """Whether requests can be answered: 200, or 503 with the reason; needs no key."""
+        status = self._status()
+        if reason := await self._reason(status):
+            return JSONResponse({"status": "unavailable", "reason": reason}, 503, NO_STORE)
+        fields = {"status": "ok", "link": status["state"], "model": status["target"], "rtt_ms": status["rtt_ms"]}
+        return JSONResponse(fields, 200, NO_STORE)
+
+    async def _reason(self, status: Mapping[str, Any]) -> str:
+        """Why requests cannot be answered; empty: they can."""
+        if status["phase"] != "ready":
+            return f"The daemon is not ready: {status['phase']}"
+        if not status["wants_online"]:
+            return "The daemon is offline, as its user wants it."
+        async with self._asking:
+            if self._clock() < self._asked_at + FRESH_SECONDS:
+                return self._failure
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    await self._ask()
+                self._failure = ""
+            except MoaError as error:
+                self._failure = error.message
+            except TimeoutError:
+                self._failure = f"The server has not answered within {ASK_SECONDS:g} s."
+            self._asked_at = self._clock()
+        return self._failure
+
+
+def health_route(health: Health) -> BaseRoute:
+    return Route(HEALTH, health.handle)

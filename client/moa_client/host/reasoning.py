@@ -60,7 +60,7 @@ def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
     is_open = (effort or "") in marks.opened
     if effort == "none" and not is_open:
         return options  # there is none
-    reasoning = Reasoning.of(thinking, tokenizer.token_id, is_open=is_open, budget=options.thinking_budget)
+    reasoning = Reasoning(thinking, is_open, options.thinking_budget, tokenizer.token_id)
     grammar = limited_grammar(reasoning, tokenizer.special_tokens)
     return replace(options, constraint=Constraint(ConstraintKind.LARK, grammar))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.constraints.numbers import with_exact_numbers
@@ -59,11 +59,7 @@ class Grammar:
         return " ".join(filter(None, [*terms, literal(text[end:])]))
 
     def json(self, schema: Mapping[str, Any], name: str) -> str:
-        """A term for JSON of a schema.
-
-        Args:
-            name: of the schema, for errors.
-        """
+        """A term for JSON of a schema; `name`: of it, for errors."""
         exact = with_exact_numbers(dict(schema), name)
         return self.rule(f"%json {json.dumps({**exact, 'x-guidance': _JSON_FORM}, ensure_ascii=False)}")
 
@@ -78,11 +74,7 @@ class Grammar:
         return terms[0] if len(terms) == 1 else self.rule(" | ".join(terms))
 
     def lark(self, start: str) -> str:
-        """The whole grammar.
-
-        Args:
-            start: the terms of a text.
-        """
+        """The whole grammar; `start`: the terms of a text."""
         written = "\n".join([f"start: {start}", *self._rules])
         return f"{_NOT_FORCED}\n{written}" if "<[" in written else written
 
@@ -92,9 +84,6 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-_ESCAPES = {"/": "\\/", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """The reasoning of one answer that is constrained.
@@ -102,33 +91,15 @@ class Reasoning:
     Args:
         is_open: the prompt has opened it; otherwise it is for the model to begin with it or not.
         budget: the most tokens of it; None: any number.
-        tokens: the ids of marks that are one token.
+        token_id: the id of a mark that is one token; None: it is not.
         ends: ids of tokens that end an answer: reasoning before an answer of a form has none.
     """
 
     thinking: Thinking
     is_open: bool
     budget: int | None = None
-    tokens: Mapping[str, int] = field(default_factory=dict)
+    token_id: Callable[[str], int | None] = lambda mark: None
     ends: frozenset[int] = frozenset()
-
-    @classmethod
-    def of(
-        cls,
-        thinking: Thinking,
-        token_id: Callable[[str], int | None],
-        *,
-        is_open: bool,
-        budget: int | None,
-        ends: frozenset[int] = frozenset(),
-    ) -> Reasoning:
-        """The reasoning of an answer of a model.
-
-        Args:
-            token_id: the model's token that is spelled so; None: there is none.
-        """
-        tokens = {mark: number for mark in thinking.marks if (number := token_id(mark)) is not None}
-        return cls(thinking, is_open, budget, tokens, ends)
 
     def before(self, grammar: Grammar) -> str:
         """Terms for the reasoning before an answer of a form, with what separates them."""
@@ -167,15 +138,14 @@ class Reasoning:
 
     def _opening(self, grammar: Grammar) -> str:
         opening = self.thinking.openings[0]
-        return f"<[{self.tokens[opening]}]>" if opening in self.tokens else grammar.markup(opening)
+        token = self.token_id(opening)
+        return grammar.markup(opening) if token is None else f"<[{token}]>"
 
     def _token(self, mark: str) -> int:
-        if mark not in self.tokens:
-            raise ConfigError(
-                f"The tokens of this model's reasoning cannot be counted: its tokenizer has no token {mark}.",
-                hint="Leave out the budget.",
-            )
-        return self.tokens[mark]
+        if (token := self.token_id(mark)) is None:
+            words = f"The tokens of this model's reasoning cannot be counted: its tokenizer has no token {mark}."
+            raise ConfigError(words, hint="Leave out the budget.")
+        return token
 
 
 def forced_grammar(
@@ -207,21 +177,13 @@ def forced_grammar(
 
 
 def limited_grammar(reasoning: Reasoning, special_tokens: Mapping[str, int]) -> str:
-    """The grammar of any answer whose reasoning is limited.
-
-    Args:
-        special_tokens: the model's special tokens by text, with their ids.
-    """
+    """The grammar of any answer whose reasoning is limited; `special_tokens`: the model's by text, with their ids."""
     grammar = Grammar(special_tokens)
     return grammar.lark(reasoning.limited(grammar))
 
 
 def reasoned_grammar(reasoning: Reasoning, form: Constraint, special_tokens: Mapping[str, int]) -> str:
-    """The grammar of an answer of a form after reasoning.
-
-    Args:
-        special_tokens: as above.
-    """
+    """The grammar of an answer of a form after reasoning."""
     grammar = Grammar(special_tokens)
     answer = f"{grammar.markup(reasoning.thinking.answer)} {_terms(form, grammar)}".strip()
     return grammar.lark(f"{reasoning.before(grammar)} {answer}")
@@ -241,21 +203,11 @@ def _terms(form: Constraint, grammar: Grammar) -> str:
         case ConstraintKind.CHOICE:
             return grammar.choice([literal(text) for text in form.choices])
         case ConstraintKind.LARK:
-            raise ConfigError(
-                "A Lark grammar cannot be enforced after this model's reasoning.",
-                hint="Use a JSON schema, an expression or a choice, or reasoning_effort: 'none'.",
-            )
+            hint = "Use a JSON schema, an expression or a choice, or reasoning_effort: 'none'."
+            raise ConfigError("A Lark grammar cannot be enforced after this model's reasoning.", hint=hint)
 
 
 def _as_lark(expression: str) -> str:
     """A regular expression between slashes; \\d is 0 to 9, as without reasoning before it."""
-    written, is_escaped = "", False
-    for char in expression:
-        if is_escaped:
-            written += "[0-9]" if char == "d" else f"\\{char}"
-            is_escaped = False
-        elif char == "\\":
-            is_escaped = True
-        else:
-            written += _ESCAPES.get(char, char)
-    return written + "\\" * is_escaped
+    escapes = {"/": "\\/", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\\d": "[0-9]"}
+    return re.sub(r"\\.|[/\n\r\t]", lambda found: escapes.get(found[0], found[0]), expression, flags=re.DOTALL)

@@ -83,11 +83,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """The types that a schema allows; all of them, where it does not say.
-
-    Args:
-        root: the whole of which it is a part.
-    """
+    """The types that a schema allows, as a part of the whole; all of them, where it does not say."""
     types: set[str] = set()
     seen: set[int] = set()  # schemas may refer to each other in circles
     waiting = [schema]
@@ -96,60 +92,37 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        alternatives = _alternatives(each)
+        alternatives = []
+        if isinstance(each, Mapping) and "type" not in each:
+            alternatives = each.get("anyOf", each.get("oneOf", []))
         waiting += alternatives
         types |= frozenset() if alternatives else _own_types(each)
     return frozenset(types)
 
 
-def _alternatives(schema: Any) -> list[Any]:
-    if not isinstance(schema, Mapping) or "type" in schema:
-        return []
-    alternatives: list[Any] = schema.get("anyOf", schema.get("oneOf", []))
-    return alternatives
-
-
 def _own_types(schema: Any) -> frozenset[str]:
-    if not isinstance(schema, Mapping):
-        return ANY
-    if "type" in schema:
-        kinds = schema["type"]
-        return (frozenset([kinds] if isinstance(kinds, str) else kinds) & ANY) or ANY
-    if "const" in schema:
-        return frozenset({type_of(schema["const"])})
-    if "enum" in schema:
-        return frozenset(map(type_of, schema["enum"]))
+    if isinstance(schema, Mapping):
+        if "type" in schema:
+            kinds = schema["type"]
+            return (frozenset([kinds] if isinstance(kinds, str) else kinds) & ANY) or ANY
+        if "const" in schema or "enum" in schema:
+            return frozenset(map(type_of, [schema["const"]] if "const" in schema else schema["enum"]))
     return ANY
+
+
+_NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
 def type_of(value: Any) -> str:
     """The type of a JSON value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+    return _NAMES.get(type(value), "object")
 
 
 DESCRIBING = frozenset({"type", "title", "description", "default", "examples", "deprecated", "$comment", "$schema"})
 
 
 def check_keywords(place: str, schema: Mapping[str, Any], known: AbstractSet[str]) -> None:
-    """Checks that a schema uses nothing but these keywords, and those that only describe.
-
-    Args:
-        place: of the schema, for errors.
-    """
+    """Checks that a schema uses nothing but these keywords, and those that only describe; `place`: of it."""
     if unknown := [key for key in schema if key not in known | DESCRIBING]:
         raise refusal(f"uses {', '.join(unknown)}", place)
     if missing := [name for name in schema.get("required", []) if name not in schema.get("properties", {})]:

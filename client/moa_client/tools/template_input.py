@@ -62,7 +62,11 @@ def template_input(
     """
     knows_tools = _TOOLS.search(chat_template) is not None
     if tools and not knows_tools:
-        messages = _with_system_text(messages, form.render_tools(tools))
+        first, text = messages[0] if messages else None, form.render_tools(tools)
+        if isinstance(first, ChatMessage) and first.role == "system":
+            messages = [replace(first, text=f"{first.text}\n\n{text}"), *messages[1:]]
+        else:
+            messages = [ChatMessage("system", text), *messages]
     key = next((each for each in _REASONING if re.search(rf"\.{each}\b|\[['\"]{each}['\"]\]", chat_template)), "")
     if "tool_calls" in chat_template:
         rendered = [_as_is(message, form, key) for message in messages]
@@ -73,19 +77,8 @@ def template_input(
     return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {}, marks)
 
 
-def _with_system_text(messages: Sequence[ChatMessage | ToolResult], text: str) -> list[ChatMessage | ToolResult]:
-    first = messages[0] if messages else None
-    if isinstance(first, ChatMessage) and first.role == "system":
-        return [replace(first, text=f"{first.text}\n\n{text}"), *messages[1:]]
-    return [ChatMessage("system", text), *messages]
-
-
 def _plain(message: ChatMessage, reasoning: str) -> dict[str, Any]:
-    """A message.
-
-    Args:
-        reasoning: how the template names it; empty: it knows none.
-    """
+    """A message; `reasoning`: how the template names it; empty: it knows none."""
     named = {"name": message.name} if message.name else {}
     reasoned = {reasoning: message.reasoning} if reasoning and message.reasoning else {}
     return {"role": message.role, "content": message.text, **named, **reasoned}
@@ -97,13 +90,9 @@ def _as_is(message: ChatMessage | ToolResult, form: ToolFormat, reasoning: str) 
         return {"role": "tool", "name": message.name, "tool_call_id": call_id, "content": message.content}
     rendered = _plain(message, reasoning)
     if message.calls:
+        functions = [(call.id, {"name": call.name, "arguments": call.values}) for call in message.calls]
         rendered["tool_calls"] = [
-            {
-                "id": form.template_id(call.id),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.values},
-            }
-            for call in message.calls
+            {"id": form.template_id(id), "type": "function", "function": function} for id, function in functions
         ]
     return rendered
 

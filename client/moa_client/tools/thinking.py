@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some text for the reader of the answer."""
+    """Some text of an answer."""
 
     text: str
 
@@ -55,11 +55,6 @@ class Thinking:
     channels: tuple[str, ...] = ()
     next_message: str = ""
     answer: str = ""
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Those that tokens of reasoning are counted by, where each is one token."""
-        return tuple(filter(None, (*self.openings, *self.closings, self.first_mark)))
 
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends within reasoning, so that the answer begins with it."""
@@ -212,11 +207,7 @@ class ReasoningMarks:
         return self.openings + self.closings + self.others
 
     def split(self, effort: str | None) -> AnswerSplit:
-        """An answer before its first character.
-
-        Args:
-            effort: that was asked of it.
-        """
+        """An answer before its first character; `effort`: that was asked of it."""
         thinking = Thinking("", self.openings, self.closings, self.repeated, self.others)
         return AnswerSplit(ThinkingReader(thinking, is_open=(effort or "") in self.opened, drops_others=True))
 
@@ -251,11 +242,7 @@ class AnswerSplit:
         return self._reader is not None and self._reader.is_thinking
 
     def read(self, committed: str, tokens: int = 0) -> None:
-        """Reads the committed text as it is now: it begins with what was read before.
-
-        Args:
-            tokens: in it.
-        """
+        """Reads the committed text as it is now, and its tokens: it begins with what was read before."""
         was_thinking, reasoning = self.is_thinking, len(self.reasoning)
         self._push(committed[self._read :])
         self._read = len(committed)

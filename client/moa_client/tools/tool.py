@@ -52,11 +52,8 @@ class Tool:
                 hint=f"Use 1 to {MOST_NAME} of the characters a-z, A-Z, 0-9, _ and -.",
             )
         if len(self.description) > MOST_DESCRIPTION:
-            raise ConfigError(
-                f"The description of the tool {self.name} has {len(self.description):,} characters, "
-                f"at most {MOST_DESCRIPTION:,} are allowed.",
-                hint="Shorten it.",
-            )
+            has = f"The description of the tool {self.name} has {len(self.description):,} characters"
+            raise ConfigError(f"{has}, at most {MOST_DESCRIPTION:,} are allowed.", hint="Shorten it.")
         if self.parameters.get("type", "object") != "object":
             raise ConfigError(
                 f"The parameters of the tool {self.name} are of type {self.parameters['type']!r}, expected 'object'.",
@@ -64,19 +61,15 @@ class Tool:
             )
         check_schema(self.name, self.parameters)
         if (size := self.schema_bytes) > MOST_SCHEMA:
-            raise ConfigError(
-                f"The parameters of the tool {self.name} have {size:,} bytes, at most {MOST_SCHEMA:,} are allowed.",
-                hint="Shorten them.",
-            )
+            has = f"The parameters of the tool {self.name} have {size:,} bytes"
+            raise ConfigError(f"{has}, at most {MOST_SCHEMA:,} are allowed.", hint="Shorten them.")
 
     @property
     def schema_bytes(self) -> int:
-        """The size of its schema as JSON."""
         return len(json.dumps(self.parameters, ensure_ascii=False).encode())
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """The schema of each argument, by name."""
         properties: Mapping[str, Any] = self.parameters.get("properties", {})
         return properties
 
@@ -87,11 +80,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a model made.
-
-    Args:
-        arguments: an object, as JSON text.
-    """
+    """A call that a model made; its arguments are an object, as JSON text."""
 
     id: str
     name: str
@@ -111,20 +100,13 @@ class ToolCall:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The arguments by name."""
         values: dict[str, Any] = parse_json(self.arguments)
         return values
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call.
-
-    Args:
-        call_id: of the call that it answers.
-        name: of the tool.
-        content: what the model is told.
-    """
+    """What the model is told of a call, with its id and the name of its tool."""
 
     call_id: str
     name: str
@@ -133,12 +115,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A call, and what came of it.
-
-    Args:
-        content: what the model is told.
-        is_error: the tool has failed, or was not run.
-    """
+    """A call, and what the model is told of it; `is_error`: the tool has failed, or was not run."""
 
     call: ToolCall
     content: str
@@ -146,7 +123,6 @@ class AnsweredCall:
 
     @property
     def result(self) -> ToolResult:
-        """What came of it, as a message."""
         return ToolResult(self.call.id, self.call.name, self.content)
 
 
@@ -216,10 +192,8 @@ def check_tools(tools: Sequence[Tool]) -> None:
         if names.count(name) > 1:
             raise ConfigError(f"Two tools have the name {name}.", hint="Rename one of them.")
     if (size := sum(tool.schema_bytes for tool in tools)) > MOST_SCHEMAS:
-        raise ConfigError(
-            f"The parameters of all tools have {size:,} bytes, at most {MOST_SCHEMAS:,} are allowed.",
-            hint=_FEWER,
-        )
+        has = f"The parameters of all tools have {size:,} bytes"
+        raise ConfigError(f"{has}, at most {MOST_SCHEMAS:,} are allowed.", hint=_FEWER)
 
 
 _CHARACTERS = digits + ascii_letters
@@ -249,9 +223,7 @@ class ToolBox(Protocol):
     """Tools that can be run."""
 
     @property
-    def tools(self) -> Sequence[Tool]:
-        """Those that there are."""
-        ...
+    def tools(self) -> Sequence[Tool]: ...
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -259,17 +231,9 @@ class ToolBox(Protocol):
         ...
 
     def server_of(self, tool: str, server: str = "") -> str:
-        """The name of the server that has a tool; empty: none has.
-
-        Args:
-            server: whose tool it has to be; empty: anyone's.
-        """
+        """The name of the server that has a tool; empty: none has. `server`: whose it has to be; empty: anyone's."""
         ...
 
     async def run(self, call: ToolCall, server: str = "") -> AnsweredCall:
-        """Runs a call; whatever goes wrong is its answer. Cancelling this cancels the call.
-
-        Args:
-            server: as above.
-        """
+        """Runs a call; whatever goes wrong is its answer. Cancelling this cancels the call."""
         ...

@@ -64,7 +64,7 @@ class ToolFormat(ABC):
     is_parallel: ClassVar[bool] = True
     around: ClassVar[tuple[str, str, str]] = ("", "\n", "")
     after_text: ClassVar[str] = "\n"
-    longest_end: ClassVar[int] = 24  # characters: at least as many as the longest mark that ends a call
+    longest_end: ClassVar[int] = 24  # characters: no mark that ends a call has more
 
     def __init__(self) -> None:
         self.opening_search = re.compile("|".join(map(re.escape, (*self.openings, *self.likely_openings))))
@@ -72,7 +72,6 @@ class ToolFormat(ABC):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All that marks calls in an answer."""
         return (*self.openings, *self.likely_openings, *self.first_openings, self.closing, *self.around)
 
     @abstractmethod

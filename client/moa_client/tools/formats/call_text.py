@@ -1,19 +1,16 @@
-"""Reads calls that are written as JSON objects, or as Python. Pure: nothing is executed."""
+"""Reads calls that are written as JSON objects. Pure."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any, NoReturn
 
 from moa_client.tools.formats.base import Found
 from moa_client.tools.schemas import MOST_DEPTH, is_deeper
-from moa_client.tools.tool import Tool, is_name
+from moa_client.tools.tool import is_name
 
-MOST_CODE = 1 << 16  # characters of Python
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -126,37 +123,3 @@ def read_calls(text: str, at: int, known: Container[str] | None, between: str = 
         if (separated := separator.match(text, end)) is None:
             return Found(calls, end)
         at = separated.end()
-
-
-def read_python(code: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
-    """Calls in Python: `f(a=1)`, several lines of it, or a list."""
-    if len(code) > MOST_CODE:
-        raise ValueError("too long")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes: the code is not ours
-            body = ast.parse(code.strip()).body
-        found: list[ast.expr] = []
-        for statement in body:
-            if not isinstance(statement, ast.Expr):
-                raise ValueError("no call")
-            found += statement.value.elts if isinstance(statement.value, ast.List) else [statement.value]
-        if not found:
-            raise ValueError("no call")
-        return [_python_call(each, tools) for each in found]
-    except (SyntaxError, TypeError, RecursionError, MemoryError):
-        raise ValueError("no call") from None
-
-
-def _python_call(found: ast.expr, tools: Mapping[str, Tool]) -> tuple[str, str]:
-    if not isinstance(found, ast.Call) or not isinstance(found.func, ast.Name) or found.func.id not in tools:
-        raise ValueError("no call")
-    order = list(tools[found.func.id].properties)
-    if len(found.args) > len(order):
-        raise ValueError("too many arguments")
-    values: dict[str, Any] = {name: ast.literal_eval(value) for name, value in zip(order, found.args, strict=False)}
-    for keyword in found.keywords:
-        if keyword.arg is None or keyword.arg in values:
-            raise ValueError("no literal arguments")
-        values[keyword.arg] = ast.literal_eval(keyword.value)
-    return found.func.id, json.dumps(values, ensure_ascii=False, allow_nan=False)

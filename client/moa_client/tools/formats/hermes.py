@@ -5,17 +5,15 @@ Sources: https://github.com/NousResearch/Hermes-Function-Calling, and the chat t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from moa_client.tools.formats.base import Found, ToolFormat, after_mark, call_object, object_grammar
-from moa_client.tools.formats.call_text import read_calls, read_python
+from moa_client.tools.formats.call_text import read_calls
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-CODE, CODE_END = "<code>", "</code>"
 
 
 class Hermes(ToolFormat):
@@ -42,30 +40,14 @@ class Hermes(ToolFormat):
 
 
 class SmolLM3(Hermes):
-    """Hermes' form with the template's `xml_tools`, or `<code>f(a=1)</code>` with its `python_tools`.
+    """Hermes' form, offered as the template's `xml_tools`.
 
-    Tools are offered as the former. Python is read as calls where it is nothing but calls. The template writes neither
-    earlier calls nor marks results (discussions 41 and 44 there): both are written into messages as text.
+    The template writes neither earlier calls nor marks results (discussions 41 and 44 there): both are written into
+    messages as text.
     """
-
-    likely_openings: ClassVar = (CODE,)
-    _code_ends: ClassVar = re.compile(CODE_END)
 
     def detect(self, chat_template: str) -> bool:
         return "xml_tools" in chat_template
-
-    def ends(self, opening: str) -> re.Pattern[str]:
-        return self._code_ends if opening == CODE else super().ends(opening)
-
-    def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
-        return () if opening == CODE else super().starts(opening, tools)
-
-    def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
-        if opening != CODE:
-            return super().parse(text, opening, tools)
-        if not text.endswith(CODE_END):
-            return Found(is_cut=True)
-        return Found(read_python(text[len(CODE) : -len(CODE_END)], tools), len(text))
 
     def template_arguments(self, tools: Sequence[Tool]) -> dict[str, Any]:
         return {"xml_tools": [tool.function() for tool in tools]}

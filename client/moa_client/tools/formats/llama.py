@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from moa_client.tools.formats.base import NOTHING, Found, ToolFormat, after_mark, call_object, object_grammar
-from moa_client.tools.formats.call_text import read_calls, read_python, skip
+from moa_client.tools.formats.call_text import read_calls, skip
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall
 
@@ -53,7 +53,7 @@ class Llama(ToolFormat):
 
 
 class Gemma3(Llama):
-    """`{"name": ..., "parameters": {...}}`, or a fenced block of it or of Python; the templates know no tools."""
+    """`{"name": ..., "parameters": {...}}`, or a fenced block of it; the templates know no tools."""
 
     likely_openings: ClassVar = (TOOL_CODE, JSON)
     closing: ClassVar = FENCE
@@ -67,16 +67,12 @@ class Gemma3(Llama):
         return NOTHING if opening == OBJECT else super().ends(opening)
 
     def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
-        return {OBJECT: ('"',), JSON: (OBJECT, "[")}.get(opening, ())
+        return ('"',) if opening == OBJECT else (OBJECT, "[")
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
         if opening == OBJECT:
             return read_calls(text, 0, tools, "(?!)")
         at = skip(text, len(opening))
-        if opening == TOOL_CODE and not text.startswith(OBJECT, at):
-            if not text.endswith(FENCE):
-                return Found(is_cut=True)
-            return Found(read_python(text[at : -len(FENCE)], tools), len(text))
         is_list = text.startswith("[", at)
         found = read_calls(text, at + is_list, tools, r"\s*," if is_list else "(?!)")
         if found.is_cut:

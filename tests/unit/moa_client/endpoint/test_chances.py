@@ -65,13 +65,6 @@ async def test_a_stream_has_each_token_once_with_its_text(offered: dict[str, Any
         assert sent == listed
 
 
-async def test_nobody_gets_chances_without_asking() -> None:
-    async with asking(speak) as (client, source):
-        completion = await client.chat.completions.create(model="default", messages=HI)
-    assert completion.choices[0].logprobs is None
-    assert source.answers[0].options.chances is None
-
-
 async def test_a_text_has_lists_of_tokens() -> None:
     async with asking(speak) as (client, _):
         completion = await client.completions.create(**ASKED)

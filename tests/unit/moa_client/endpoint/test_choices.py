@@ -14,7 +14,7 @@ from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.openai_client import openai_client
-from tests.support.scripted_answers import MODEL, ScriptedAnswer, ScriptedSource, saying, serving
+from tests.support.scripted_answers import MODEL, ScriptedAnswer, ScriptedSource, serving
 
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi there"}], "seed": 5}
 
@@ -93,16 +93,6 @@ async def test_several_texts_are_told_with_the_chances_of_their_tokens() -> None
     assert told == [[None, -2.0, -3.0], [None, -5.0]]
     assert whole.usage is not None
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 0)
-
-
-async def test_calls_of_several_answers_have_ids_of_their_own() -> None:
-    tools = [{"type": "function", "function": {"name": "now"}}]
-    words = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    async with serving(ScriptedSource(saying(words))) as server, openai_client(server.url) as client:
-        asked: dict[str, Any] = {**ASKED, "tools": tools}
-        whole = await client.chat.completions.create(n=2, **asked)
-    calls = [call for each in whole.choices for call in each.message.tool_calls or ()]
-    assert len({call.id for call in calls}) == 2
 
 
 async def test_each_takes_a_turn_of_its_own() -> None:

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.events import AnswerOutcome, LinkState
+from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_shared.errors import (
     ContextLengthError,
@@ -23,10 +23,8 @@ from moa_shared.errors import (
     OverloadedError,
     UnavailableError,
 )
-from moa_shared.protocol.finish_rule import Finish
 from openai.types.chat import (
     ChatCompletionChunk,
-    ChatCompletionMessage,
     ChatCompletionMessageParam,
     ChatCompletionToolParam,
 )
@@ -59,10 +57,6 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 async def stream_text(stream: openai.AsyncStream[ChatCompletionChunk]) -> str:
     return text_of([chunk async for chunk in stream])
-
-
-def error_of(caught: pytest.ExceptionInfo[openai.APIError]) -> object:
-    return caught.value.body
 
 
 # ------------------------------------------------------------ answers
@@ -127,57 +121,6 @@ async def test_a_chat_calls_tools_whole_and_as_a_stream() -> None:
 TOOLS: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
 
 
-async def test_two_calls_after_text_that_looks_like_one() -> None:
-    text = "A <tool_call> is a tag.\n" + "\n".join(
-        f'<tool_call>\n{{"name": "now", "arguments": {{"zone": "{zone}"}}}}\n</tool_call>' for zone in ("UTC", "CET")
-    )
-    async with (
-        asking(saying(*text)) as (client, _),
-        client.chat.completions.stream(model=MODEL, messages=HI, tools=TOOLS) as events,
-    ):
-        choice = (await events.get_final_completion()).choices[0]
-    assert (choice.message.content, choice.finish_reason) == ("A <tool_call> is a tag.", "tool_calls")
-    first, second = choice.message.tool_calls or []
-    assert [first.function.arguments, second.function.arguments] == ['{"zone": "UTC"}', '{"zone": "CET"}']
-    assert first.id != second.id
-
-
-async def test_a_call_that_a_limit_cuts_is_none_to_follow_or_send_back() -> None:
-    words = ("<tool_call>\n", '{"name": "now", "arguments": ', '{"zone": "U')
-    async with asking(saying(*words, finish=Finish.MAX_TOKENS)) as (client, _):
-        whole = (await client.chat.completions.create(model=MODEL, messages=HI, tools=TOOLS)).choices[0]
-        async with client.chat.completions.stream(model=MODEL, messages=HI, tools=TOOLS) as events:
-            with pytest.raises(openai.LengthFinishReasonError) as caught:
-                await events.get_final_completion()
-        for choice in (whole, caught.value.completion.choices[0]):
-            assert (choice.message.content, choice.finish_reason) == (None, "length")
-            assert choice.message.tool_calls is not None
-            call = choice.message.tool_calls[0]
-            assert call.type == "function"
-            assert (call.function.name, call.function.arguments) == ("now", '{"zone": "U')
-        with pytest.raises(openai.BadRequestError, match="none that was cut"):
-            await client.chat.completions.create(model=MODEL, messages=result_of(whole.message, "12:00"), tools=TOOLS)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "code"), [(200_000, 400, "context_length_exceeded"), (210_000, 413, "request_too_large")]
-)
-async def test_a_result_of_a_megabyte_is_refused(words: int, status: int, code: str) -> None:
-    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    async with asking(saying(call)) as (client, _):
-        whole = await client.chat.completions.create(model=MODEL, messages=HI, tools=TOOLS)
-        messages = result_of(whole.choices[0].message, "word " * words)
-        with pytest.raises(openai.APIStatusError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)
-    assert (caught.value.status_code, caught.value.code) == (status, code)
-
-
-def result_of(message: ChatCompletionMessage, content: str) -> list[Any]:
-    """A chat in which a message's call has a result."""
-    assert message.tool_calls is not None
-    return [*HI, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": content}]
-
-
 class MistralSource(ScriptedSource):
     """What opens its calls is a special token, which the text of an answer does not have."""
 
@@ -193,21 +136,6 @@ class Reasoning(ScriptedSource):
     """Its template marks reasoning."""
 
     chat_template = "<think>{{ message.content }}"
-
-
-async def test_reasoning_is_apart_whole_and_as_a_stream() -> None:
-    source = Reasoning(saying("<think>", "Hm", "</think>", "Good", " day."))
-    async with serving(source) as server, openai_client(server.url) as client:
-        completion = await client.chat.completions.create(model=MODEL, messages=HI)
-        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
-        deltas = [chunk.choices[0].delta.to_dict() async for chunk in stream]
-    message = completion.choices[0].message.to_dict()
-    assert (message["reasoning_content"], message["content"]) == ("Hm", "Good day.")
-    assert completion.usage is not None
-    assert completion.usage.completion_tokens_details is not None
-    assert completion.usage.completion_tokens_details.reasoning_tokens == 3
-    assert "".join(str(delta.get("reasoning_content", "")) for delta in deltas) == "Hm"
-    assert "".join(str(delta.get("content") or "") for delta in deltas) == "Good day."
 
 
 async def test_what_is_provisional_is_apart_too() -> None:
@@ -241,18 +169,6 @@ async def test_special_tokens_that_mark_calls_are_read() -> None:
     assert plain.choices[0].message.content == "".join(MistralSource.words[1:])
 
 
-async def test_a_stream_says_how_many_tokens_there_were_if_asked() -> None:
-    async with asking(saying(*WORDS, finish=Finish.MAX_TOKENS)) as (client, _):
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=HI, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
-    last = chunks[-1]
-    assert last.usage is not None
-    assert (last.choices, last.usage.total_tokens) == ([], 5)
-    assert chunks[-2].choices[0].finish_reason == "length"
-
-
 async def test_a_text_is_continued_whole_and_as_a_stream() -> None:
     async with asking(saying(*WORDS)) as (client, source):
         completion = await client.completions.create(model=MODEL, prompt="Once upon a time")
@@ -275,140 +191,44 @@ async def test_the_model_has_its_name_and_another_name_for_all() -> None:
         assert (await client.models.retrieve("default")).id == MODEL
         with pytest.raises(openai.NotFoundError) as caught:
             await client.chat.completions.create(model="gpt-4o", messages=HI)
-    assert error_of(caught) == snapshot(
-        {
-            "message": "There is no model 'gpt-4o' here. Ask for 'scripted/model', or 'default'.",
-            "type": "not_found_error",
-            "param": "model",
-            "code": "model_not_found",
-        }
-    )
-
-
-async def test_the_library_that_does_not_wait_asks_as_well() -> None:
-    def ask(url: str) -> str:
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            whole = client.chat.completions.create(model=MODEL, messages=HI).choices[0].message.content
-            with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
-                parts = [choice.delta.content or "" for chunk in stream for choice in chunk.choices]
-            with pytest.raises(openai.BadRequestError):
-                client.chat.completions.create(model=MODEL, messages=HI, n=9)
-            return f"{whole}|{''.join(parts)}"
-
-    async with serving(ScriptedSource(saying(*WORDS))) as server:
-        assert await asyncio.to_thread(ask, server.url) == "Good day.|Good day."
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
 # ------------------------------------------------------------ errors
-
-
-async def test_what_is_not_supported_is_refused_with_its_parameter() -> None:
-    async with asking() as (client, source):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI, verbosity="low")
-    assert error_of(caught) == snapshot(
-        {
-            "message": "verbosity is not supported. Models answer as their chat template has it.",
-            "type": "invalid_request_error",
-            "param": "verbosity",
-            "code": "unsupported_parameter",
-        }
-    )
-    assert not source.answers
-
-
-async def test_what_the_template_refuses_is_a_bad_request() -> None:
-    async with asking() as (client, _):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "REFUSE"}])
-    assert error_of(caught) == snapshot(
-        {
-            "message": "The template refuses it. Send something else.",
-            "type": "invalid_request_error",
-            "param": "messages",
-            "code": "model_source",
-        }
-    )
 
 
 async def test_a_prompt_that_fills_the_context_is_a_bad_request() -> None:
     async with asking() as (client, _):
         with pytest.raises(openai.BadRequestError) as caught:
             await client.completions.create(model=MODEL, prompt="word " * 100)
-        assert error_of(caught) == snapshot(
-            {
-                "message": "The prompt has 100 tokens, the context 100 in all. Shorten the prompt.",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": "context_length_exceeded",
-            }
-        )
-        with pytest.raises(openai.BadRequestError) as caught:
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", None)
+        with pytest.raises(openai.BadRequestError, match="expected ids of tokens from 0 to 999") as caught:
             await client.completions.create(model=MODEL, prompt=[1, 1000])
-        assert error_of(caught) == snapshot(
-            {
-                "message": "prompt: expected ids of tokens from 0 to 999.",
-                "type": "invalid_request_error",
-                "param": "prompt",
-                "code": "invalid_value",
-            }
-        )
+        assert caught.value.param == "prompt"
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "message"),
+    ("error", "status", "retry", "kind", "code"),
     [
-        (
-            ContextLengthError("Too long.", hint=""),
-            openai.BadRequestError,
-            snapshot(
-                [
-                    400,
-                    None,
-                    {
-                        "message": "Too long.",
-                        "type": "invalid_request_error",
-                        "param": None,
-                        "code": "context_length_exceeded",
-                    },
-                ]
-            ),
-        ),
-        (
-            OverloadedError("No room.", hint=""),
-            openai.RateLimitError,
-            snapshot(
-                [429, "2", {"message": "No room.", "type": "rate_limit_error", "param": None, "code": "overloaded"}]
-            ),
-        ),
-        (
-            UnavailableError("Nobody there.", hint=""),
-            openai.InternalServerError,
-            snapshot(
-                [503, None, {"message": "Nobody there.", "type": "server_error", "param": None, "code": "unavailable"}]
-            ),
-        ),
-        (
-            MismatchError("Another model.", hint=""),
-            openai.InternalServerError,
-            snapshot(
-                [503, None, {"message": "Another model.", "type": "server_error", "param": None, "code": "mismatch"}]
-            ),
-        ),
+        (ContextLengthError("So.", hint=""), 400, None, "invalid_request_error", "context_length_exceeded"),
+        (OverloadedError("So.", hint=""), 429, "2", "rate_limit_error", "overloaded"),
+        (UnavailableError("So.", hint=""), 503, None, "server_error", "unavailable"),
+        (MismatchError("So.", hint=""), 503, None, "server_error", "mismatch"),
     ],
 )
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_failure_before_the_first_word_is_a_status(
-    error: ContextLengthError, kind: type[openai.APIStatusError], message: object, is_stream: bool
+    error: MoaError, status: int, retry: str | None, kind: str, code: str, is_stream: bool
 ) -> None:
     async def fail(answer: ScriptedAnswer) -> None:
         answer.fail(error)
 
     async with asking(fail) as (client, _):
-        with pytest.raises(kind) as caught:
+        with pytest.raises(openai.APIStatusError) as caught:
             await client.chat.completions.create(model=MODEL, messages=HI, stream=is_stream)
-    status = caught.value.response
-    assert [status.status_code, status.headers.get("retry-after"), caught.value.body] == message
+    response = caught.value.response
+    assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
+    assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
 
 
 @pytest.mark.parametrize(
@@ -441,21 +261,14 @@ async def test_a_slash_at_the_end_is_the_same_path() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        (f'{{"messages": {"[" * 100_000}', "The body of the request is no JSON: its brackets are nested too deeply."),
+        (f'{{"messages": {"[" * 800}{"]" * 800}}}', "messages[0]: expected a JSON object."),
         (
-            '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": -5}',
-            snapshot("max_tokens: expected at least 1."),
+            f'{{"messages": [{{"role": "user", "content": "hi"}}], "max_tokens": 1{"0" * 30}}}',
+            "max_tokens: expected less than 2147483648.",
         ),
-        (
-            '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1' + "0" * 30 + "}",
-            snapshot("max_tokens: expected less than 2147483648."),
-        ),
-        (
-            '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}",
-            snapshot("The body of the request is no JSON: its brackets are nested too deeply."),
-        ),
-        ('{"messages": ' + "[" * 800 + "]" * 800 + "}", snapshot("messages[0]: expected a JSON object.")),
     ],
-    ids=["below 0", "huge", "deep", "less deep"],
+    ids=["deep", "less deep", "huge"],
 )
 async def test_odd_bodies_are_refused_in_one_sentence(body: str, message: str) -> None:
     source = ScriptedSource(saying(*WORDS))
@@ -471,21 +284,6 @@ async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixtu
             await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
     assert (caught.value.response.status_code, caught.value.code) == (500, "internal")
     assert "The answer has failed" in caplog.text
-
-
-async def test_a_failure_after_the_first_word_is_the_last_event() -> None:
-    async with asking() as (client, source):
-        stream = await asyncio.gather(
-            client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
-        )
-        chunks = stream[0].__aiter__()
-        assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "Good"]
-        source.answers[0].fail(UnavailableError("Nobody there.", hint=""))
-        with pytest.raises(openai.APIError) as caught:
-            await anext(chunks)
-    assert error_of(caught) == snapshot(
-        {"message": "Nobody there.", "type": "server_error", "param": None, "code": "unavailable"}
-    )
 
 
 async def commit_to(source: ScriptedSource, *words: str) -> None:
@@ -506,40 +304,6 @@ async def lose(answer: ScriptedAnswer) -> None:
     answer.hold_back()
 
 
-async def test_text_that_the_server_may_take_back_is_not_sent() -> None:
-    async with asking(lose, EndpointSettings(settle_seconds=60)) as (client, source):
-        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
-        chunks = stream.__aiter__()
-        texts = [(await anext(chunks)).choices[0].delta.content for _ in range(2)]
-        answer = await source.answer()
-        answer.link(LinkState.BACK)
-        answer.commit(" day", ".")
-        answer.end()
-        texts += [chunk.choices[0].delta.content async for chunk in chunks]
-    assert "".join(text or "" for text in texts) == "Good day."
-
-
-async def test_a_request_whose_server_stays_away_fails() -> None:
-    async with asking(lose, LOST) as (client, source):
-        with pytest.raises(openai.InternalServerError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI)
-        assert caught.value.response.status_code == 503
-        assert error_of(caught) == snapshot(
-            {
-                "message": "The server was lost for 0.05 s and has not verified the answer. Ask again when it is back.",
-                "type": "server_error",
-                "param": None,
-                "code": "unavailable",
-            }
-        )
-        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
-        chunks = stream.__aiter__()
-        assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "Good"]
-        with pytest.raises(openai.APIError):
-            await anext(chunks)
-    assert all(answer.closed.is_set() for answer in source.answers)
-
-
 @pytest.mark.parametrize("by_setting", [True, False])
 async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> None:
     settings = EndpointSettings(settle_seconds=0.05, unverified="end" if by_setting else "fail")
@@ -556,21 +320,6 @@ async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> 
     assert moa_of(chunks[-2]) == {"verified": False, "verified_characters": 4}
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 3
-
-
-async def test_an_answer_that_ended_without_the_server_is_sent_as_the_server_has_it() -> None:
-    async def settled(answer: ScriptedAnswer) -> None:
-        answer.link(LinkState.OFFLINE)
-        answer.write("Good", " morning")
-        answer.end(provisional=True)
-        answer.link(LinkState.BACK)
-        answer.commit("Good", " day", ".")
-        answer.settle(AnswerOutcome.CORRECTED)
-
-    async with asking(settled) as (client, _):
-        completion = await client.chat.completions.create(model=MODEL, messages=HI)
-    assert completion.choices[0].message.content == "Good day."
-    assert moa_of(completion)["verified"] is True
 
 
 async def test_who_asks_for_it_sees_provisional_text_and_its_end() -> None:
@@ -702,17 +451,7 @@ async def test_one_request_too_many_is_told_when_to_come_back() -> None:
         done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(openai.RateLimitError) as caught:
             done.pop().result()
-        assert (caught.value.response.headers["retry-after"], error_of(caught)) == snapshot(
-            (
-                "2",
-                {
-                    "message": "2 requests wait already. Try again in a few seconds.",
-                    "type": "rate_limit_error",
-                    "param": None,
-                    "code": "overloaded",
-                },
-            )
-        )
+        assert (caught.value.response.headers["retry-after"], caught.value.code) == ("2", "overloaded")
         source.script = saying(*WORDS)
         source.answers[0].commit("Bye")
         source.answers[0].end()
@@ -732,12 +471,5 @@ async def test_streams_that_are_open_when_the_server_closes_say_why_they_end() -
         with pytest.raises(openai.APIError) as caught:
             await stream_text(stream)
         await closing
-    assert error_of(caught) == snapshot(
-        {
-            "message": "The program that serves this endpoint ends. Start it again.",
-            "type": "server_error",
-            "param": None,
-            "code": "unavailable",
-        }
-    )
+    assert "The program that serves this endpoint ends" in caught.value.message
     assert source.answers[0].closed.is_set()

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 from inline_snapshot import snapshot
-from moa_client.endpoint.health import FRESH_SECONDS, Health, health_route
+from moa_client.endpoint.routes import FRESH_SECONDS, Health, health_route
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_shared.errors import UnavailableError

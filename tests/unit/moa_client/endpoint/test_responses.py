@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.responses import MOST_ITEMS
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
@@ -127,16 +123,6 @@ async def test_a_stream_has_the_events_that_add_up_to_the_response() -> None:
     assert (final.output[0].type, getattr(final.output[0], "id", "")) == (added.type, getattr(added, "id", None))
 
 
-async def test_events_have_names_and_nothing_follows_the_last() -> None:
-    async with serving(ScriptedSource(saying(*WORDS))) as server, httpx.AsyncClient() as client:
-        body = {"input": "Hi", "stream": True}
-        text = (await client.post(f"{server.url}/v1/responses", json=body)).text
-    events = [each.split("\n") for each in text.strip().split("\n\n")]
-    for name, data in events:
-        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
-    assert events[-1][0] == "event: response.completed"
-
-
 async def test_calls_are_items_whole_and_as_a_stream() -> None:
     async with asking(saying(*CALLING)) as (client, source):
         whole = await created(client, tools=[NOW])
@@ -217,28 +203,6 @@ async def test_a_stream_that_fails_says_why() -> None:
     assert failed.output[0].status == "incomplete"
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_failure_before_the_first_word_is_a_status(is_stream: bool) -> None:
-    async def fail(answer: ScriptedAnswer) -> None:
-        answer.fail(UnavailableError("Nobody there.", hint=""))
-
-    async with asking(fail) as (client, _):
-        with pytest.raises(openai.InternalServerError, match="Nobody there"):
-            await (streamed if is_stream else created)(client)
-
-
-async def test_text_that_no_server_verified_is_marked() -> None:
-    async def lose(answer: ScriptedAnswer) -> None:
-        answer.commit("Good")
-        answer.write(" day")
-        answer.link(LinkState.OFFLINE)
-
-    async with asking(lose, EndpointSettings(settle_seconds=0.0, unverified="end")) as (client, _):
-        last = (await streamed(client))[-1]
-    assert last.response.output_text == "Good day"
-    assert last.response.moa == {"seed": 5, "verified": False, "verified_characters": 4}
-
-
 # ------------------------------------------------------------ what is kept
 
 
@@ -289,14 +253,6 @@ async def test_a_call_that_was_cut_is_not_continued(store: HistoryStore) -> None
         assert made.output[-1].type == "function_call"
         await created(client, previous_response_id=made.id)
     assert source.rendered[1] == {"role": "assistant", "content": "See:"}
-
-
-async def test_what_is_continued_is_bounded(store: HistoryStore) -> None:
-    items: list[Any] = [{"role": "user", "content": ""}] * (MOST_ITEMS - 1)
-    async with asking(saying(*WORDS), history=store) as (client, _):
-        made = await created(client, input=items)
-        with pytest.raises(openai.BadRequestError, match="there are 1001 items"):
-            await created(client, previous_response_id=made.id)
 
 
 async def test_nothing_is_kept_by_the_users_wish() -> None:

@@ -13,7 +13,7 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import DEFAULT, FORMATS, find_format
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.hermes import Hermes, SmolLM3
+from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.formats.llama import Gemma3, Llama
 from moa_client.tools.formats.mistral import Mistral, Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml, json_of
@@ -37,7 +37,6 @@ PARTS = (
     '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": "b"}',
     "<|channel|>final<|message|>",
     'call:get_weather{city:<|"|>Paris<|"|>}',
-    "get_weather(city='Paris')",
     "Hello",
 )
 
@@ -148,8 +147,6 @@ CALLS: list[tuple[ToolFormat, str]] = [
     (Hermes(), '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'),
     (Hermes(), '<tool_call>{"arguments": {"city": "Paris"}, "id": 1, "name": "get_weather"}</tool_call>'),
     (Hermes(), '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool'),
-    (SmolLM3(), "<code>\nget_weather('Paris')\n</code>"),
-    (SmolLM3(), "<code>[get_weather(city='Paris')]</code>"),
     (QwenXml(), "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>"),
     (QwenXml(), "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"),
     (Gemma4(), '<|tool_call>call:get_weather{ <|"|>city<|"|>: <|"|>Paris<|"|> }<tool_call|>'),
@@ -165,7 +162,6 @@ CALLS: list[tuple[ToolFormat, str]] = [
     (Gemma3(), OBJECT),
     (Gemma3(), f"```json\n[{OBJECT}]\n```"),
     (Gemma3(), f"```tool_code\n{OBJECT}\n```"),
-    (Gemma3(), '```tool_code\n[get_weather("Paris")]\n```'),
     (Harmony(), f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>'),
     (Harmony(), f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}'),
     (Harmony(), '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>'),
@@ -183,26 +179,6 @@ TEXTS: list[tuple[ToolFormat, str]] = [
             "a < b",
         )
     ),
-    *(
-        (SmolLM3(), f"<code>{code}</code>")
-        for code in (
-            "get_weather(open('x'))",
-            "get_weather(city=x)",
-            "get_weather(1, 2, 3)",
-            "get_weather('a', city='b')",
-            "get_weather(**{})",
-            "get_weather(city={1, 2})",
-            "get_weather(days=1e999)",
-            "x = get_weather('Paris')",
-            "os.system('x')",
-            "print(1)",
-            "now() +",
-            "",
-            "x\0",
-            "(" * 10000,
-        )
-    ),
-    (SmolLM3(), "<code>get_weather("),
     (QwenXml(), "Write <function=name> and so on."),
     (Gemma4(), "<|tool_call>f{}"),
     *((Gemma4(), f"<|tool_call>call:now{each}<tool_call|>") for each in ("{a:b}", "{:1}", "{a:1,}", "{a}", "{a:[1,]}")),

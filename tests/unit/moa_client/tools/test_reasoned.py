@@ -34,7 +34,7 @@ WORD = choice_of(["yes", "no"])
 
 
 def reasoning(thinking: Thinking = TAGS, *, is_open: bool, budget: int | None = None) -> Reasoning:
-    return Reasoning(thinking, is_open, budget, IDS, frozenset({END}))
+    return Reasoning(thinking, is_open, budget, IDS.get, frozenset({END}))
 
 
 def answer(grammar: str) -> ConstrainedText:
@@ -178,7 +178,7 @@ def test_what_cannot_be_enforced_is_refused_in_words() -> None:
 
 def test_a_trial_knows_the_ids_of_large_vocabularies() -> None:
     marks = {mark: 260_000 + number for number, mark in enumerate(_MARKS)}
-    limited = Reasoning(HARMONY, is_open=False, budget=30_000, tokens=marks)
+    limited = Reasoning(HARMONY, is_open=False, budget=30_000, token_id=marks.get)
     try_constraint(Constraint(ConstraintKind.LARK, limited_grammar(limited, marks)))
 
 
