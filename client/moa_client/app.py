@@ -17,9 +17,8 @@ from moa_shared.programs.entry import StartLine, write_output
 from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.json_events import error_line, ready_line
-from moa_client.chat.keys import quiet_keys
+from moa_client.chat.keys import KeyPermission, quiet_keys, unasked
 from moa_client.chat.messages import offline_words, worth_words, writes_alone
-from moa_client.chat.permission import KeyPermission, unasked
 from moa_client.chat.question import TextFile, read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from moa_client.chat.messages import notice_words
+from moa_client.chat.messages import event_words
 from moa_client.conversation.events import LOOK_UP, DrafterChanged
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
@@ -88,7 +88,7 @@ async def test_it_is_said_once_and_the_next_question_needs_no_memory(target: Tar
             await engine.close()
     first, second = ([each for each in screen.notices if isinstance(each, DrafterChanged)] for screen in screens)
     assert [(each.name, each.alone) for each in first] == [(LOOK_UP, "small")]
-    assert notice_words(first[0]) == (
+    assert event_words(first[0]) == (
         "(The drafter guesses worse than look-up (right in 0 of 200 tokens, what the text repeats in 50):"
         " this device drafts by look-up from now on.)"
     )

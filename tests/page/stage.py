@@ -13,7 +13,7 @@ from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
-from moa_client.host.frame_tap import Crossing
+from moa_client.host.host import Crossing
 from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish

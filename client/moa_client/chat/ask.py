@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, cast
 
+from moa_client.chat.keys import Permit
 from moa_client.chat.views import View
 from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.surface.open_conversation import OpenConversation
-
-Permit = Callable[[events.CallWanted], Awaitable[events.Permission]]  # says whether a call may be run
 
 
 async def deny(_: events.CallWanted) -> events.Permission:

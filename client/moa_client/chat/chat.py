@@ -17,9 +17,10 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat import messages
-from moa_client.chat.ask import AnswerFollower, Permit, deny
+from moa_client.chat.ask import AnswerFollower, deny
 from moa_client.chat.folding import Folding
 from moa_client.chat.json_events import earlier_line, error_line, event_line
+from moa_client.chat.keys import Permit
 from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import View, make_view
 from moa_client.conversation import events
@@ -210,43 +211,36 @@ class Chat:
 
     def _tell(self, update: Update) -> None:
         about, event = self._follower.take(update), update.event
-        is_line = self.settings.json_events
-        if about is None or not is_line:
-            line = event_line(update, None) if is_line else ""
-        else:
-            line = earlier_line(update, about, self._folding.split(about))
-        if line and self.settings.json_events:
-            self._out(line + "\n")
         if isinstance(event, events.Failed):
             self.fail(event.error)
         elif self.settings.json_events:
-            return
+            line = (
+                event_line(update, None) if about is None else earlier_line(update, about, self._folding.split(about))
+            )
+            if line:
+                self._out(line + "\n")
         elif isinstance(event, events.CallWanted) and event.waits:
             self._err(messages.waiting_words(event))
-        elif isinstance(event, events.CallEvent):
-            self._err(messages.call_words(event))
-        elif about is not None:
+        elif about is not None and not isinstance(event, events.CallEvent):
             if self.page is not None:
                 self.page.show_earlier(update, self._folding.shown(about))
             elif words := messages.settled_remark(event, self._folding.shown(about)):
                 self._err(words)
             if isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer:
                 self._err(messages.withdrawn_words(about.withdrawn))
-        elif isinstance(event, events.NotKept):
-            self._err(messages.not_kept_words(event))
-        elif isinstance(event, events.Notice):
-            self._err(messages.notice_words(event))
         elif isinstance(event, events.LinkChanged):
             back = event.state is not events.LinkState.OFFLINE and self._told_offline
             words = messages.BACK_WORDS if back else messages.link_words(event)
             self._told_offline = event.state is events.LinkState.OFFLINE
             if words and not (self._told_offline and self._wished_offline):
                 self._err(words)
+        elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
+            self._err(words)
 
     def fail(self, error: MoaError) -> None:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
-        self._err(messages.error_words(error))
+        self._err(f"Error: {error}")
 
     # ------------------------------------------------------------ for commands
 

@@ -1,19 +1,25 @@
-"""Keys typed while an answer is written: kept for the next question, counted, and not echoed into the answer.
+"""Keys of the terminal: kept for the next question while an answer is written, or deciding whether a tool may run.
 
-Two of them act at once: Ctrl-C, and Ctrl-O, which the terminal turns into SIGQUIT meanwhile.
+They are counted, and not echoed into the answer. Two of them act at once: Ctrl-C, and Ctrl-O, which the terminal turns
+into SIGQUIT meanwhile. Invariant: a key that was typed before a question about a call was shown answers nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import signal
 import struct
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from select import select
 from typing import Any
+
+from moa_client.chat.messages import ASK_WORDS, not_run_words
+from moa_client.conversation.events import CallWanted, Permission
 
 INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termios
 
@@ -103,3 +109,73 @@ def typed_ahead() -> int:
         return int(count)
     except (OSError, ValueError, AttributeError):
         return 0
+
+
+Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
+ALL = "all"
+KEYS = {"y": Permission.ONCE, "n": Permission.DENIED, "a": Permission.ALWAYS}
+MOST_KEYS = 4096  # bytes at a time
+
+
+def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:
+    """What is said of calls where nobody can be asked.
+
+    Args:
+        say: tells the user what was not run.
+    """
+
+    async def permit(wanted: CallWanted) -> Permission:
+        if is_allowed(wanted, allowed):
+            return Permission.ALWAYS
+        say(not_run_words(wanted))
+        return Permission.DENIED
+
+    return permit
+
+
+def is_allowed(wanted: CallWanted, allowed: Sequence[str]) -> bool:
+    """Whether a tool may be run without being asked for."""
+    return f"{wanted.server}/{wanted.tool}" in allowed or ALL in allowed
+
+
+class KeyPermission:
+    """Asks on the terminal, whose keys come as they are typed.
+
+    Args:
+        allowed: tools that are run without asking, as SERVER/TOOL, or ALL.
+    """
+
+    def __init__(self, terminal: int, allowed: Sequence[str], say: Callable[[str], None]) -> None:
+        self._terminal = terminal
+        self._allowed = allowed
+        self._say = say
+        self._typed = b""
+
+    def take_typed(self) -> str:
+        """What was typed before a question was shown, for the next line."""
+        typed, self._typed = self._typed, b""
+        return typed.decode(errors="replace").replace("\r", "\n").rstrip("\n")
+
+    async def __call__(self, wanted: CallWanted) -> Permission:
+        if is_allowed(wanted, self._allowed):
+            return Permission.ALWAYS
+        while select([self._terminal], [], [], 0)[0] and (early := os.read(self._terminal, MOST_KEYS)):
+            self._typed += early
+        self._say(ASK_WORDS)
+        loop = asyncio.get_running_loop()
+        decided: asyncio.Future[Permission] = loop.create_future()
+
+        def on_key() -> None:
+            key = os.read(self._terminal, 1).decode(errors="replace").lower()
+            if not key:
+                decided.set_result(Permission.DENIED)  # the terminal is gone
+            elif key in KEYS:
+                decided.set_result(KEYS[key])
+            if decided.done():
+                loop.remove_reader(self._terminal)
+
+        loop.add_reader(self._terminal, on_key)
+        try:
+            return await decided
+        finally:
+            loop.remove_reader(self._terminal)

@@ -17,8 +17,6 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_figures import alone_words, down_words, drafted_words
 
 if TYPE_CHECKING:
-    from moa_shared.errors import MoaError
-
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
     from moa_client.surface.open_conversation import ConversationFacts
@@ -182,40 +180,46 @@ def _whole(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-def notice_words(event: events.Notice) -> str:
-    """What has changed about the server or the drafter, in one sentence."""
-    if isinstance(event, events.DrafterChanged):
-        return f"({event.reason if event.name == events.LOOK_UP else f'{event.name} drafts from now on'})"
-    if isinstance(event, events.ExecutionChanged):
-        level = plain_line(event.level)
-        return f"(the server computes in {level} now: the text may continue differently from how it began)"
-    return f"({event.message})"
-
-
-def call_words(event: events.CallEvent) -> str:
+def event_words(event: events.SurfaceEvent) -> str:
+    """What a chat says about an event beside the text of answers; empty: nothing."""
     match event:
         case events.CallWanted():
             where = f"a tool of {plain_line(event.server)}" if event.server else "no tool that is here"
             return f"* {plain_line(event.tool)} {_shortened(event.arguments, MOST_ARGUMENTS)} ({where})"
-        case events.CallDecided():
-            return DECIDED_WORDS[event.permission]
+        case events.CallDecided(permission=permission):
+            return DECIDED_WORDS[permission]
         case events.CallAnswered():
             return f"{'!' if event.is_error else '='} {_shortened(event.content, MOST_RESULT)}"
-        case _:
-            reason = plain_line(event.reason) or "The call is left without an answer."
-            return f"({reason} /continue takes it up.)"
+        case events.CallsLeft(reason):
+            return f"({plain_line(reason) or 'The call is left without an answer.'} /continue takes it up.)"
+        case events.HeldBack(unread):
+            return UNREAD_WORDS if unread else HELD_BACK_WORDS
+        case events.LinkChanged():
+            return link_words(event)
+        case events.DrafterChanged(name, reason):
+            return f"({reason if name == events.LOOK_UP else f'{name} drafts from now on'})"
+        case events.ExecutionChanged(level):
+            level = plain_line(level)
+            return f"(the server computes in {level} now: the text may continue differently from how it began)"
+        case events.ServerChanged(message=message) | events.ToolsChanged(message):
+            return f"({message})"
+        case events.NotKept(error):
+            return f"(From here on this conversation is not kept: {error})"
+        case events.Failed(error):
+            return f"Error: {error}"
+    return ""
 
 
 def waiting_words(wanted: events.CallWanted) -> str:
     """That a call waits which was wanted before this chat came, or which another surface is asked about."""
-    return f"{call_words(wanted)}\n(The call waits: /continue asks about it, a question leaves it.)"
+    return f"{event_words(wanted)}\n(The call waits: /continue asks about it, a question leaves it.)"
 
 
 def answered_words(answered: AnsweredCall) -> str:
     """A call of before, with its answer."""
     call = answered.call
     said = events.CallAnswered(call.id, answered.content, answered.is_error)
-    return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{call_words(said)}"
+    return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{event_words(said)}"
 
 
 def not_run_words(wanted: events.CallWanted) -> str:
@@ -228,11 +232,6 @@ def _shortened(text: str, most: int) -> str:
     """A text for a person, who sees how much of it is left out."""
     shown = without_controls(text[:most])
     return shown if len(text) <= most else f"{shown} ... ({len(text) - most:,} characters more)"
-
-
-def not_kept_words(event: events.NotKept) -> str:
-    """That the conversation is not kept from here on, and why, in one sentence."""
-    return f"(From here on this conversation is not kept: {event.error})"
 
 
 def finish_words(answer: AnswerText, *, is_only: bool) -> str:
@@ -250,11 +249,6 @@ def finish_words(answer: AnswerText, *, is_only: bool) -> str:
         case Finish.LOOP:
             return "(The answer only repeated itself, so it was ended.)"
     return ""
-
-
-def error_words(error: MoaError) -> str:
-    """What has failed, and what to do."""
-    return f"Error: {error}"
 
 
 def settled_words(event: events.Settled | events.Refused, earlier: AnswerText) -> str:

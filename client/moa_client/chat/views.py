@@ -71,19 +71,15 @@ class TerminalView:
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
         if isinstance(event, events.CallEvent):
-            self._page.say(messages.call_words(event))
+            self._page.say(messages.event_words(event))
             return
         if isinstance(event, events.LinkChanged):
             self._reason = event.reason if event.state in messages.NOT_SERVED else ""
             self._waits_until = self._clock() + event.wait_seconds if event.state is events.LinkState.WAITING else 0.0
-        elif isinstance(event, events.Notice):
-            self._remarks += messages.notice_words(event) + "\n"
+        elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
+            self._remarks += words + "\n"
             if isinstance(event, events.ServerChanged) and event.what == "model":
                 self._reason = "another model is served there"
-        elif isinstance(event, events.NotKept):
-            self._remarks += messages.not_kept_words(event) + "\n"
-        elif isinstance(event, events.Failed):
-            self._remarks += messages.error_words(event.error) + "\n"
         self._draw(text)
 
     def _draw(self, text: AnswerText) -> None:
@@ -141,8 +137,9 @@ class PipeView:
 
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
+        words = messages.event_words(event)
         if isinstance(event, events.CallEvent):
-            self._remark(messages.call_words(event))
+            self._remark(words)
             return
         if piece := self._piece(text):
             word = last_word(piece)
@@ -150,18 +147,14 @@ class PipeView:
             if whole := piece.removesuffix(self._held):
                 self._write(whole)
         if isinstance(event, events.LinkChanged):
-            self._show_link(event)
-        elif isinstance(event, events.Notice):
-            self._remark(messages.notice_words(event))
-        elif isinstance(event, events.NotKept):
-            self._remark(messages.not_kept_words(event))
-        elif isinstance(event, events.Failed):
-            self._remark(messages.error_words(event.error))
+            self._show_link(event, words)
         elif isinstance(event, events.HeldBack):
-            self._say_of_outage(messages.UNREAD_WORDS if event.unread else messages.HELD_BACK_WORDS)
+            self._say_of_outage(words)
+        elif words:
+            self._remark(words)
 
-    def _show_link(self, event: events.LinkChanged) -> None:
-        was_short, words = self._timer is not None, messages.link_words(event)
+    def _show_link(self, event: events.LinkChanged, words: str) -> None:
+        was_short = self._timer is not None
         if event.state is not events.LinkState.OFFLINE:
             self._end_outage()
         if event.state is events.LinkState.OFFLINE:

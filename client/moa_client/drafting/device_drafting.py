@@ -20,7 +20,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.drafting.streamed import ResultInbox
 from moa_client.link.availability import Availability
-from moa_client.memory.plan import MemoryPlan, ThinRule
+from moa_client.memory import MemoryPlan, ThinRule
 
 
 class DeviceDrafting:

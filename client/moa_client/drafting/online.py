@@ -16,7 +16,7 @@ from moa_client.conversation.conversation import Conversation, Phase, VerdictEff
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DraftExtended, OnlineDrafter, StreamedDrafting
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 
 # Of forwards shared with others, without nodes of the server's, after which it is taken to have no time for drafts. It
 # also finds many places of a text not worth a guess: of 107 pauses in three answers (1600 tokens, one user) 98 were

@@ -12,7 +12,7 @@ from moa_client.conversation.jobs import Job
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.settings import StandaloneRule, StandaloneText
 from moa_client.drafting.streamed import TokenWritten
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 
 
 class StandaloneDrafting:

@@ -14,8 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from moa_client.page.backend import EXPORT_TYPES, ExportForm, PageBackend
-from moa_client.page.sockets import conversation_endpoint, is_own, timeline_endpoint
+from moa_client.page.sockets import (
+    EXPORT_TYPES,
+    ExportForm,
+    PageBackend,
+    conversation_endpoint,
+    is_own,
+    timeline_endpoint,
+)
 from moa_client.web.error_form import RequestError
 
 TYPES = {

@@ -1,4 +1,4 @@
-"""The page's two WebSockets: one has a conversation open, the other shows what crosses the link.
+"""What the page needs from the daemon, and its two WebSockets: a conversation, and what crosses the link.
 
 Messages in are of a bounded size, messages out have a deadline each: a tab that sleeps holds nothing up, and catches up
 when it connects again. Invariant: a conversation is left, and a watch ended, however the tab goes.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from moa_shared.errors import DataError, MoaError
@@ -19,10 +19,54 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moa_client.failures import told
-from moa_client.host.frame_tap import Crossing
-from moa_client.page.backend import PageBackend
+from moa_client.host.host import Crossing
 from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
+from moa_client.surface.open_conversation import OpenConversation
 from moa_client.surface.surface_session import serve_surface
+
+ExportForm = Literal["markdown", "json"]
+EXPORT_TYPES: dict[ExportForm, tuple[str, str]] = {  # the type of its content, and how its file's name ends
+    "markdown": ("text/markdown; charset=utf-8", "md"),
+    "json": ("application/json", "json"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A conversation in the list.
+
+    Args:
+        updated: in seconds since 1970.
+        unverified: answers that ended without the server, which has not decided them yet.
+    """
+
+    id: str
+    title: str
+    updated: float
+    model: str
+    answers: int
+    unverified: int
+
+
+class PageBackend(Protocol):
+    """What the page is shown, and what it may ask for. Methods raise `MoaError` where they are refused."""
+
+    # Opens a conversation that is kept, or begins one; for one answer or more.
+    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation: ...
+    # The device and its link, apart from any conversation. Returns: version, phase, target, server, state, reason,
+    # rtt_ms, drafter, alone, level, exact, conversations, since, and `wants_online`: the user's wish for all
+    # conversations.
+    def status(self) -> Fields: ...
+    # Those that have the words; all without any. The newest first.
+    async def conversations(self, search: str) -> Sequence[Kept]: ...
+    async def delete(self, identifier: str) -> None: ...
+
+    async def export(self, identifier: str, form: ExportForm) -> str: ...
+
+    # The user's wish for all conversations: to continue without the server, or with it again.
+    def set_offline(self, is_offline: bool) -> None: ...
+    # What crosses the link from now on; leaves the oldest out for a reader that lags.
+    def timeline(self) -> AsyncIterator[Crossing]: ...
 
 
 def is_own(connection: HTTPConnection) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import cast
 
 import pytest
-from moa_client.chat.ask import AnswerFollower, Permit, deny, interruptible
+from moa_client.chat.ask import AnswerFollower, deny, interruptible
+from moa_client.chat.keys import Permit
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions

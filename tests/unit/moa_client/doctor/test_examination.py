@@ -12,8 +12,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
-from moa_client.doctor.drafting import examine_companion
-from moa_client.doctor.examination import checks_json
+from moa_client.doctor.examination import checks_json, examine_companion
 from moa_client.doctor.steps import (
     judge_certificate,
     judge_expectation,

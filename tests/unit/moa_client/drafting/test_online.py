@@ -16,7 +16,7 @@ from moa_client.drafting.online import (
 )
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DraftExtended, DraftStep
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -13,7 +13,7 @@ from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.drafting.streamed import TokenWritten
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling

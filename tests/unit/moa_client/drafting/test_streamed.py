@@ -19,7 +19,7 @@ from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftExtended, DraftStep, StreamedDrafting
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.host.frame_tap import FrameTap
+from moa_client.host.host import FrameTap
 
 
 async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:

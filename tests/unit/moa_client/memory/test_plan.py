@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.memory.plan import CALM_TOKENS, CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, ThinRule
+from moa_client.memory import CALM_TOKENS, CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, ThinRule
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.memory.receiver import MemoryReceiver, RowsHeld
+from moa_client.memory import MemoryReceiver, RowsHeld
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane

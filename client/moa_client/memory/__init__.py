@@ -1,1 +1,0 @@
-"""Memory from the server: what was received, what to wait for, and which codec to use."""
