@@ -125,7 +125,6 @@ class CodecLadder:
 
     @property
     def codec(self) -> Codec:
-        """The one to use now."""
         return self._codecs[self._rung]
 
     def on_memory(self, nbytes: int) -> None:
@@ -185,7 +184,6 @@ class ThinRule:
         self._calm_tokens = 0 if drafts else self._calm_tokens + tokens
 
     def allows_few(self, *, drafts: bool, is_link_trusted: bool) -> bool:
-        """Whether few rows are enough now."""
         return is_link_trusted and not drafts and self._calm_tokens >= CALM_TOKENS
 
 

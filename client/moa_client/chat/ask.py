@@ -112,13 +112,11 @@ class AnswerFollower:
 
     @asynccontextmanager
     async def updates(self) -> AsyncIterator[AsyncIterator[Update]]:
-        """The updates that were not read yet, and those that come."""
         async with aclosing(cast("Any", self._conversation.updates())) as updates:
             yield updates
 
     @property
     def texts(self) -> Sequence[AnswerText]:
-        """All answers, oldest first."""
         return self._texts
 
     @property

@@ -180,7 +180,6 @@ class Chat:
             view.end(answer)
 
     async def switch(self, identifier: str | None) -> None:
-        """Opens another conversation in place of this one."""
         if self._open is None:
             raise ConfigError("There is only this conversation here.", hint="")
         opened = await self._open(identifier, self.settings.system)
@@ -248,7 +247,6 @@ class Chat:
         self._err(text)
 
     async def put(self, question: str) -> None:
-        """Asks a question, and says what became of it."""
         self._say_left(await self.ask(question, is_only=False))
 
     async def continue_answer(self) -> None:
@@ -267,7 +265,6 @@ class Chat:
         await self._follower.keep(last, self._view())
 
     def _say_left(self, answer: AnswerText) -> None:
-        """Says what becomes of an answer that is left to the server."""
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
             unread = messages.WAITS_OFFLINE_WORDS if self._wished_offline else messages.UNREAD_WORDS
             self._err(messages.LEFT_WORDS if answer.committed else unread)
@@ -300,7 +297,6 @@ class Chat:
 
     @property
     def waiting_question(self) -> AnswerText | None:
-        """The newest question, if it waits for a server that has not read it."""
         last = self.last_answer
         if last is None or last is not self.last_asked or not last.is_unsettled:
             return None

@@ -104,7 +104,6 @@ class FoldedAnswer:
         self._committed += self._joined(before, reasoning, text)
 
     def _joined(self, before: AnswerSplit, reasoning: str, text: str) -> str:
-        """What is shown of some reasoning and the text after it."""
         if not self._is_open:
             return text
         heading = HEADING if reasoning and not before.reasoning else ""

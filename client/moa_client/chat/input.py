@@ -57,7 +57,6 @@ KEPT_BYTES = 3 << 16  # of a longer file, its newest; not each start should writ
 
 
 def default_path() -> Path:
-    """The file in the user's state folder."""
     import platformdirs
 
     return platformdirs.user_state_path("moa", appauthor=False) / "questions"
@@ -102,7 +101,6 @@ class QuestionHistory(History):
 
 
 def _shorten(path: Path) -> None:
-    """Drops the oldest questions of a file that has become long."""
     if path.stat().st_size <= MOST_BYTES:
         return
     newest = path.read_bytes()[-KEPT_BYTES:]

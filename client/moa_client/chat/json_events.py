@@ -43,7 +43,6 @@ def event_line(update: Update, text: AnswerText | None, split: AnswerSplit | Non
 def _apart(
     fields: Mapping[str, Any], event: events.SurfaceEvent, text: AnswerText, split: AnswerSplit
 ) -> dict[str, Any]:
-    """The text of a line with the reasoning in fields of its own."""
     before = copy(split)
     split.read(text.committed, text.tokens)
     is_over = not (text.is_running or text.is_unsettled)
@@ -71,7 +70,6 @@ def error_line(error: MoaError) -> str:
 
 
 def ready_line(facts: ConversationFacts) -> str:
-    """The line that says that the program is ready for questions."""
     level = {"level": facts.level, "exact": facts.exact} if facts.level else None
     drafter = None
     if facts.drafter:

@@ -38,7 +38,6 @@ class QuietTerminal:
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
-        """As it was meanwhile, for another program."""
         if self._before is None:
             yield
             return

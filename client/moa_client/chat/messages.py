@@ -56,7 +56,6 @@ def writes_alone(facts: ConversationFacts, alone: str) -> bool:
 
 
 def worth_words(facts: ConversationFacts) -> str:
-    """What the device's own text is worth."""
     if facts.companion:
         return f"Until a server is reachable, {facts.companion} on this device answers."
     return f"Until a server is reachable, the small model on this device answers, much worse than {facts.target}."
@@ -86,7 +85,6 @@ def execution_words(facts: ConversationFacts) -> str:
 
 
 def drafter_words(facts: ConversationFacts) -> str:
-    """Which drafter drafts, and why."""
     if not facts.drafter:
         return "no drafter that reads memory"
     alone = f"\n{facts.alone} writes while no server answers" if facts.alone else ""
@@ -156,7 +154,6 @@ def thinking_words(tokens: int) -> str:
 
 
 def thought_words(tokens: int) -> str:
-    """That an answer came of reasoning that is not shown."""
     return f"(thought for {tokens} {'token' if tokens == 1 else 'tokens'}: /thinking shows it)"
 
 
@@ -216,7 +213,6 @@ def waiting_words(wanted: events.CallWanted) -> str:
 
 
 def answered_words(answered: AnsweredCall) -> str:
-    """A call of before, with its answer."""
     call = answered.call
     said = events.CallAnswered(call.id, answered.content, answered.is_error)
     return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{event_words(said)}"
@@ -293,7 +289,6 @@ def changed_words(event: events.Settled, shown: str, text: str) -> tuple[str, st
 
 
 def changed_part(shown: str, text: str) -> str:
-    """The text from the first sentence on that was not shown."""
     same = 0
     while same < min(len(shown), len(text)) and shown[same] == text[same]:
         same += 1
@@ -344,7 +339,6 @@ def unverified_words(count: int, *, is_printed: bool) -> str:
 
 
 def _activity(unchecked: Unchecked, *, is_served: bool) -> str:
-    """What becomes of text that no server has decided, in words."""
     words = "1 word" if unchecked.words == 1 else f"{unchecked.words} words"
     answers = "1 answer" if unchecked.answers == 1 else f"{unchecked.answers} answers"
     if unchecked.words:

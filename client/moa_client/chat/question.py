@@ -71,7 +71,6 @@ def _read(stdin: TextIO, remark: Callable[[str], None]) -> str:
 
 
 def _has_begun(stdin: TextIO) -> bool:
-    """Whether input, or its end, comes soon."""
     try:
         return bool(select([stdin], [], [], QUIET_SECONDS)[0])
     except OSError:

@@ -92,7 +92,6 @@ class Figures:
 
     @property
     def by_server(self) -> float:
-        """Share of the tokens that the server alone drafted."""
         return self.server_accepted / self.tokens if self.tokens else 0.0
 
     def status(

@@ -345,12 +345,10 @@ class AnswerQueue:
         self._jobs.remove(job)
 
     def _finish_rule(self, job: Job) -> FinishRule:
-        """When a job's answer ends."""
         rule = self.end_rule
         return FinishRule(job.settings, self._start_of(job), rule.context_tokens, rule.end_of_text, rule.decode)
 
     def _start_of(self, job: Job) -> int:
-        """Position of the first token of a job's answer."""
         if job is self.front:
             return self.conversation.answer_start
         return self._jobs.length_before(job, len(self.conversation.tokens))
@@ -392,7 +390,6 @@ class AnswerQueue:
 
 
 def _outcome(job: Job) -> events.AnswerOutcome:
-    """What has become of an answer that ended without the server."""
     if job.corrected:
         return events.AnswerOutcome.CORRECTED
     return events.AnswerOutcome.COMPLETED if job.left else events.AnswerOutcome.CONFIRMED

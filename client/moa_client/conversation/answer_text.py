@@ -38,7 +38,6 @@ WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants
 
 
 def nothing_withdrawn() -> ConflictError:
-    """Why there is nothing to have back."""
     said = "The server has replaced no text of this device in the newest answer."
     return ConflictError(said, hint="/keep is for an answer that it has.")
 
@@ -265,5 +264,4 @@ def last_word(text: str) -> str:
 
 
 def _is_break(character: str) -> bool:
-    """Whether a word may end after a character."""
     return character.isspace() or unicodedata.east_asian_width(character) in "WF"

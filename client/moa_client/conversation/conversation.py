@@ -200,12 +200,10 @@ class Conversation:
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens of the newest answer are chosen."""
         return self.settings.sampling.within(self.answer_start)
 
     @property
     def answer(self) -> Sequence[int]:
-        """Committed tokens of the newest answer."""
         return self.tokens[self.answer_start :]
 
     @property

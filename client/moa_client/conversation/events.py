@@ -156,7 +156,6 @@ class Settled:
 
     @property
     def changed(self) -> bool:
-        """Whether the answer differs from what was shown."""
         return self.outcome in (AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED)
 
 

@@ -42,7 +42,6 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over for the user, without the server."""
         return self.left or self.finish is not Finish.UNFINISHED
 
 

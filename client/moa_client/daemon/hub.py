@@ -53,7 +53,6 @@ class Hub:
         self._starting = asyncio.create_task(self._start())
 
     async def library(self) -> Library:
-        """The conversations, once the daemon has started."""
         if self._library is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_SECONDS):
@@ -73,7 +72,6 @@ class Hub:
         return self._store
 
     async def host(self) -> Host:
-        """The host, once the daemon has started."""
         return (await self.library()).host
 
     async def open(self, identifier: str | None, system: str | None, single: bool = False) -> OpenConversation:
@@ -105,7 +103,6 @@ class Hub:
         return fields
 
     def set_offline(self, is_offline: bool) -> None:
-        """The user's wish for all conversations."""
         if self._library is not None:
             self._library.host.set_offline(is_offline)
 

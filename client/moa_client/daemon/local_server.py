@@ -48,7 +48,6 @@ class DaemonSocketServer:
             os.umask(before)
 
     async def close(self) -> None:
-        """Leaves all programs and removes the socket."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:

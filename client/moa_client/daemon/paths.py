@@ -28,7 +28,6 @@ class DaemonPaths:
 
     @property
     def socket(self) -> Path:
-        """Where our own programs talk to it."""
         return self.folder / "daemon.sock"
 
     @property

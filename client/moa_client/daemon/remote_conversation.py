@@ -142,7 +142,6 @@ class RemoteConversation:
                 self._subscription.push(update)
 
     def _note(self, update: Update) -> None:
-        """Keeps what the daemon says about the conversation itself."""
         if update.status is not None:
             self.status = update.status
         match update.event:

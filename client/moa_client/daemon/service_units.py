@@ -36,7 +36,6 @@ class Unit:
     command: str
 
     def write(self) -> None:
-        """Writes it, in place of an earlier one."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(self.text)

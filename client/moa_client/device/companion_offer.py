@@ -34,7 +34,6 @@ _NONE = "Name one with --companion FILE, or leave --companion out."
 
 
 def offered_words(offered: pb.Companion) -> str:
-    """A companion with its size, for people."""
     return f"{offered.name} ({si_bytes(offered.bytes)})" if offered.bytes else offered.name
 
 
@@ -99,7 +98,6 @@ async def _fetch(server: Server, root: Path, offered: pb.Companion, progress: Pr
 
 
 def _accept(files: ModelFiles, offered: pb.Companion) -> ModelFiles:
-    """Raises MismatchError if these are not the files that the server describes."""
     expected = offered.fingerprint.hex()
     if files.fingerprint != expected:
         raise MismatchError(f"companion {offered.name}", expected[:12], files.fingerprint[:12], hint=_NONE)

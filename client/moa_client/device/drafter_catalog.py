@@ -160,7 +160,6 @@ def _text(vocab_size: int) -> list[int]:
 
 
 def _prepare(state: BaseState, config: DrafterConfig) -> None:
-    """Gives a drafter a text, and memory of it."""
     rng = np.random.default_rng(0)
     state.extend(_text(config.vocab_size))
     rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
@@ -219,7 +218,6 @@ class DrafterCatalog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no drafter at all."""
         return not self._named and self._companion is None
 
     def measure(self) -> tuple[DrafterCandidate, ...]:

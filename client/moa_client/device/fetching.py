@@ -179,7 +179,6 @@ async def fetch_files(
 
 
 def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[pb.PartFile]:
-    """The files that the folder, made if need be, lacks."""
     with writing(folder, PURPOSE):
         folder.mkdir(parents=True, exist_ok=True)
     return [
@@ -199,7 +198,6 @@ async def fetch_manifest(server: Server, *, companion: bool = False) -> pb.PartM
 
 
 def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) -> None:
-    """Raises ProtocolError for names, sizes or hashes that are not allowed."""
     if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
         raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
     names = [entry.name for entry in manifest.files]
@@ -278,7 +276,6 @@ def _append(partial: Path, offset: int, data: bytes) -> None:
 
 
 def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
-    """Gives the finished download its name, if it is what was announced."""
     if not entry.size:
         partial.touch()
     digest = hash_file(partial)

@@ -128,7 +128,6 @@ class Device:
         )
 
     def refused(self) -> Device:
-        """The same device for a server that has no memory for its drafter."""
         identity = _changed(self.identity, drafter_fingerprint=b"")
         return replace(
             self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, is_refused=True
@@ -252,7 +251,6 @@ def equip(
 
 
 def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
-    """The device with another drafter from its catalog."""
     if device.catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
     catalog, files, companion = device.catalog, device.files, device.companion
@@ -313,7 +311,6 @@ def _with_checkpoint(
 
 
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
-    """The device with these drafters, beside its companion if it has one."""
     if device.companion is not None:
         alone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
         new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
@@ -327,7 +324,6 @@ def _reading_memory_of(
     choice: DrafterChoice,
     settings: ClientSettings,
 ) -> Device:
-    """The device with drafters that read the rows which a server has for this checkpoint."""
     config = checkpoint.config
     if device.companion is not None:
         choice = replace(choice, alone=device.companion.name)

@@ -55,7 +55,6 @@ def check_allowed(nbytes: int, what: str, allowed: int, progress: Progress) -> N
 
 
 def _layer_numbers(config: Mapping[str, Any]) -> int:
-    """The numbers of a layer's weights, at most."""
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
     inner = int(config["intermediate_size"])

@@ -59,7 +59,6 @@ async def refit(
 
 
 def _offers(settings: ClientSettings, served: pb.DescribeResponse, device: Device) -> bool:
-    """Whether the server has memory for a drafter that --drafter means."""
     if means_served(settings) or meant_drafters(settings, served):
         return bool(meant_drafters(settings, served))
     named = named_drafter(settings, device.files, SilentProgress())

@@ -228,7 +228,6 @@ def _wanted(
 
 
 def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
-    """The whole target, if it was downloaded before."""
     for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
         try:
             files = describe_entry(manifest.parent, root)
@@ -263,7 +262,6 @@ def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, pro
 
 
 def _describe_files(files: ModelFiles, drafters: Sequence[pb.Drafter] = ()) -> pb.DescribeResponse:
-    """What a server of this target with these drafters would describe."""
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

@@ -51,7 +51,6 @@ _NAME_ONE = "With --companion ID it writes here while no server answers (docs/dr
 def find_drafters(
     settings: ClientSettings, served: pb.DescribeResponse, manifest: pb.PartManifest | None, progress: Progress
 ) -> tuple[Sources | None, Check]:
-    """The device's half for this server, if it is here."""
     if not means_served(settings) and not meant_drafters(settings, served):
         return None, Check("drafter", "ok", f"{settings.drafter}, as wished")
     names = ", ".join(each.name for each in meant_drafters(settings, served))

@@ -106,7 +106,6 @@ def judge_expectation(candidates: Sequence[DrafterCandidate], server: ServerPace
 
 
 async def check_name(address: str, security: Security) -> Check:
-    """Whether the host's name is known."""
     host, port = host_of(address), int(address.rpartition(":")[2])
     if is_name(address) and (proxy := security.proxy(address)) is not None:
         return Check("name", "ok", f"{host} is looked up by the {proxy}")

@@ -114,7 +114,6 @@ class DrafterThread:
         self._call(partial(self._decode, start, payload, codec, count, width, state=state))
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
-        """Runs one step of a streamed draft."""
         is_typical = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
         self._ask(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
 
@@ -122,7 +121,6 @@ class DrafterThread:
         self._ask(partial(self._draft, committed, sampling), writes=False)
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
-        """Writes the token after the standalone text."""
         self._ask(partial(self._write, serial, DraftTree.chain(written), sampling), writes=True)
 
     @property

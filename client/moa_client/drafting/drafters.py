@@ -277,5 +277,4 @@ class LookupDrafter:
 
 
 def _newest_path(draft: DraftTree) -> list[int]:
-    """Tokens from the root down to the newest node."""
     return [draft.tokens[node] for node in draft.path_to(len(draft) - 1 if len(draft) else ROOT)]

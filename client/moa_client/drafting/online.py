@@ -125,7 +125,6 @@ class OnlineDrafting:
         self.streamed.restart()
 
     def on_asked(self) -> None:
-        """Called when a new answer begins."""
         self.streamed.restart()
         self._round_due = False
         self._memory.hold_until_ms = 0.0

@@ -93,12 +93,10 @@ class DraftingSettings:
 
     @property
     def server_runs_ahead(self) -> bool:
-        """Whether a server need not wait for drafts."""
         return (self.run_ahead and not self.rounds) or not self.device_drafts
 
     @property
     def device_drafts(self) -> bool:
-        """Whether this device may draft for a server."""
         return self.drafting in ("auto", "device")
 
     @property

@@ -38,7 +38,6 @@ class AnswerSpans:
         opening.end(at_ns=now_ns)
 
     def on_event(self, event: Event) -> None:
-        """A surface is about to see an event."""
         match event:
             case Committed(tokens=tokens) if tokens and not self._has_text:
                 self._has_text = True

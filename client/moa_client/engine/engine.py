@@ -79,7 +79,6 @@ class ClientEngine:
 
     @property
     def figures(self) -> Figures:
-        """What the newest answer cost so far."""
         return self.session_figures.newest
 
     @property
@@ -201,7 +200,6 @@ class ClientEngine:
             item = None if self.answers.events else self._inbox.take_now()
 
     async def _handle(self, item: inbox.InboxItem) -> None:
-        """Takes in one thing that has happened, and does what it calls for."""
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
             return
         exchange, reaction = self._exchange, NOTHING
@@ -246,7 +244,6 @@ class ClientEngine:
         await self._follow(reaction, now_ms())
 
     async def _follow(self, reaction: Reaction, now: float) -> None:
-        """Does what has become necessary about the server, and reports it."""
         for command in reaction.commands:
             match command:
                 case SendBeat():
@@ -342,7 +339,6 @@ class ClientEngine:
         await self.connection.drop()
 
     async def close(self) -> None:
-        """Ends the conversation at the server, and the inference thread."""
         await self._replaced.close()
         await self.connection.leave()
         self._exchange.drafting.close()

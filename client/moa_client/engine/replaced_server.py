@@ -82,7 +82,6 @@ class ReplacedServer:
             self._fitting = asyncio.create_task(self._fit(self._refit, rtt_ms))
 
     def stop_asking(self) -> None:
-        """It does not matter any more what the server is."""
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None
@@ -131,7 +130,6 @@ class ReplacedServer:
         return NOTHING
 
     def _on_target(self, device: Device) -> None:
-        """The server's model goes on with what the companion has begun."""
         self.stop_asking()
         companion = self._exchange.device.files.target_id
         self._exchange.adopt(device)
@@ -141,7 +139,6 @@ class ReplacedServer:
         self._exchange.connect()
 
     def _on_absent(self, error: MoaError) -> Reaction:
-        """There is no server that can continue the conversation."""
         if isinstance(error, MismatchError) and error.message != self._reported:
             self._reported = error.message
             self._exchange.answers.events.append(ServerChanged("model", str(error)))

@@ -89,7 +89,6 @@ class SessionExchange:
                 self.sender.draft(message)
 
     def on_extended(self, extended: DraftExtended) -> None:
-        """The drafter has made a step of a streamed draft."""
         self.drafting.online.on_extended(now_ms(), extended)
         self._end_trial()
 
@@ -113,7 +112,6 @@ class SessionExchange:
             self.sender.draft(draft)
 
     def on_written(self, written: TokenWritten) -> None:
-        """The drafter has written a token of standalone text."""
         if not self.availability.is_served:
             self.drafting.standalone.on_written(now_ms(), written)
 
@@ -256,7 +254,6 @@ class SessionExchange:
         self.is_outdated = False
 
     def _make_open(self, address: str) -> pb.Open:
-        """The handshake with the current state of everything, for the server at this address."""
         self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
         conversation, drafting = self._conversation, self.drafting
         job, ask = self.answers.front, None
@@ -411,7 +408,6 @@ class SessionExchange:
 
     @property
     def _has_provisional(self) -> bool:
-        """Whether provisional text of the front answer is shown."""
         job = self.answers.front
         return job is not None and bool(job.written)
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import NoFormsError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.protobuf_messages import ask_to_proto, thin_memory_to_proto
 
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import ServerChanged
@@ -18,7 +20,6 @@ from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.connection import StreamOpened
-from moa_client.link.frames import make_open
 
 
 @dataclass(slots=True)
@@ -55,17 +56,19 @@ class SessionHandshake:
             ask: the answer to begin or continue, if there is one.
         """
         tokens = self._conversation.tokens
-        return make_open(
-            device.identity,
-            self._resume_tokens.get(address, b""),
-            tokens,
-            ask,
-            codecs=drafting.memory.offered,
-            memory_from=drafting.memory.first_missing(len(tokens)),
+        thin = drafting.memory.thin
+        return pb.Open(
+            protocol_version=PROTOCOL_VERSION,
+            identity=device.identity,
+            codecs=drafting.memory.offered,  # type: ignore[arg-type]
+            resume_token=self._resume_tokens.get(address, b""),
+            tokens=tokens,
             reused_state=device.state_width > 0,
             run_ahead=drafting.lets_server_run_ahead,
+            memory_from=drafting.memory.first_missing(len(tokens)),
+            ask=ask_to_proto(ask) if ask is not None else None,
             server_drafts=self._settings.server_drafts,
-            thin=drafting.memory.thin,
+            thin_memory=thin_memory_to_proto(thin) if thin is not None else None,
         )
 
     def on_opened(self, stream: StreamOpened) -> ServerChanged | None:

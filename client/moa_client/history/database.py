@@ -105,7 +105,6 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 
 
 def default_folder() -> Path:
-    """The history in the user's data folder."""
     import platformdirs
 
     return platformdirs.user_data_path("moa", appauthor=False) / "history"
@@ -138,7 +137,6 @@ def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Says what SQLite refuses in words for a user."""
     try:
         yield
     except sqlite3.IntegrityError:
@@ -151,7 +149,6 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(path: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A block that is written as a whole or not at all."""
     with translated(path):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -49,7 +49,6 @@ def markdown(stored: StoredConversation) -> str:
 
 
 def as_json(stored: StoredConversation) -> dict[str, Any]:
-    """All that is kept of a conversation, for a program."""
     origin = stored.origin
     return {
         "id": stored.identifier,
@@ -129,7 +128,6 @@ def _title(stored: StoredConversation) -> str:
 
 
 def _asked(answer: StoredAnswer) -> list[str]:
-    """The lines of a question, or of the results of tools in its place."""
     return _lines("\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n"))
 
 
@@ -138,7 +136,6 @@ def _answered(answered: AnsweredCall) -> str:
 
 
 def _marked(answer: StoredAnswer) -> str:
-    """An answer's text, in which what no server has verified is marked."""
     if answer.provisional:
         return without_controls(f"{answer.text}{UNVERIFIED} {answer.provisional}")
     return without_controls(answer.text)

@@ -49,7 +49,6 @@ class Eraser:
             return self._changed.wait_for(lambda: not self._is_running, seconds)
 
     def close(self) -> None:
-        """Ends it, after a last attempt."""
         self._ending.set()
         self.wait(CLOSE_SECONDS)
 
@@ -112,7 +111,6 @@ class Writers:
         self._held: set[str] = set()
 
     def hold(self, conversation: str) -> None:
-        """Makes this program the one that writes a conversation."""
         if conversation in self._held:
             return
         try:
@@ -131,7 +129,6 @@ class Writers:
         self._held.add(conversation)
 
     def release(self, conversation: str) -> None:
-        """Lets other programs write a conversation."""
         if self._file is not None and conversation in self._held:
             self._held.remove(conversation)
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _place(conversation))

@@ -43,7 +43,6 @@ def pack_provenance(provenance: Sequence[Provenance]) -> bytes:
 
 
 def pack_options(options: AnswerOptions) -> str:
-    """As JSON, without what is off."""
     off = _OFF.fields()
     return json.dumps({name: value for name, value in options.fields().items() if value != off.get(name)})
 
@@ -232,7 +231,6 @@ def _escaped(word: str) -> str:
 
 
 def _around(text: str, word: str) -> str:
-    """A snippet of the text around the first occurrence of a word."""
     at = max(0, text.lower().find(word.lower()))
     before, after = text[max(0, at - 20) : at], text[at + len(word) : at + len(word) + 40]
     dots = "..." if at > 20 else "", "..." if at + len(word) + 40 < len(text) else ""

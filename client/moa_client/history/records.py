@@ -92,7 +92,6 @@ class StoredAnswer:
 
     @property
     def question_tokens(self) -> int:
-        """Number of tokens of the question, with the template around it."""
         return len(self.provenance) - len(self.provenance.lstrip(b"P"))
 
     @property

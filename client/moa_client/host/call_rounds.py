@@ -149,7 +149,6 @@ class CallRounds:
         return self._calling is not None
 
     def newest(self, turns: ConversationTurns) -> tuple[ToolCall, ...]:
-        """The calls of the newest answer that can be answered now."""
         text = self._publisher.answers[-1] if self._publisher.answers else None
         if text is None or text.is_unsettled or not self._publisher.is_part(text):
             return ()
@@ -195,7 +194,6 @@ class CallRounds:
         return ()
 
     async def _attend(self, calling: asyncio.Task[tuple[AnsweredCall, ...]]) -> None:
-        """Maintains the link while calls wait or run."""
         try:
             async with aclosing(self._engine.attend(calling.done)) as events:
                 async for event in events:

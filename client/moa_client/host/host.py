@@ -186,7 +186,6 @@ class Host:
         return conversation
 
     def status(self) -> LinkStatus:
-        """Of the conversation in which something was asked last."""
         if newest := self._newest_first():
             return newest[0].status
         reached = self._reached

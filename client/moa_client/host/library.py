@@ -111,7 +111,6 @@ class Library:
 
     @property
     def open_conversations(self) -> Mapping[str, TextConversation]:
-        """Those that are open, by identifier."""
         return self._open
 
     def open(
@@ -190,7 +189,6 @@ class Library:
         self._open[stored.identifier] = conversation
 
     async def _abandon(self, identifier: str, conversation: TextConversation) -> None:
-        """Leaves a conversation that cannot be continued as it is kept."""
         await self.host.leave(conversation)
         if self.store is not None:
             self.store.release(identifier)
@@ -259,13 +257,11 @@ class Library:
         )
 
     def _on_adopted(self) -> None:
-        """The target is known of conversations that the companion has begun."""
         if self.store is not None:
             for identifier in self._open:
                 self._set_origin(self.store.load(identifier))
 
     def _set_origin(self, stored: StoredConversation) -> None:
-        """A conversation that the companion has begun is with the target from here on."""
         if self.store is not None and stored.origin.target != self.host.device.identity.target_fingerprint:
             self.store.set_origin(stored.identifier, self._origin(stored.origin.system))
 

@@ -136,7 +136,6 @@ class Publisher:
         return AnswerDecoder(self.answers[-1], self._decode)
 
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
-        """The newest answer goes on from its committed text."""
         text = self.answers[-1]
         decoder = AnswerDecoder(text, self._decode)
         decoder.restore(self._engine.conversation.answer)
@@ -237,7 +236,6 @@ class Publisher:
         self._take(event, answer)
 
     def _take(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
-        """Publishes an event of an answer, after it was kept."""
         taken, text = answer.take(event), answer.text
         figures = self._figures(taken)
         self._keep(lambda journal: journal.on_event(taken, text, object_of(figures) if figures is not None else None))

@@ -50,7 +50,6 @@ def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
 
 
 def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
-    """The options with the constraint that holds reasoning to its budget."""
     tokenizer, effort = device.tokenizer, options.reasoning_effort
     template = tokenizer.chat_template or ""
     effort_arguments(template, effort)

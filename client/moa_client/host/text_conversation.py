@@ -84,7 +84,6 @@ class TextConversation:
 
     @property
     def facts(self) -> ConversationFacts:
-        """What it is, now."""
         device, status = self.engine.device, self.status
         choice = device.choice
         return replace(
@@ -111,7 +110,6 @@ class TextConversation:
 
     @property
     def answers(self) -> Sequence[AnswerText]:
-        """All its answers, oldest first."""
         return self._publisher.answers
 
     @property
@@ -139,7 +137,6 @@ class TextConversation:
 
     @property
     def watchers(self) -> int:
-        """How many surfaces have it open."""
         return len(self._publisher.subscriptions)
 
     def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
@@ -252,7 +249,6 @@ class TextConversation:
         self._publisher.publish(NotKept(error))
 
     def tell(self, event: DrafterChanged) -> None:
-        """Tells surfaces that another drafter drafts."""
         self._publisher.publish(event)
 
     async def stats(self) -> str:
@@ -323,7 +319,6 @@ class TextConversation:
             timer.cancel()
 
     def _check(self, options: AnswerOptions) -> None:
-        """Refuses options that are out of their range."""
         options.settings()
         vocab_size = self.engine.conversation.vocab_size
         if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
@@ -332,7 +327,6 @@ class TextConversation:
             )
 
     def _expect_answer(self) -> None:
-        """Takes in one more wish for an answer."""
         if len(self._todo) >= MOST_WAITING:
             raise OverloadedError(
                 f"{MOST_WAITING} questions wait for an answer in this conversation.", hint="Wait for one of them."

@@ -65,12 +65,10 @@ class Transport:
             self.leave()
 
     def replace(self) -> None:
-        """No new stream or call will use it."""
         self._is_replaced = True
         self._close_unused()
 
     async def close(self) -> None:
-        """Closes it now, with what runs on it."""
         self._is_replaced = True
         if self._closing is None:
             self._closing = asyncio.create_task(self._channel.close(None))
@@ -78,7 +76,6 @@ class Transport:
 
     @property
     def is_down(self) -> bool:
-        """Whether its connection was lost, or could not be made."""
         return self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     @property
@@ -170,6 +167,5 @@ class ServerChannel:
         return other
 
     async def close(self) -> None:
-        """Ends all its connections, and what runs on them."""
         for transport in (*self._replaced, self._transport):
             await transport.close()

@@ -76,7 +76,6 @@ class Dialer:
 
     @property
     def label(self) -> str:
-        """The same for people, with the name that they gave it."""
         return self._server.label
 
     def seek_form(self, *, is_needed: bool) -> bool:
@@ -169,7 +168,6 @@ class Dialer:
         return stream, opened
 
     def _renew(self) -> None:
-        """Replaces the connection on which the newest stream was lost."""
         if self._must_renew:
             self._server.renew(self._channel)
             self._must_renew = False

@@ -175,7 +175,6 @@ class Fleet:
         return server.widened(window_bytes)
 
     async def close(self) -> None:
-        """Ends all connections, and what runs on them."""
         working = list(self._working)
         for task in working:
             task.cancel()

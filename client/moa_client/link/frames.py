@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.protocol.continued_frames import DraftWriter, VerdictReader, rows_from_proto
-from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, ThinMemory, Verdict
 from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto, thin_memory_to_proto
@@ -26,7 +25,6 @@ ServerMessage = Verdict | Memory | Beat
 
 
 def is_beat(frame: pb.ServerFrame) -> bool:
-    """Whether a frame is a mere sign of life."""
     return frame.HasField("beat")
 
 
@@ -48,44 +46,6 @@ class FrameReader:
             yield memory_from_proto(frame.memory)
         elif kind == "beat":
             yield Beat(frame.beat.stamp)
-
-
-def make_open(
-    identity: pb.Identity,
-    resume_token: bytes,
-    tokens: Sequence[int],
-    ask: Ask | None,
-    *,
-    codecs: Sequence[int],
-    memory_from: int,
-    reused_state: bool,
-    run_ahead: bool,
-    server_drafts: bool = False,
-    thin: ThinMemory | None = None,
-) -> pb.Open:
-    """The first frame of a stream.
-
-    Args:
-        ask: the answer to begin or continue, if there is one.
-        codecs: of memory, best first; none: no memory is wanted.
-        memory_from: the first position whose rows are missing.
-        reused_state: whether the drafter reads states of reused layers.
-        run_ahead: whether the server may step before a draft has come; `server_drafts`: whether it may draft.
-        thin: the rows of memory that are enough; None: all are wanted.
-    """
-    return pb.Open(
-        protocol_version=PROTOCOL_VERSION,
-        identity=identity,
-        codecs=codecs,  # type: ignore[arg-type]
-        resume_token=resume_token,
-        tokens=tokens,
-        reused_state=reused_state,
-        run_ahead=run_ahead,
-        memory_from=memory_from,
-        ask=ask_to_proto(ask) if ask is not None else None,
-        server_drafts=server_drafts,
-        thin_memory=thin_memory_to_proto(thin) if thin is not None else None,
-    )
 
 
 class FrameSender:

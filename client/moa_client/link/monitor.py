@@ -182,11 +182,9 @@ class LinkMonitor:
 
     @property
     def _beat_after_ms(self) -> float:
-        """Silence before a sign of life is asked for."""
         thinks_ms = self._half_timer_ms * (1 << min(self._answered, MOST_DOUBLINGS))
         return max(self._half_timer_ms, min(BEAT_EVERY_MS / 2, max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)))
 
     @property
     def _half_timer_ms(self) -> float:
-        """Half the timer of a link without jitter."""
         return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean) / 2

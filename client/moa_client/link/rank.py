@@ -53,7 +53,6 @@ class ServerRank:
         return self.rtt_ms + alone_ms / (1 - min(self.load, MOST_LOAD))
 
     def is_avoided(self, now: float) -> bool:
-        """Whether another server is to be tried first."""
         return not self.has_form or now < self.avoid_until or self.load >= 1
 
 

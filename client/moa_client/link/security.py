@@ -96,7 +96,6 @@ class Security:
             )
 
     def stamps(self) -> tuple[tuple[int, ...] | None, ...]:
-        """What changes when one of the files does."""
         files = (self.authorities, self.certificate, self.private_key)
         return tuple(_stamp(each) for each in files if each is not None) if self.tls else ()
 

@@ -116,7 +116,6 @@ class Server:
         return other
 
     async def close(self) -> None:
-        """Ends all its connections, and what runs on them."""
         await self._channel.close()
 
     # ------------------------------------------------------------ what is known
@@ -221,7 +220,6 @@ class Server:
             raise self._explained(error) from None
 
     def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
-        """One call of FetchDrafter, message by message."""
         return self._read(
             lambda stub: stub.FetchDrafter(request, metadata=self.security.metadata), pb.FetchDrafterResponse
         )

@@ -51,7 +51,6 @@ class UnreadText:
         self._serving = address
 
     def unread(self, address: str) -> int:
-        """Tokens that this server would have to read."""
         if address == self._serving:
             return 0
         return max(0, len(self._text) - self._cached.get(address, 0))
@@ -86,14 +85,12 @@ class ServerChoice:
         return bool(self.rank(server).has_model)
 
     def is_avoided(self, server: Server) -> bool:
-        """Whether another server is to be tried first."""
         return self.rank(server).is_avoided(time.monotonic())
 
     def best(self, servers: Sequence[Server]) -> Server:
         return self.fleet.best(servers, self.model, self._unread, needs_form=self.needs_form)
 
     def better_than(self, server: Server) -> Server | None:
-        """One that is clearly better, if there is one."""
         best = self.best(self.fleet.servers)
         if best is server or not is_clearly_better(self.rank(best), self.rank(server), time.monotonic()):
             return None
@@ -189,7 +186,6 @@ class Search:
 
     @property
     def _alike(self) -> list[Server]:
-        """Those on which the text continues to the letter."""
         return [each for each in self._willing if self._choice.rank(each).has_execution]
 
     def _is_decided(self) -> bool:

@@ -45,7 +45,6 @@ def certificate_end(pem: str) -> float | None:
 
 
 def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and content of the first element, and what comes after it."""
     length, start = data[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -153,7 +152,6 @@ def _is_refusal(error: ssl.SSLError) -> bool:
 
 
 def _refusal(security: Security) -> tls_reasons.TlsReason:
-    """Why a server closes the connection at this point."""
     if security.certificate is None:
         return tls_reasons.WANTS_CERTIFICATE
     end = certificate_end(security.certificate.read_text("ascii", "replace"))
@@ -200,7 +198,6 @@ def call_error(error: grpc.RpcError, address: str, security: Security, *, has_an
 
 
 def proxy_hint(address: str) -> str:
-    """What to do about the proxy on the way to an address."""
     return f"Ask who runs it; or, if the server is reached without it, put {host_of(address)} into no_proxy."
 
 

@@ -66,7 +66,6 @@ class ServerEntry:
 
     @property
     def key_words(self) -> str:
-        """Where the key is, for people."""
         if self.key_keyring:
             return "keyring"
         return str(self.key_file) if self.key_file is not None else "none"
@@ -113,7 +112,6 @@ def _unusable(place: str, path: Path, problem: str) -> ConfigError:
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError for what cannot be the name of a server."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot be the name of a server.",

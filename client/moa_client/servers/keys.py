@@ -81,7 +81,6 @@ def load_key(entry: ServerEntry) -> str:
 
 
 def store_key(entry: ServerEntry, key: str) -> None:
-    """Puts the key of a server into the keyring."""
     keyring = _keyring()
     try:
         keyring.set_password(SERVICE, entry.name, key)

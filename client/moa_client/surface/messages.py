@@ -246,7 +246,6 @@ def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields
 def opened_fields(
     facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText], *, with_runs: bool = False
 ) -> Fields:
-    """The message that a conversation is open."""
     return {
         "event": "opened",
         **object_of(facts),
@@ -291,7 +290,6 @@ def _is_number(value: object) -> bool:
 
 
 def shortened(value: object) -> str:
-    """The beginning of a value that was sent, for an error."""
     shown = repr(value)
     return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
 

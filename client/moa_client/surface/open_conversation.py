@@ -128,7 +128,6 @@ class Subscription:
         self._arrived.set()
 
     async def updates(self) -> AsyncIterator[Update]:
-        """What has come and comes, until the conversation is closed."""
         while True:
             while self._unread:
                 yield self._unread.popleft()

@@ -87,7 +87,6 @@ class _Looks:
             self._corrected(text)
 
     def corrected(self, update: Update) -> Fields:
-        """What a message says of corrections, if the update is one."""
         if isinstance(update.event, Asked):
             self._corrections.pop(update.answer, None)
         text = apply_update(self._answers, update)

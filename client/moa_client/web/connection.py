@@ -44,7 +44,6 @@ class Owner(NamedTuple):
 
 
 def tells_users() -> bool:
-    """Whether this system says whose a connection is."""
     return sys.platform == "linux"
 
 

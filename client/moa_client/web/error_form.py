@@ -64,13 +64,11 @@ class RequestError(Exception):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The JSON object, as OpenAI has it."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def anthropic_fields(self) -> dict[str, Any]:
-        """The JSON object, as Anthropic has it."""
         kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
         is_long = self.code == CODES[errors.ContextLengthError.code]
         message = f"{ANTHROPIC_TOO_LONG}: {self}" if is_long else str(self)
@@ -78,11 +76,9 @@ class RequestError(Exception):
 
     @property
     def ollama_fields(self) -> dict[str, Any]:
-        """The JSON object, as ollama has it."""
         return {"error": str(self)}
 
     def fields_at(self, path: str) -> dict[str, Any]:
-        """The JSON object, as the clients of this path read it."""
         return next((fields(self) for prefix, fields in FORMS if path.startswith(prefix)), self.fields)
 
     def response(self, path: str = "") -> JSONResponse:

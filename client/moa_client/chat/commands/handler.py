@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,33 +104,14 @@ def _history(chat: Chat) -> Iterator[HistoryStore | None]:
 NOTHING_ASKED = "Nothing was asked yet."
 
 
+KEPT = {"list": list_kept, "load": load_kept, "save": save_kept, "title": title_kept}
+
+
 class CommandHandler:
     """The commands of one chat."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
-        self._handlers: dict[str, Callable[[str], Awaitable[None]]] = {
-            "help": self._help,
-            "reset": self._reset,
-            "retry": self._retry,
-            "continue": self._continue,
-            "keep": self._keep,
-            "undo": self._undo,
-            "edit": self._edit,
-            "file": self._file,
-            "copy": self._copy,
-            "set": self._set,
-            "system": self._system,
-            "model": self._model,
-            "status": self._status,
-            "offline": self._offline,
-            "online": self._online,
-            "alone": self._alone,
-            "stats": self._stats,
-            "thinking": self._thinking,
-        }
-        for name, carry_out in (("list", list_kept), ("load", load_kept), ("save", save_kept), ("title", title_kept)):
-            self._handlers[name] = partial(carry_out, chat)
 
     async def on_line(self, line: str) -> bool:
         """Handles a line, a question or a command; False to leave."""
@@ -156,7 +136,8 @@ class CommandHandler:
         if name is None:
             self._chat.say(unknown_words(typed))
         else:
-            await self._handlers[name](rest.strip())
+            kept = KEPT.get(name)
+            await (kept(self._chat, rest.strip()) if kept is not None else getattr(self, f"_{name}")(rest.strip()))
         return True
 
     # ------------------------------------------------------------ the conversation

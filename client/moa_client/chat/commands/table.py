@@ -97,7 +97,6 @@ def resolve(typed: str) -> str | None:
 
 
 def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
-    """What may be typed next."""
     if not before:
         return next((command.values for command in TABLE if command.name == name and command.values), ())
     if name == "set" and before == ("render",):
@@ -106,7 +105,6 @@ def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def unknown_words(typed: str) -> str:
-    """That there is no such command, and which may be meant."""
     return (
         f"There is no command /{typed}.{nearest(typed, (*NAMES, *ALIASES), '/')} /help lists them; a question that "
         "begins with / is asked with two: //"

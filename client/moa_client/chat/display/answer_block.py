@@ -60,7 +60,6 @@ class AnswerBlock:
         return self._until
 
     def mark(self, now: float, text: str) -> None:
-        """Appends text to a remark, marked as a correction."""
         begin = len(self._text)
         self._text += without_controls(text)
         self._marked, self._until = ((begin, len(self._text)),), now + MARKED_S
@@ -110,7 +109,6 @@ class AnswerBlock:
         self.contradicts = self.contradicts or (is_verified and bool(self._gone))
 
     def expire(self, now: float) -> None:
-        """Takes the mark away when it is time."""
         if self._until is not None and now >= self._until:
             self._until = None
 

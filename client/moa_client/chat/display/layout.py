@@ -69,11 +69,9 @@ class Markdown:
             self._fence = _fence_after(self._fence, line)
 
     def go_back(self, text: str) -> None:
-        """Gives back the end of the incomplete line."""
         self._line = self._line.removesuffix(text)
 
     def looks(self, text: str) -> list[Look]:
-        """The look of each character of the text that follows."""
         looks: list[Look] = []
         fence, skipped = self._fence, len(self._line)
         for number, line in enumerate((self._line + text).split("\n")):

@@ -79,7 +79,6 @@ class TerminalPage:
 
     @property
     def renders(self) -> bool:
-        """Whether the Markdown of answers that begin from now on is rendered."""
         return self._screen.renders
 
     @renders.setter

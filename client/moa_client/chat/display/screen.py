@@ -160,7 +160,6 @@ class Screen:
     # ------------------------------------------------------------ inside
 
     def _below(self, footer: Sequence[str]) -> Iterator[Cell]:
-        """The lines below the answer."""
         *notes, status = footer or [""]
         lines = [line for note in notes for line in wrap_words(note, self._columns - 1).split("\n")]
         if status and self._rows > 1:
@@ -204,7 +203,6 @@ class Screen:
         return moves, last if before is None else self._written([before._replace(drawn=last)]), index
 
     def _place(self, placed: list[Placed], drawn: int) -> None:
-        """What is shown now, of which the first cells were there before."""
         rows = rows_after(self._start, placed, self._columns)
         down = rows[-1] - rows[drawn]
         self._above = min(self._above + down, self._rows - 1)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from moa_client.chat.commands import table
-from moa_client.chat.commands.handler import CommandHandler, short
+from moa_client.chat.commands.handler import KEPT, CommandHandler, short
 from moa_shared.text.word_wrap import wrap_words
 
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     handler = CommandHandler(None)  # type: ignore[arg-type]
-    assert {*handler._handlers, "bye"} == set(table.NAMES)
+    assert all(name in KEPT or hasattr(handler, f"_{name}") for name in table.NAMES if name != "bye")
     text, page = table.help_text(), (Path(__file__).parents[5] / "docs" / "client.md").read_text("utf-8")
     for name in table.NAMES:
         assert f"/{name}" in text
