@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 30457, 196),
+    "client": (("client",), 30186, 190),
     "client: endpoint": (("client/moa_client/endpoint",), 3707, 16),
     "client: tools": (("client/moa_client/tools",), 2362, 19),
-    "client: link": (("client/moa_client/link",), 3393, 17),
-    "client: chat": (("client/moa_client/chat",), 3863, 22),
+    "client: link": (("client/moa_client/link",), 3333, 17),
+    "client: chat": (("client/moa_client/chat",), 3789, 21),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6851, 40,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6791, 39,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3929, 23,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3889, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4557, 34,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4518, 32,
     ),
     "server": (("server",), 16593, 113),
     "shared": (("shared",), 19863, 144),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 957, 13),
-    "tests": (("tests",), 91078, 642),
+    "tests": (("tests",), 91069, 641),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

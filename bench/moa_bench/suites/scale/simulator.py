@@ -25,7 +25,7 @@ from moa_client.drafting.streamed import (
     DraftStep,
     ResultInbox,
 )
-from moa_client.memory.plan import MemoryPlan
+from moa_client.memory import MemoryPlan
 from moa_server.drafting.forward_cost import RowShares
 from moa_server.drafting.growth_rule import DraftRecord, GrowthRule
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
