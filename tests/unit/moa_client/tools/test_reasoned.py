@@ -14,8 +14,7 @@ from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
-from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.trial import ByteTokens, try_constraint
+from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.constraints.compiler import REFUSAL_SECONDS, ConstraintCompiler
+from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.byte_vocabulary import byte_vocabulary
+from tests.support.messages import raises
 
 ROWS = 49_160  # eight more than the tokenizer has tokens
 NO_TREE = DraftTree((), ())
@@ -83,3 +91,202 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
     now[0] = REFUSAL_SECONDS + 1
     ask("a")
     assert len(tried) == 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            {"not": {"type": "string"}},
+            snapshot("The JSON schema uses not, which cannot be enforced. Leave it out, and check it yourself."),
+        ),
+        (
+            {"if": {}, "then": {}, "type": "object"},
+            snapshot("The JSON schema uses if, then, which cannot be enforced. Leave it out, and check it yourself."),
+        ),
+        (
+            {"type": "array", "uniqueItems": True},
+            snapshot(
+                "The JSON schema uses uniqueItems, which cannot be enforced. Leave it out, and check it yourself."
+            ),
+        ),
+        (
+            {"$ref": "http://example.com/x"},
+            snapshot(
+                "The JSON schema cannot be enforced: Resource 'http://example.com/x' is not present in a registry and retrieving it failed: Default retriever does not fetch resources. Use a simpler one."
+            ),
+        ),
+        (
+            {"$ref": "#/$defs/none"},
+            snapshot("The JSON schema cannot be enforced: Pointer '/$defs/none' does not exist. Use a simpler one."),
+        ),
+        ({"type": "strin"}, snapshot("The JSON schema cannot be enforced: Invalid type: strin. Use a simpler one.")),
+        (
+            {"type": "string", "format": "colour"},
+            snapshot("The JSON schema cannot be enforced: Unknown format: colour. Use a simpler one."),
+        ),
+        (
+            {"type": "string", "pattern": "(?=a)b"},
+            snapshot(
+                "The JSON schema cannot be enforced: regex parse error: (?=a)b ^^^ error: look-around, including look-ahead and look-behind, is not supported. Use a simpler one."
+            ),
+        ),
+        (
+            {"type": "integer", "minimum": 5, "maximum": 3},
+            snapshot(
+                "The JSON schema cannot be enforced: Unsatisfiable schema: minimum (5) is greater than maximum (3). Use a simpler one."
+            ),
+        ),
+        (
+            {"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]},
+            snapshot("The JSON schema has a oneOf whose forms overlap, which cannot be enforced. Use anyOf."),
+        ),
+        (
+            {"type": "object", "properties": {"minimum": {"minimum": -(2**63), "type": "integer"}}},
+            snapshot(
+                "The JSON schema has minimum: -9223372036854775808 at #/properties/minimum, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"anyOf": [{}, {"enum": [[2**53 + 1]]}]},
+            snapshot(
+                "The JSON schema has enum: 9007199254740993 at #/anyOf/1, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"multipleOf": 2**53 + 1},
+            snapshot(
+                "The JSON schema has multipleOf: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"maximum": float("inf")},
+            snapshot(
+                "The JSON schema has maximum: inf, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"minLength": 10**50},
+            snapshot(
+                "The JSON schema has minLength: 1000000000000000000000000000000000000000…, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            False,
+            snapshot(
+                "The JSON schema cannot be enforced: Expecting object schema to apply options. Use a simpler one."
+            ),
+        ),
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_refused(schema: Any, message: str) -> None:
+    with raises(ConfigError, message):
+        compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            ConstraintKind.REGEX,
+            "a(",
+            snapshot(
+                'The regular expression cannot be enforced: invalid regex "a(" (in regex): regex parse error: a( ^ error: unclosed group. Use a simpler one.'
+            ),
+        ),
+        (
+            ConstraintKind.REGEX,
+            "(?<=a)b",
+            snapshot(
+                'The regular expression cannot be enforced: invalid regex "(?<=a)b" (in regex): regex parse error: (?<=a)b ^^^^ error: look-around, including look-ahead and look-behind, is not supported. Use a simpler one.'
+            ),
+        ),
+        (
+            ConstraintKind.LARK,
+            "start: nothing",
+            snapshot('The Lark grammar cannot be enforced: unknown name: "nothing". Use a simpler one.'),
+        ),
+        (
+            ConstraintKind.LARK,
+            "not a grammar",
+            snapshot(
+                "The Lark grammar cannot be enforced: 1(5): Expected token ':', found 'rule_name' (at \"a\" ('rule_name')). Use a simpler one."
+            ),
+        ),
+    ],
+)
+def test_what_is_no_expression_or_grammar_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
+    with raises(ConfigError, message):
+        compile_grammar(Constraint(kind, text), byte_vocabulary())
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}},
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+        {"enum": ["red", 1, None, {"a": []}]},
+        {"type": "object", "patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": {"type": "number"}},
+        {"type": "array", "prefixItems": [{"type": "string"}, {"type": "number"}], "items": False},
+        {"type": "string", "minLength": 2, "maxLength": 1000},
+        {"allOf": [{"type": "object", "properties": {"a": {"const": 1}}}, {"required": ["a"]}]},
+        True,
+    ],
+)  # fmt: skip
+def test_schemas_of_the_wild_are_taken(schema: Any) -> None:
+    compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+
+
+EDGES = [0, 2**31, 2**53, 10**17, 10**18, 2**62, 2**63 - 1024, 2**63, 2**64, 10**19, 10**23]
+KEYWORDS = ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+
+
+@given(
+    st.sampled_from(KEYWORDS),
+    st.sampled_from([{}, {"type": "integer"}, {"type": "number"}]),
+    st.sampled_from(EDGES),
+    st.integers(-3, 3),
+    st.booleans(),
+)
+def test_a_number_is_enforced_exactly_or_refused(
+    keyword: str, kind: dict[str, str], edge: int, off: int, is_negative: bool
+) -> None:
+    number = -(edge + off) if is_negative else edge + off
+    schema = {**kind, keyword: [number] if keyword == "enum" else number}
+    allows = {
+        "minimum": number.__le__, "maximum": number.__ge__,
+        "exclusiveMinimum": number.__lt__, "exclusiveMaximum": number.__gt__,
+    }.get(keyword, number.__eq__)  # fmt: skip
+    try:
+        matcher = compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+    except ConfigError as refusal:
+        if abs(number) < 2**53 or f"has {keyword}: {number}, a number that" not in refusal.message:
+            raise
+        return
+    for value in range(number - 2, number + 3):
+        text = str(value).encode()
+        form = matcher.deep_copy()
+        assert (form.try_consume_tokens(list(text)) == len(text) and form.is_accepting()) is allows(value), value
+
+
+def test_lengths_that_no_answer_has_are_allowed() -> None:
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 2**53 - 1}, "maxItems": 2**64}
+    compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+
+
+def test_schemas_in_grammars_are_held_to_the_same() -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "The JSON schema in the Lark grammar has const: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+        ),
+    ):
+        compile_grammar(
+            Constraint(ConstraintKind.LARK, 'start: %json {"a": 1} | %json {"const": 9007199254740993}'),
+            byte_vocabulary(),
+        )
+    compile_grammar(
+        Constraint(ConstraintKind.LARK, 'start: %json {"maxLength": 9007199254740993, "type": "string"} "x"'),
+        byte_vocabulary(),
+    )

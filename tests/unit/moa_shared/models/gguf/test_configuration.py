@@ -2,22 +2,26 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.gguf.configuration import make_config
-from moa_shared.models.gguf.header import read_header
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.gguf.configuration import make_config, special_ids
+from moa_shared.models.gguf.header import GgufHeader, read_header
+from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair_rows
+from moa_shared.models.sources.generation import end_of_text
 from transformers import AutoConfig
 
 from tests.support.messages import raises
-from tests.support.tiny_gguf import GgufWriter
-
-pytestmark = pytest.mark.torch
+from tests.support.tiny_gguf import TOKENS, GgufWriter
 
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
 def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, family: str, untied: bool) -> None:
@@ -33,16 +37,19 @@ def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, famil
     assert config["tie_word_embeddings"] is not untied
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-12, 5e-6])
 def test_epsilon_is_the_shortest_decimal(write_gguf: GgufWriter, epsilon: float) -> None:
     assert make_config(read_header(write_gguf(epsilon=epsilon)))["rms_norm_eps"] == epsilon
 
 
+@pytest.mark.torch
 def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(biases=True)))["attention_bias"] is True
     assert make_config(read_header(write_gguf("plain.gguf")))["attention_bias"] is False
 
 
+@pytest.mark.torch
 def test_another_family(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -53,6 +60,7 @@ def test_another_family(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(architecture="gpt2")))
 
 
+@pytest.mark.torch
 def test_a_part_of_a_head(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -63,6 +71,7 @@ def test_a_part_of_a_head(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(rotated=4)))
 
 
+@pytest.mark.torch
 def test_rotary_scaling_that_is_not_known(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -73,6 +82,7 @@ def test_rotary_scaling_that_is_not_known(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(rope_scaling="spiral")))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: float) -> None:
     path = write_gguf(rope_factors=True)
@@ -89,6 +99,7 @@ def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: floa
         make_config(header)
 
 
+@pytest.mark.torch
 def test_factors_of_another_length(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -99,6 +110,7 @@ def test_factors_of_another_length(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(extra="rope_freqs.weight", rotated=6)))
 
 
+@pytest.mark.torch
 def test_long_factors_without_short_ones(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -109,6 +121,7 @@ def test_long_factors_without_short_ones(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(extra="rope_factors_long.weight")))
 
 
+@pytest.mark.torch
 def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     header = read_header(path)
@@ -122,6 +135,7 @@ def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
         make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
 def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: float) -> None:
     header = read_header(write_gguf())
@@ -129,6 +143,7 @@ def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: f
         make_config(replace(header, metadata={**header.metadata, "llama.rope.freq_base": value}))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"])
 def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
     header = read_header(write_gguf(), arrays=False)
@@ -140,10 +155,12 @@ def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
         make_config(differ)
 
 
+@pytest.mark.torch
 def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
 
 
+@pytest.mark.torch
 def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -159,6 +176,7 @@ def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
 
 
+@pytest.mark.torch
 def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -169,6 +187,7 @@ def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(extra="blk.0.ffn_gate_inp.weight")))
 
 
+@pytest.mark.torch
 def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -179,6 +198,7 @@ def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))
 
 
+@pytest.mark.torch
 def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -189,6 +209,7 @@ def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(extra="blk.7.ffn_norm.weight")))
 
 
+@pytest.mark.torch
 def test_a_bias_of_another_shape(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -199,6 +220,7 @@ def test_a_bias_of_another_shape(write_gguf: GgufWriter) -> None:
         make_config(read_header(write_gguf(extra="blk.1.attn_q.bias")))
 
 
+@pytest.mark.torch
 def test_a_norm_that_the_family_lacks(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
@@ -207,3 +229,99 @@ def test_a_norm_that_the_family_lacks(write_gguf: GgufWriter) -> None:
         ),
     ):
         make_config(read_header(write_gguf(extra="blk.1.attn_q_norm.weight")))
+
+
+WORDS = ["<unk>", "<s>", "</s>", "hi"]
+
+
+def header(*tokens: str, **ids: int) -> GgufHeader:
+    keys = {f"tokenizer.ggml.{name}_token_id": value for name, value in ids.items()}
+    return GgufHeader(Path("tiny.gguf"), {"tokenizer.ggml.tokens": [*WORDS, *tokens], **keys}, {})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ids", "ends"),
+    [
+        ((), {"eos": 2}, 2),
+        ((), {}, 2),  # by its spelling
+        (("<eos>", "<end_of_turn>"), {"eos": 4}, [4, 2, 5]),  # Gemma 2 and 3
+        (("<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"), {"eos": 5}, [5, 2, 4, 6]),  # Llama 3
+        (("<|endoftext|>", "<|end|>", "<|user|>"), {"eos": 4}, [4, 2, 5]),  # Phi-3 and 4
+        (("<|endoftext|>", "<|im_end|>"), {"eos": 5}, [5, 2, 4]),  # Qwen
+        (("stop", "pause"), {"eos": 3, "eot": 4, "eom": 5}, [3, 4, 5, 2]),
+        (("<|end|>", "<|return|>", "<|call|>"), {"eos": 5}, [5, 2, 6]),  # gpt-oss
+        (("<|tool_response>", "<turn|>"), {"eos": 5}, [5, 2, 4]),  # Gemma 4
+    ],
+)
+def test_ends_are_those_of_llama_cpp(tokens: tuple[str, ...], ids: dict[str, int], ends: int | list[int]) -> None:
+    assert special_ids(header(*tokens, **ids))["eos_token_id"] == ends
+
+
+def test_a_tag_of_html_ends_nothing() -> None:
+    metadata = header("<eos>", eos=4).metadata
+    as_html = GgufHeader(Path("tiny.gguf"), {**metadata, "tokenizer.ggml.token_type": [3, 3, 4, 1, 3]}, {})
+    assert special_ids(as_html)["eos_token_id"] == 4
+
+
+def test_a_vocabulary_without_an_end() -> None:
+    without = GgufHeader(Path("tiny.gguf"), {"tokenizer.ggml.tokens": ["a", "b"]}, {})
+    assert special_ids(without) == {}
+
+
+def test_other_special_tokens() -> None:
+    found = special_ids(header(bos=1, eos=2, padding=2, unknown=0))
+    assert found == {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0}
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
+def test_minus_one_is_no_token(none: int) -> None:
+    assert special_ids(header(bos=1, eos=none, padding=none, eot=none)) == {"bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("value", [-2, 4])
+def test_an_id_that_is_no_token(value: int) -> None:
+    with pytest.raises(ModelSourceError, match=rf"says tokenizer.ggml.eot_token_id = {value}, but has 4 tokens"):
+        special_ids(header(eot=value))
+
+
+def test_an_answer_ends_at_each_of_them(write_gguf: GgufWriter, cache: Path) -> None:
+    files = resolve(str(write_gguf(tokens=[*TOKENS, "<end_of_turn>"])), cache)
+    ends = end_of_text(files, load_tokenizer(files).eos_token_id)
+    assert ends == {0, 2, len(TOKENS)}  # <|endoftext|>, <|im_end|> and the turn's
+
+
+LLAMA = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("token_embd.weight", "model.embed_tokens.weight"),
+        ("output.weight", "lm_head.weight"),
+        ("output_norm.weight", "model.norm.weight"),
+        ("blk.12.attn_k.bias", "model.layers.12.self_attn.k_proj.bias"),
+        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
+        ("blk.0.ffn_gate_exps.weight", None),
+        ("blk.0.token_embd.weight", None),
+        ("attn_q.weight", None),
+        ("rope_freqs.weight", None),
+    ],
+)
+def test_names(name: str, expected: str | None) -> None:
+    assert hugging_face_name(name) == expected
+
+
+def test_only_a_llamas_queries_and_keys_are_paired() -> None:
+    assert paired_heads("blk.0.attn_q.weight", LLAMA) == 4
+    assert paired_heads("blk.0.attn_k.bias", LLAMA) == 2
+    assert paired_heads("blk.0.attn_v.weight", LLAMA) == 0
+    assert paired_heads("blk.0.attn_q.weight", LLAMA | {"model_type": "qwen2"}) == 0
+
+
+def test_rows_are_unpaired_as_llama_cpp_pairs_them() -> None:
+    heads, head_dim = 3, 8
+    rows = np.arange(heads * head_dim * 2).reshape(-1, 2)
+    paired = rows.reshape(heads, 2, head_dim // 2, 2).swapaxes(1, 2).reshape(rows.shape)  # of its converter
+    assert not np.array_equal(paired, rows)
+    assert np.array_equal(unpair_rows(paired, heads), rows)
+    assert np.array_equal(unpair_rows(paired[:, 0], heads), rows[:, 0])

@@ -12,15 +12,17 @@ from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
-from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
+from moa_shared.models.gguf.entry import adopt_gguf, describe_entry, identify
+from moa_shared.models.gguf.header import read_header
+from moa_shared.models.gguf.parts import read_parts
 from moa_shared.models.sources.digest import FORMAT
+from moa_shared.models.sources.files import gguf_fingerprint
+from moa_shared.models.sources.packaged import DEFAULT_MODEL
 from moa_shared.programs.progress import SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
-
-pytestmark = pytest.mark.torch
 
 
 def read_by_transformers(path: Path) -> PreTrainedModel:
@@ -37,6 +39,7 @@ def entries(cache: Path) -> list[Path]:
     return [path for path in cache.glob("models/*") if path.is_dir()]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_0", "F16"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
@@ -53,6 +56,7 @@ def test_the_weights_are_those_of_transformers_to_the_last_bit(
         assert torch.equal(torch.from_numpy(reader.array(name)), tensor), name
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_each_family_loads_from_its_entry(write_gguf: GgufWriter, cache: Path, family: str) -> None:
     path = write_gguf(architecture=family)
@@ -66,6 +70,7 @@ def test_each_family_loads_from_its_entry(write_gguf: GgufWriter, cache: Path, f
     assert logits.std() > 0.1
 
 
+@pytest.mark.torch
 def test_an_entry_holds_no_weights(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
@@ -80,12 +85,14 @@ def test_an_entry_holds_no_weights(write_gguf: GgufWriter, cache: Path) -> None:
     ]
 
 
+@pytest.mark.torch
 def test_a_file_without_lower_case_suffix(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf("TINY.GGUF")
     files = adopt_gguf(path, cache, SilentProgress(), target_id="tiny")
     assert WeightReader(files).shape("model.norm.weight") == (32,)
 
 
+@pytest.mark.torch
 def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf()
     first = adopt(path, cache)
@@ -95,10 +102,12 @@ def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatc
     assert adopt(moved, cache) == first
 
 
+@pytest.mark.torch
 def test_another_file_is_another_entry(write_gguf: GgufWriter, cache: Path) -> None:
     assert adopt(write_gguf("a.gguf"), cache) != adopt(write_gguf("b.gguf", seed=1), cache)
 
 
+@pytest.mark.torch
 def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
@@ -123,6 +132,7 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
         describe_entry(files.folder, cache)
 
 
+@pytest.mark.torch
 def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     folder = adopt(path, cache)
@@ -133,11 +143,13 @@ def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache
     assert (old / "manifest.json").is_file()
 
 
+@pytest.mark.torch
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
     with raises(NotFoundError, snapshot("There is no file TMP/none.gguf. Check the name.")):
         adopt(tmp_path / "none.gguf", cache)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison: float) -> None:
     reader = WeightReader(resolve(str(write_gguf(poison=poison)), cache))
@@ -151,6 +163,7 @@ def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison
             reader.array(name)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.2, 0.5, 0.9, 0.9999])
 def test_a_truncated_file(write_gguf: GgufWriter, cache: Path, share: float) -> None:
     path = write_gguf()
@@ -161,6 +174,7 @@ def test_a_truncated_file(write_gguf: GgufWriter, cache: Path, share: float) -> 
     assert not entries(cache)
 
 
+@pytest.mark.torch
 def test_a_disk_that_fills_leaves_no_half_entry(
     write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +195,7 @@ def test_a_disk_that_fills_leaves_no_half_entry(
     assert adopt(path, cache).is_dir()
 
 
+@pytest.mark.torch
 def test_the_default_model_reads_as_transformers_read_it(default_model_files: ModelFiles) -> None:
     files = default_model_files
     assert files.tokenizer_hash == "a4ec5e472b588149ce1d83cc1a16a0abc26f2620fdcdf228bf6d001a703fb56c"
@@ -192,3 +207,57 @@ def test_the_default_model_reads_as_transformers_read_it(default_model_files: Mo
         "pad": 2,
         "unk": 0,
     }
+
+
+def of(path: Path) -> str:
+    return identify(read_parts([path], arrays=False))
+
+
+def change(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_it_does_not_depend_on_name_and_place(write_gguf: GgufWriter, tmp_path: Path) -> None:
+    path = write_gguf()
+    first = of(path)
+    assert len(first) == 64
+    assert of(path.rename(tmp_path / "other.gguf")) == first
+    assert of(write_gguf("b.gguf", seed=1)) != first
+    assert of(write_gguf("c.gguf", epsilon=2e-5)) != first
+
+
+def test_each_tensor_is_sampled(write_gguf: GgufWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "_SAMPLE_BYTES", 64)
+    path = write_gguf()
+    first = of(path)
+    large = 0
+    for tensor in read_header(path).tensors.values():
+        for place in (tensor.offset, tensor.offset + tensor.size - 1):
+            change(path, place)
+            assert of(path) != first
+            change(path, place)
+        large += tensor.size > 8 * 64
+    assert large  # some were sampled, not read whole
+    assert of(path) == first
+
+
+def test_what_is_read_does_not_grow_with_the_model(write_gguf: GgufWriter) -> None:
+    header = read_header(write_gguf())
+    sizes = [size for _, size in entry._ranges(header)]
+    assert sum(sizes) <= header.size + len(header.tensors) * 8 * 4096
+
+
+def test_a_file_that_has_shrunk_since(write_gguf: GgufWriter) -> None:
+    path = write_gguf()
+    headers = read_parts([path])
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ModelSourceError, match="it ends at byte"):
+        identify(headers)
+
+
+def test_the_default_model_keeps_the_fingerprint_that_its_drafters_are_bound_to(
+    default_model_files: ModelFiles,
+) -> None:
+    assert default_model_files.fingerprint == gguf_fingerprint(DEFAULT_MODEL.gguf_sha256)

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_shared.errors import NotFoundError
+from moa_shared.errors import ChecksumError, NotFoundError
 from moa_shared.models.sources import digest
-from moa_shared.models.sources.digest import canonical_json, combine, hash_file, remembered_hash
+from moa_shared.models.sources.digest import (
+    canonical_json,
+    check_manifest,
+    combine,
+    hash_file,
+    remembered_hash,
+    write_manifest,
+)
 
 from tests.support.messages import raises
 
@@ -56,3 +63,57 @@ def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
 def test_one_value_has_one_spelling() -> None:
     assert canonical_json({"b": 1, "a": [1.5, "ü"]}) == canonical_json({"a": [1.5, "ü"], "b": 1})
     assert combine(["a", "b"]) != combine(["ab"])
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"12345678")
+    write_manifest(folder, "tiny", "0" * 64)
+    return folder
+
+
+def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
+    assert check_manifest(entry, cache) == "tiny"
+
+
+def test_a_missing_file_of_manifest(entry: Path, cache: Path) -> None:
+    (entry / "weights").unlink()
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights is missing, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
+        check_manifest(entry, cache)
+
+
+def test_a_truncated_file(entry: Path, cache: Path) -> None:
+    (entry / "weights").write_bytes(b"123")
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights has 3 bytes, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
+        check_manifest(entry, cache)
+
+
+def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
+    check_manifest(entry, cache)
+    (entry / "weights").write_bytes(b"1234567X")
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights has the sha256 DIGEST, expected DIGEST. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
+        check_manifest(entry, cache)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"target_id": "a", "files": {"weights": 5}}'])
+def test_a_damaged_manifest(entry: Path, cache: Path, text: str) -> None:
+    (entry / "manifest.json").write_text(text)
+    with pytest.raises(ChecksumError, match=r"manifest of .* cannot be read"):
+        check_manifest(entry, cache)

@@ -1,14 +1,24 @@
+"""How a model's states are pooled, by its files."""
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.sources.generation import read_sampling_defaults
-from moa_shared.sampling.settings import SamplingDefaults
+from moa_shared.models.sources.generation import (
+    GGUF_KEY,
+    ModelPooling,
+    Pooling,
+    end_of_text,
+    find_pooling,
+    read_sampling_defaults,
+)
+from moa_shared.sampling.defaults import SamplingDefaults
 
 from tests.support.tiny_gguf import GgufWriter
 
@@ -47,3 +57,70 @@ def test_the_default_model_is_sampled_as_its_authors_recommend(default_model_fil
 
 def test_a_gguf_file_that_says_nothing(write_gguf: GgufWriter, cache: Path) -> None:
     assert read_sampling_defaults(resolve(str(write_gguf()), cache)) == SamplingDefaults()
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "tokenizer", "expected"),
+    [
+        ({"eos_token_id": 2}, None, None, {2}),
+        ({"eos_token_id": [2, 3]}, None, 5, {2, 3, 5}),
+        ({}, {"eos_token_id": [7]}, None, {7}),
+        ({"eos_token_id": None}, {}, None, set()),
+    ],
+)
+def test_every_source_of_end_of_text_counts(
+    tmp_path: Path, config: dict[str, Any], generation: dict[str, Any] | None, tokenizer: int | None, expected: set[int]
+) -> None:
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    files = ModelFiles("tiny", tmp_path, config, (), "", "")
+    assert end_of_text(files, tokenizer) == expected
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"eos_token_id": {"a": 1}}'])
+def test_generation_settings_that_make_no_sense(tmp_path: Path, text: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ModelSourceError, match="cannot be read"):
+        end_of_text(ModelFiles("tiny", tmp_path, {}, (), "", ""), None)
+
+
+def files(folder: Path, **config: Any) -> ModelFiles:
+    return ModelFiles("tiny", folder, config, (), "", "")
+
+
+def write(folder: Path, content: str) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("pooling_mode_mean_tokens", Pooling.MEAN), ("pooling_mode_lasttoken", Pooling.LAST)]
+)
+def test_a_folder_says_it_as_sentence_transformers_does(tmp_path: Path, mode: str, kind: Pooling) -> None:
+    modes = dict.fromkeys(["pooling_mode_cls_token", "pooling_mode_max_tokens", mode], False) | {mode: True}
+    write(tmp_path, json.dumps({"word_embedding_dimension": 8, **modes, "include_prompt": True}))
+    assert find_pooling(files(tmp_path)) == ModelPooling(kind, is_trained=True)
+
+
+def test_a_gguf_file_says_it_in_its_configuration(tmp_path: Path) -> None:
+    assert find_pooling(files(tmp_path, **{GGUF_KEY: "last"})) == ModelPooling(Pooling.LAST, is_trained=True)
+
+
+def test_a_model_that_says_nothing_was_not_made_for_it(tmp_path: Path) -> None:
+    assert find_pooling(files(tmp_path)) == ModelPooling(Pooling.MEAN, is_trained=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"pooling_mode_cls_token": true}',
+        '{"pooling_mode_mean_tokens": true, "pooling_mode_lasttoken": true}',
+    ],
+)
+def test_another_pooling_is_refused(tmp_path: Path, content: str) -> None:
+    write(tmp_path, content)
+    with pytest.raises(ModelSourceError):
+        find_pooling(files(tmp_path))

@@ -1,70 +1,268 @@
+"""Models fetched from a small hub of our own, whole, interrupted and refused, and which files are meant."""
+
 from __future__ import annotations
 
 import errno
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
+from huggingface_hub import constants, file_download
 from huggingface_hub.errors import (
-    GatedRepoError,
     LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from inline_snapshot import snapshot
-from moa_shared.errors import DiskFullError, ModelSourceError
-from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub, hub_cache
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.models import resolve
+from moa_shared.models.sources.hub import HUB_ID, HubModel, choose_files, fetch_from_hub, hub_cache, pull, pulled
+from moa_shared.programs.progress import SilentProgress, Task
 
+from tests.support.fake_hub import FakeHub, serving
 from tests.support.messages import raises
 from tests.support.model_places import use_hub_cache
+from tests.support.tiny_gguf import GgufWriter
+
+SILENT = SilentProgress()
+LARGE = b"GGUF" + bytes(range(256)) * 40_000  # ten chunks of the client's
+
+
+@pytest.fixture
+def hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_gguf: GgufWriter, model_folder: Path
+) -> Iterator[FakeHub]:
+    """A hub with a repository of GGUF files and one of safetensors, which the client takes for the real one."""
+    plain = {path.name: path.read_bytes() for path in model_folder.iterdir()}
+    ggufs = {"A-Q4_K_M.gguf": LARGE, "A-Q8_0.gguf": write_gguf().read_bytes(), "README.md": b"A"}
+    ggufs |= {f"A-F16-{number:05}-of-00002.gguf": LARGE + bytes([number]) for number in (1, 2)}
+    with serving(FakeHub({"o/A-GGUF": ggufs, "o/A": plain})) as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        use_hub_cache(monkeypatch, tmp_path / "hub")
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 20)
+        monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+        yield running
+
+
+def model(spec: str) -> HubModel:
+    found = HubModel.parse(spec)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ("o/A", ("o/A", "", "")),
+        ("hub:o/A:Q4_K_M", ("o/A", "", "Q4_K_M")),
+        ("o/A@refs/pr/1:x/*.gguf", ("o/A", "refs/pr/1", "x/*.gguf")),
+    ],
+)
+def test_what_a_user_names(spec: str, parts: tuple[str, str, str]) -> None:
+    assert model(spec) == HubModel(*parts)
+
+
+@pytest.mark.parametrize("spec", ["A", "", "hub:", "hub:A", "o/A:", "https://o/A", "./a/b"])
+def test_what_is_nothing_on_the_hub(spec: str) -> None:
+    assert HubModel.parse(spec) is None
+
+
+def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
+    wanted = model("o/A-GGUF")
+    assert pulled(wanted) is None
+    path = pull(wanted, SILENT)
+    assert path.is_relative_to(tmp_path / "hub" / "models--o--A-GGUF" / "snapshots")
+    assert path.name == "A-Q4_K_M.gguf"
+    assert path.read_bytes() == LARGE
+    assert pulled(wanted) == path
+    assert pull(wanted, SILENT) == path
+    assert [asked for asked in hub.asked if asked[0] == "GET" and "/resolve/" in asked[1]] == [
+        ("GET", f"/o/A-GGUF/resolve/{'c' * 40}/A-Q4_K_M.gguf", "")
+    ]
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_what_was_interrupted_leaves_nothing_and_is_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
+    wanted = model("o/A-GGUF:q4_k_m")
+    hub.cut_after = [4_000_000, *[0] * 5]  # the client itself tries again while something comes
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The hub could not be reached for o/A-GGUF: peer closed connection without sending complete message body (received 0 bytes, expected 7094276). Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
+        ),
+    ):
+        pull(wanted, SILENT)
+    assert pulled(wanted) is None
+    assert not list(tmp_path.rglob("*.incomplete"))
+    assert pull(wanted, SILENT).read_bytes() == LARGE
+
+
+def test_parts_are_fetched_together(hub: FakeHub) -> None:
+    first = pull(model("o/A-GGUF:F16"), SILENT)
+    assert first.name == "A-F16-00001-of-00002.gguf"
+    second = first.with_name("A-F16-00002-of-00002.gguf")
+    assert second.read_bytes() == LARGE + b"\x02"
+    second.unlink()
+    assert pulled(model("o/A-GGUF:F16")) is None
+
+
+def test_safetensors_come_with_their_tokenizer(hub: FakeHub) -> None:
+    folder = pull(model("o/A"), SILENT)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in folder.iterdir()}
+    assert pulled(model("o/A")) == folder
+
+
+def test_serving_fetches_what_is_not_here(hub: FakeHub, cache: Path) -> None:
+    with raises(
+        NotFoundError,
+        snapshot(
+            "There is no model 'o/A-GGUF:Q8_0' on this machine. Fetch it from the hub: moa-server pull o/A-GGUF:Q8_0, or serve hub:o/A-GGUF:Q8_0."
+        ),
+    ):
+        resolve("o/A-GGUF:Q8_0", cache)
+    files = resolve("hub:o/A-GGUF:Q8_0", cache)
+    assert (files.target_id, files.config["model_type"]) == ("o/A-GGUF:Q8_0", "llama")
+    asked = len(hub.asked)
+    assert resolve("hub:o/A-GGUF:Q8_0", cache) == resolve("o/a-gguf:q8_0", cache) == files
+    assert len(hub.asked) == asked  # what is here needs no network
+    assert resolve("hub:o/A", cache).target_id == "o/A"
+    with raises(
+        ModelSourceError,
+        snapshot("o/A-GGUF on the hub holds no config.json. If it holds GGUF files: moa-server serve hub:o/A-GGUF."),
+    ):
+        resolve("o/A-GGUF", cache)
+
+
+def test_refusals_are_sentences(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated.add("o/A-GGUF")
+    for spec, message in (
+        ("o/none", snapshot("The hub has no model o/none (or it is private). Check the id, or set HF_TOKEN.")),
+        ("o/A-GGUF@v9", snapshot("o/A-GGUF has no revision 'v9'. Check the revision.")),
+        (
+            "o/A-GGUF:Q8_0",
+            snapshot(
+                "The hub gives o/A-GGUF only to those who accepted its terms. Accept them on the model's page and set HF_TOKEN."
+            ),
+        ),
+    ):
+        with raises(ModelSourceError, message):
+            pull(model(spec), SILENT)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The hub could not be reached for o/A-GGUF: [Errno 111] Connection refused. Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
+        ),
+    ):
+        pull(model("o/A-GGUF:Q8_0"), SILENT)
+
+
+def test_a_file_that_is_not_what_the_hub_says(hub: FakeHub, tmp_path: Path) -> None:
+    hub.lies["A-Q8_0.gguf"] = "0" * 64
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/hub/models--o--A-GGUF/snapshots/DIGEST/A-Q8_0.gguf has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. It was deleted: fetch it again, or from another HF_ENDPOINT."
+        ),
+    ):
+        pull(model("o/A-GGUF:Q8_0"), SILENT)
+    assert not list((tmp_path / "hub").rglob("*.gguf")) + list(tmp_path.rglob("0" * 64))
+
+
+def test_a_disk_that_is_full(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with raises(
+        DiskFullError,
+        snapshot(
+            "o/A-GGUF needs 60.2 MB in TMP/hub, where 1.0 kB are free. Free some space, or set HF_HOME to a folder on a larger disk."
+        ),
+    ):
+        pull(model("o/A-GGUF"), SILENT)
+
+
+def test_a_disk_that_fills(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file_download, "http_get", full)
+    with raises(
+        DiskFullError,
+        snapshot(
+            "The disk of TMP/hub ran full while writing o/A-GGUF. Free some space, or set HF_HOME to a folder on a larger disk."
+        ),
+    ):
+        pull(model("o/A-GGUF"), SILENT)
+
+
+def test_progress_is_in_bytes(hub: FakeHub) -> None:
+    hub.cut_after = [1_000_000]
+    counted: list[tuple[str, int | None, Any]] = []
+
+    class Counting(SilentProgress):
+        @contextmanager
+        def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+            with super().task(title, total, is_bytes=is_bytes) as task:
+                counted.append((title, total, task))
+                yield task
+
+    pull(model("o/A-GGUF"), Counting())
+    assert [(total, task.done) for title, total, task in counted if title.startswith("Fetching") and total] == [
+        (len(LARGE), len(LARGE))
+    ]
+
+
+class Shown(SilentProgress):
+    """The tasks that were shown, with their bytes."""
+
+    def __init__(self) -> None:
+        self.titles: list[tuple[str, int | None]] = []
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        self.titles.append((title, total if is_bytes else None))
+        with super().task(title, total, is_bytes=is_bytes) as task:
+            yield task
+
+
+def test_a_model_by_its_id_is_fetched_with_its_bytes_shown(hub: FakeHub, tmp_path: Path) -> None:
+    shown = Shown()
+    files = resolve("o/A", tmp_path / "cache", shown)
+    weights = sum(path.stat().st_size for path in files.weights)
+    assert (f"Fetching o/A from {hub.url}", weights) in shown.titles
+    again = Shown()
+    assert resolve("o/A", tmp_path / "cache", again) == files
+    assert not [title for title, _ in again.titles if hub.url in title]
+
 
 try:
     http_client: Any = import_module("httpx2")
 except ImportError:  # the hub's client before its version 2
     http_client = import_module("httpx")
 
-SILENT = SilentProgress()
 Snapshot = Callable[..., str]
 
 
-@pytest.fixture(autouse=True)
-def _no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_description(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise http_client.ConnectError("refused")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
 
 
-def answer(status: int) -> Any:
-    return http_client.Response(status, request=http_client.Request("GET", "http://hub.invalid"))
-
-
+@pytest.mark.usefixtures("no_description")
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
-        (
-            RepositoryNotFoundError("404", response=answer(404)),
-            ModelSourceError,
-            snapshot("The hub has no model some/model (or it is private). Check the id, or set HF_TOKEN."),
-        ),
-        (
-            GatedRepoError("403", response=answer(403)),
-            ModelSourceError,
-            snapshot(
-                "The hub gives some/model only to those who accepted its terms. Accept them on the model's page and set HF_TOKEN."
-            ),
-        ),
-        (
-            RevisionNotFoundError("404", response=answer(404)),
-            ModelSourceError,
-            snapshot("some/model has no revision 'v2'. Check the revision."),
-        ),
         (
             LocalEntryNotFoundError("Name or service not known\nmore"),
             ModelSourceError,
@@ -122,6 +320,7 @@ def test_the_cache_is_where_the_hubs_client_has_it(
     assert str(hub_cache()) == theirs.stdout.strip() == expected
 
 
+@pytest.mark.usefixtures("no_description")
 def test_a_defect_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(*_: object, **__: object) -> str:
         raise KeyError
@@ -131,6 +330,7 @@ def test_a_defect_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
         fetch_from_hub("some/model", SILENT)
 
 
+@pytest.mark.usefixtures("no_description")
 def test_the_snapshot_is_of_that_revision_and_without_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, object] = {}
 
@@ -148,6 +348,7 @@ def test_the_snapshot_is_of_that_revision_and_without_pickles(monkeypatch: pytes
     assert not [pattern for pattern in patterns if "bin" in pattern or pattern == "*"]
 
 
+@pytest.mark.usefixtures("no_description")
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real: Snapshot = huggingface_hub.snapshot_download
 
@@ -167,3 +368,65 @@ def test_hub_ids(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["default", "./a/b", "/a/b", "~/a", "a/b/c", "a b/c", "../a", ""])
 def test_what_is_no_hub_id(spec: str) -> None:
     assert not HUB_ID.fullmatch(spec)
+
+
+PARTS = ["big/A-Q8_0-00001-of-00002.gguf", "big/A-Q8_0-00002-of-00002.gguf"]
+GGUF = ["A-Q4_K_M.gguf", "A-Q4_K_S.gguf", "A-IQ4_XS.gguf", *PARTS, "mmproj-A-F16.gguf", "README.md", "config.json"]
+PLAIN = ["config.json", "model.safetensors", "tokenizer.json", "pytorch_model.bin", "README.md"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "chosen"),
+    [
+        (GGUF, "", ["A-Q4_K_M.gguf"]),
+        (GGUF, "q4_k_s", ["A-Q4_K_S.gguf"]),
+        (GGUF, "Q8_0", PARTS),
+        (GGUF, "A-Q8_0", PARTS),
+        (GGUF, "big/*", PARTS),
+        (GGUF, "q8*", PARTS),
+        (GGUF, "*iq4*", ["A-IQ4_XS.gguf"]),
+        (GGUF, "a-q4_k_m.GGUF", ["A-Q4_K_M.gguf"]),
+        (["only.gguf", "README.md"], "", ["only.gguf"]),
+        (PLAIN, "", ["config.json", "model.safetensors", "tokenizer.json"]),
+        ([*PLAIN, "A-Q8_0.gguf"], "Q8_0", ["A-Q8_0.gguf"]),
+    ],
+)
+def test_what_is_meant(names: list[str], wanted: str, chosen: list[str]) -> None:
+    assert choose_files("o/A", names, wanted) == chosen
+
+
+def test_what_is_not_there_or_not_clear() -> None:
+    for names, wanted, message in (
+        (
+            GGUF,
+            "Q5_K_M",
+            snapshot(
+                "o/A holds no GGUF file 'Q5_K_M', only A-IQ4_XS.gguf, A-Q4_K_M.gguf, A-Q4_K_S.gguf, big/A-Q8_0-00001-of-00002.gguf. Name one of them, o/A:IQ4_XS for one."
+            ),
+        ),
+        (
+            GGUF,
+            "*q4_k*",
+            snapshot(
+                "o/A:*q4_k* may mean several models: A-Q4_K_M.gguf, A-Q4_K_S.gguf. Name one of them, o/A:Q4_K_M for one."
+            ),
+        ),
+        (
+            ["A-Q8_0.gguf", "B-Q8_0.gguf"],
+            "",
+            snapshot(
+                "o/A may mean several models: A-Q8_0.gguf, B-Q8_0.gguf. Name one of them, o/A:A-Q8_0.gguf for one."
+            ),
+        ),
+        (
+            [f"A{number:02}-Q8_0.gguf" for number in range(20)],
+            "Q8_0",
+            snapshot(
+                "o/A:Q8_0 may mean several models: A00-Q8_0.gguf, A01-Q8_0.gguf, A02-Q8_0.gguf, A03-Q8_0.gguf, A04-Q8_0.gguf, A05-Q8_0.gguf, A06-Q8_0.gguf, A07-Q8_0.gguf, A08-Q8_0.gguf, A09-Q8_0.gguf, A10-Q8_0.gguf, A11-Q8_0.gguf and 8 more. Name one of them, o/A:A00-Q8_0.gguf for one."
+            ),
+        ),
+        (["README.md"], "", snapshot("o/A holds neither GGUF files nor safetensors. Choose another model.")),
+        (PLAIN, "Q4_K_M", snapshot("o/A holds no GGUF files. To fetch its safetensors, name o/A alone.")),
+    ):
+        with raises(ModelSourceError, message):
+            choose_files("o/A", names, wanted)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -77,3 +80,84 @@ def test_a_template_that_refuses_the_trial_is_accepted(tmp_path: Path, cache: Pa
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('Roles must alternate.') }}")
     accept_tokenizer(tmp_path, cache)
     assert tried
+
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def edited(folder: Path, edit: Edit) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text("utf-8"))
+    edit(content)
+    path.write_text(json.dumps(content, indent=3), "utf-8")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda content: content.update(version="2.0", something_new=None),
+        lambda content: content["model"].update(dropout=None, ignore_merges=False),
+        lambda content: content["pre_tokenizer"].update(new_option=False),
+        lambda content: content["model"].update(merges=[" ".join(pair) for pair in content["model"]["merges"]]),
+        lambda content: content["added_tokens"].reverse(),
+    ],
+)
+def test_another_spelling_of_the_same_tokenizer(model_folder: Path, cache: Path, edit: Edit) -> None:
+    first = hash_tokenizer(model_folder, cache)
+    edited(model_folder, edit)
+    assert hash_tokenizer(model_folder, cache) == first
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda content: content["model"]["vocab"].update(new=999),
+        lambda content: content["model"]["merges"].pop(),
+        lambda content: content["model"].update(ignore_merges=True),
+        lambda content: content["added_tokens"].pop(),
+        lambda content: content["pre_tokenizer"].update(use_regex=False),
+        lambda content: content.update(normalizer={"type": "Lowercase"}),
+    ],
+)
+def test_another_tokenizer(model_folder: Path, cache: Path, edit: Edit) -> None:
+    first = hash_tokenizer(model_folder, cache)
+    edited(model_folder, edit)
+    assert hash_tokenizer(model_folder, cache) != first
+
+
+def test_it_is_remembered(model_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = hash_tokenizer(model_folder, cache)
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda self, *_: pytest.fail(f"read {self}") if self.name == "tokenizer.json" else self.read_bytes().decode(),
+    )
+    assert hash_tokenizer(model_folder, cache) == first
+
+
+def test_other_tokenizer_files_are_not_read(tmp_path: Path, cache: Path) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The folder TMP holds no tokenizer.json. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
+        ),
+    ):
+        hash_tokenizer(tmp_path, cache)
+    (tmp_path / "tokenizer.model").write_bytes(b"pieces")
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The folder TMP holds no tokenizer.json, only tokenizer.model. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
+        ),
+    ):
+        hash_tokenizer(tmp_path, cache)
+
+
+NESTED = '{"model": {"vocab": {}}, "normalizer": ' + 2000 * "[" + 2000 * "]" + "}"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": {}}', '{"model": 5}', "[" * 100_000, NESTED])
+def test_a_damaged_tokenizer(model_folder: Path, cache: Path, text: str) -> None:
+    (model_folder / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelSourceError, match=r"tokenizer\.json cannot be read"):
+        hash_tokenizer(model_folder, cache)

@@ -1,7 +1,11 @@
+"""Files that shrink while a process has them mapped: in processes of their own, which end."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -9,16 +13,17 @@ import numpy as np
 import pytest
 import torch
 from inline_snapshot import snapshot
+from moa_kernels import variant_name
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.tensors import write_tensors
-from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, idle_experts_nbytes
 from safetensors.torch import load_file, save_file
 
 from tests.support.messages import raises
-from tests.support.tiny_gguf import GgufWriter
-
-pytestmark = pytest.mark.torch
+from tests.support.tiny_gguf import (
+    GgufWriter,
+)
 
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 
@@ -34,6 +39,7 @@ def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cache: Path, dtype: torch.dtype) -> None:
     path = model_folder / "model.safetensors"
@@ -47,6 +53,7 @@ def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cach
         assert reader.blocks(name) is None
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q4_0"])
 def test_blocks_are_the_files_own_in_transformers_order(
@@ -72,6 +79,7 @@ def test_blocks_are_the_files_own_in_transformers_order(
     assert moved == (family == "llama")
 
 
+@pytest.mark.torch
 def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(biases=True)
     [stored] = [tensor.data for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.attn_k.bias"]
@@ -80,6 +88,7 @@ def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, 
     assert not np.array_equal(bias, stored)
 
 
+@pytest.mark.torch
 def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> None:
     reader = WeightReader(resolve(str(write_gguf()), cache))
     assert HEAD not in reader.names()
@@ -94,6 +103,7 @@ def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> N
     assert not np.array_equal(untied.array(HEAD), untied.array(EMBEDDINGS))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "BF16"])
 def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: str) -> None:
     reader = WeightReader(resolve(str(write_gguf(kind=kind)), cache))
@@ -106,12 +116,14 @@ def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: 
         reader.rows(EMBEDDINGS, [10**6])
 
 
+@pytest.mark.torch
 def test_what_is_given_out_is_the_callers_own(files: ModelFiles) -> None:
     reader = WeightReader(files)
     reader.array(FINAL_NORM)[:] = 7
     assert not (reader.array(FINAL_NORM) == 7).any()
 
 
+@pytest.mark.torch
 def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf: GgufWriter) -> None:
     whole = WeightReader(resolve(str(write_gguf(kind="Q4_1")), cache))
     blocks = whole.blocks(QUERIES)
@@ -128,6 +140,7 @@ def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf: GgufWriter
     assert reader.shape(QUERIES) == (32, 32)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [
@@ -144,6 +157,7 @@ def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, ten
         WeightReader(files)
 
 
+@pytest.mark.torch
 def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
     reader = WeightReader(files)
     assert "nothing" not in reader
@@ -154,6 +168,7 @@ def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
             read("nothing")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
 def test_numbers_that_are_not_finite_are_refused(
@@ -180,6 +195,7 @@ def test_numbers_that_are_not_finite_are_refused(
     assert reader.rows(QUERIES, [4]).shape == (1, 32)
 
 
+@pytest.mark.torch
 def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf(kind="Q4_0")), cache)
     path = cache / "changed.gguf"
@@ -202,13 +218,75 @@ def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: P
                 read(QUERIES)
 
 
+@pytest.mark.torch
 def test_no_weights_at_all(files: ModelFiles) -> None:
     assert WeightReader(dataclasses.replace(files, weights=())).names() == []
 
 
+@pytest.mark.torch
 def test_a_head_is_tied_only_where_the_configuration_says_so(model_folder: Path, cache: Path) -> None:
     rewrite(model_folder, **{HEAD: None})
     assert HEAD not in WeightReader(resolve(str(model_folder), cache))
     config = model_folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
     assert HEAD in WeightReader(resolve(str(model_folder), cache))
+
+
+@pytest.mark.parametrize(
+    ("config", "idle"),
+    [
+        ({}, 0),
+        ({"num_experts": 4, "num_experts_per_tok": 1}, 3 * 2 * 64 * 4),
+        ({"num_local_experts": 4, "num_experts_per_tok": 3}, 2 * 64 * 4),
+        ({"num_experts": 4, "num_experts_per_tok": 4}, 0),
+    ],
+)
+def test_experts_that_a_token_does_not_go_to(config: dict[str, int], idle: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    names = [f"model.layers.0.mlp.experts.{number}.{part}.weight" for number in range(4) for part in ("up", "down")]
+    write_tensors(path, dict.fromkeys([*names, "model.layers.0.self_attn.q_proj.weight"], np.zeros((8, 8), np.float32)))
+    assert idle_experts_nbytes(ModelFiles("any", tmp_path, config, (path,), "", "")) == idle
+
+
+SENTENCE = (
+    "Error: {path} can no longer be read: it was shortened or overwritten while it was in use, or its disk failed. "
+    "Put the whole file back and start again.\n"
+)
+START = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from moa_kernels import Linear
+from moa_shared.models import WeightReader, resolve
+from moa_shared.models.weights.tile_file import map_tiles, tile_file
+from moa_shared.programs.progress import SilentProgress
+model, cache = Path(sys.argv[1]), Path(sys.argv[2])
+files = resolve(str(model), cache)
+"""
+READS_WEIGHTS = """
+reader = WeightReader(files)
+os.truncate(model, 4096)
+reader.rows("model.embed_tokens.weight", [200])
+"""
+COMPUTES = """
+tiles = map_tiles(files, cache, SilentProgress())
+os.truncate(tile_file(files, cache), 4096)
+Linear([tiles["model.layers.1.mlp.up_proj.weight"]])(np.ones((1, 32), np.float32))
+"""
+
+
+@pytest.mark.skipif(variant_name() == "numpy", reason="the guard is part of the kernels")
+@pytest.mark.parametrize(("program", "pattern"), [(READS_WEIGHTS, "tiny.gguf"), (COMPUTES, "cache/tiles/*.tiles")])
+def test_the_process_says_which_file(
+    write_gguf: GgufWriter,
+    tmp_path: Path,
+    program: str,
+    pattern: str,
+) -> None:
+    model, cache = write_gguf(), tmp_path / "cache"
+    resolve(str(model), cache)
+    done = subprocess.run(
+        [sys.executable, "-c", START + program, str(model), str(cache)], capture_output=True, text=True
+    )
+    [path] = tmp_path.glob(pattern)
+    assert (done.returncode, done.stderr) == (74, SENTENCE.format(path=path))
