@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.constraints.library import constraint_compiler
+from moa_shared.constraints import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
@@ -29,10 +29,9 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
-from moa_shared.models.pooling import find_pooling
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
-from moa_shared.models.sources.generation import end_of_text, read_sampling_defaults
+from moa_shared.models.sources.generation import end_of_text, find_pooling, read_sampling_defaults
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moa_kernels import KernelError, variant_name
-from moa_shared.constraints.library import constraint_compiler
+from moa_shared.constraints import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
 from moa_shared.drafter.companion.loading import Companion

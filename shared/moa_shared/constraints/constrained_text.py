@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from moa_shared.constraints.grammar import refusal
+from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.settings import ConstraintKind
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.tree.arithmetic import ROOT, path_to
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -61,7 +62,6 @@ class ConstrainedText:
 
     @property
     def read(self) -> int:
-        """How many of the answer's tokens it has read."""
         return self._read
 
     def copy(self) -> ConstrainedText:
@@ -73,7 +73,6 @@ class ConstrainedText:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its next step is likely to take longer than a forward."""
         return self._recent_ms > SLOW_MS
 
     def needs_time(self, length: int) -> bool:
@@ -220,11 +219,7 @@ def _holds(mask: npt.NDArray[np.int32], token: int) -> bool:
 
 
 class DraftForm:
-    """Follows one answer.
-
-    Args:
-        form: of the answer; how much of it that has read does not matter.
-    """
+    """Follows one answer. `form`: of the answer; how much of it that has read does not matter."""
 
     def __init__(self, form: ConstrainedText) -> None:
         self._form: ConstrainedText | None = form.copy()
@@ -242,3 +237,36 @@ class DraftForm:
             except ConfigError:
                 self._form = None
         return self._form
+
+
+MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 s once
+
+
+class ByteTokens:
+    """A tokenizer of single bytes, as `TokenizerWrapper` asks for it; its last token ends a text.
+
+    Args:
+        longer: further tokens, which no text is encoded with.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, longer: Sequence[bytes] = ()) -> None:
+        self.tokens = [*(bytes([byte]) for byte in range(256)), *longer, b"<end>"]
+        self.eos_token_id = len(self.tokens) - 1
+        self.special_token_ids = [self.eos_token_id]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+@cache
+def _vocabulary() -> LLTokenizer:
+    tokens = ByteTokens([b""] * MOST_TOKENS)
+    return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
+
+
+def try_constraint(constraint: Constraint) -> None:
+    vocabulary = _vocabulary()
+    text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+    text.allowed(DraftTree((), ()))

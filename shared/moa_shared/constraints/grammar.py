@@ -29,7 +29,6 @@ _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """llguidance's grammar of a constraint."""
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
             return _schema(constraint.text)
@@ -44,7 +43,6 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:
-    """A matcher at the beginning of an answer."""
     most = MOST_RULES_AT_WORK if constraint.kind is ConstraintKind.LARK else None  # None: the library's own
     limits = LLParserLimits(verbose_errors=False, max_items_in_row=most)
     matcher = LLMatcher(vocabulary, grammar_of(constraint), log_level=0, limits=limits)
@@ -54,7 +52,6 @@ def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatche
 
 
 def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
-    """Why a constraint cannot be enforced."""
     if found := _UNIMPLEMENTED.search(problem):
         names = ", ".join(json.loads(found[1]))
         return ConfigError(

@@ -39,7 +39,6 @@ class CacheItem:
 
 
 def list_cache(root: Path) -> list[CacheItem]:
-    """All items, the largest first."""
     return sorted((*_tile_files(root), *_entries(root)), key=lambda item: -item.nbytes)
 
 

@@ -38,8 +38,8 @@ from moa_shared.models.sources.hub import hub_cache, hub_snapshots
 from moa_shared.models.sources.packaged import PACKAGED, find_installed
 from moa_shared.models.tensors import map_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
-from moa_shared.sandbox.tokenizer_files import DEFAULT, read_templates
 from moa_shared.text.json_text import parse_json
+from moa_shared.tokenization.tokenizer_json import DEFAULT, read_templates
 
 _OLLAMAS_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the user that it runs as
 _OLLAMAS_WEIGHTS, _ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
@@ -48,8 +48,6 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this disk."""
-
     name: str  # by which it can be served
     place: str  # who keeps it: "hub", "ollama" and so on
     path: Path  # its GGUF file (the first one of several), or its folder of safetensors
@@ -160,11 +158,7 @@ class Examined:
 
 
 def examine(model: LocalModel, root: Path) -> Examined:
-    """Look at a model's headers.
-
-    Args:
-        root: the cache folder.
-    """
+    """Look at a model's headers. `root`: the cache folder."""
     facts: dict[str, Any] = {}
     refusal: MoaError | None = None
     try:

@@ -68,7 +68,6 @@ class TextChild:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        """As `sandbox.render`."""
         given = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
         return str(self._ask("render", **given, add_generation_prompt=add_generation_prompt, arguments=dict(arguments)))
 
@@ -152,7 +151,6 @@ def constraint_child() -> TextChild:
 
 @cache
 def text_child() -> TextChild:
-    """The child of this process, for all that it loads."""
     child = TextChild()
     atexit.register(child.close)
     return child

@@ -24,8 +24,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
-from moa_shared.sandbox.tokenizer_files import read_bos, read_special, read_templates, read_tokenizer
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer
+from moa_shared.tokenization.tokenizer_json import JsonTokenizer, read_bos, read_special, read_templates, read_tokenizer
 
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
 MOST_MESSAGE = 500  # characters of an error, which may be the template's own
@@ -40,7 +39,6 @@ TRIAL_CONVERSATION = tuple(
 
 
 def main() -> None:
-    """Answers requests until the other end closes the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
@@ -81,7 +79,7 @@ def _do(request: dict[str, Any]) -> object:
             tokenizer = _tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
             return tokenizer.encode(request["text"], is_guarded=request["is_guarded"])
         case "constrain":
-            from moa_shared.constraints.trial import try_constraint  # where the library is installed
+            from moa_shared.constraints.constrained_text import try_constraint  # where the library is installed
 
             try:
                 try_constraint(Constraint(ConstraintKind(request["kind"]), request["text"]))

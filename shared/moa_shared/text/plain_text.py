@@ -41,7 +41,6 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def is_text(string: str) -> bool:
-    """Whether all of a string is text."""
     return string.isascii() or _HALVES.search(string) is None
 
 

@@ -54,7 +54,6 @@ class ChatTemplate:
         self._render_turn([{"role": "user", "content": "?"}])
 
     def first_turn(self, text: str) -> list[int]:
-        """Tokens of a new conversation up to where the answer begins."""
         return list(self._first(text))
 
     def next_turn(self, text: str, committed: Sequence[int]) -> list[int]:

@@ -13,12 +13,7 @@ INCOMPLETE = "�"  # how a tokenizer shows the first bytes of a character
 
 
 class TextStream:
-    """Turns tokens into pieces of text.
-
-    Args:
-        decode: text of some tokens.
-        stop: strings before which the text ends.
-    """
+    """Turns tokens into pieces of text. `decode`: text of some tokens. `stop`: strings before which the text ends."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode = decode

@@ -21,7 +21,6 @@ _SPELLED = {byte: character for character, byte in BYTE_LEVEL.items()}
 
 
 def spell_bytes(text: str) -> str:
-    """A text in that alphabet."""
     return text.encode().decode("latin-1").translate(_SPELLED)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.families import gguf_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.models.gguf.keys import FACTOR_TENSORS, rope_parameters
 from moa_shared.models.gguf.names import experts_apart, hugging_face_name, known_shapes
-from moa_shared.models.gguf.rope import FACTOR_TENSORS, rope_parameters
 from moa_shared.models.network.served import check_family
-from moa_shared.models.pooling import GGUF_KEY, GGUF_TYPES
+from moa_shared.models.sources.generation import GGUF_KEY, GGUF_TYPES
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"

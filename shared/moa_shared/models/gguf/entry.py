@@ -31,7 +31,6 @@ SOURCE = "source.json"  # the files' paths; written at each start, so that its t
 
 
 def entry_of(identity: str, root: Path) -> Path:
-    """The cache entry of the GGUF model with that identity."""
     return root / "models" / f"gguf-{identity[:32]}-v{FORMAT}"
 
 
@@ -130,7 +129,6 @@ _BOUND_WHOLE = SMOLLM2_135M_INSTRUCT
 
 
 def identify(headers: Sequence[GgufHeader]) -> str:
-    """The identity (hex) of a model, given the headers of its files in order."""
     digest = hashlib.sha256(f"moa-gguf-1 {len(headers)}\n".encode())
     for header in headers:
         try:

@@ -81,11 +81,9 @@ class GgufHeader:
 
     @property
     def architecture(self) -> str:
-        """The model's family, as llama.cpp calls it."""
         return self.text("general.architecture") or ""
 
     def text(self, key: str) -> str | None:
-        """A string of the metadata; None where there is none."""
         return self._get(key, str)
 
     def integer(self, key: str) -> int | None:
@@ -114,11 +112,9 @@ class GgufHeader:
         return value
 
     def flag(self, key: str) -> bool | None:
-        """A truth value of the metadata; None where there is none."""
         return self._get(key, bool)
 
     def real(self, key: str) -> float | None:
-        """A number of the metadata; None where there is none."""
         value = self._get(key, (float, int))
         return None if value is None else float(value)
 
@@ -132,19 +128,15 @@ class GgufHeader:
         return float(f"{value:.7g}") if value else None
 
     def texts(self, key: str) -> list[str]:
-        """An array of strings; empty where there is none."""
         return list(self._get(key, list) or ())
 
     def integers(self, key: str) -> list[int]:
-        """An array of integers; empty where there is none."""
         return list(self._get(key, list) or ())
 
     def reals(self, key: str) -> list[float]:
-        """An array of numbers; empty where there is none."""
         return list(self._get(key, list) or ())
 
     def required(self, key: str) -> int:
-        """An integer that must be there."""
         value = self.integer(key)
         if value is None:
             raise ModelSourceError(

@@ -94,11 +94,7 @@ def find_parts(path: Path) -> tuple[Path, ...]:
 
 
 def first_parts(paths: Sequence[Path]) -> list[Path]:
-    """One file for each model: of those that are split the first part that is there.
-
-    Args:
-        paths: in order.
-    """
+    """One file for each model: of those that are split the first part that is there. `paths`: in order."""
     firsts: dict[tuple[Path, str], Path] = {}
     for path in paths:
         part = _PART.fullmatch(path.name)
@@ -113,11 +109,7 @@ def read_parts(
     array_ends: MutableMapping[int, int] | None = None,
     file_bytes: int | None = None,
 ) -> list[GgufHeader]:
-    """The headers of a model's files.
-
-    Args:
-        array_ends, file_bytes: of the first one, as of `read_header`.
-    """
+    """The headers of a model's files. `array_ends, file_bytes`: of the first one, as of `read_header`."""
     headers = [read_header(paths[0], arrays=arrays, array_ends=array_ends, file_bytes=file_bytes)]
     headers += [read_header(path, arrays=False) for path in paths[1:]]
     for header in headers:

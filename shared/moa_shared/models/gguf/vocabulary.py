@@ -17,10 +17,9 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
-from moa_shared.sandbox.tokenizer_files import DEFAULT, WITH_TOOLS
 from moa_shared.tokenization.bounds import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 from moa_shared.tokenization.token_bytes import BYTE_LEVEL, SPACE, spell_bytes
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer
+from moa_shared.tokenization.tokenizer_json import DEFAULT, WITH_TOOLS, JsonTokenizer
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
@@ -46,7 +45,6 @@ _TEXT = (
 
 @collector_paused()
 def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
-    """Write the tokenizer's files into `folder`."""
     kind = check_vocabulary(header)
     tokens = header.texts("tokenizer.ggml.tokens")
     named = {key: header.token_id(name) for key, name in _SPECIAL.items()}

@@ -24,8 +24,6 @@ _EMBEDDING = "hidden_size_per_layer_input"
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """One layer's."""
-
     heads: Heads  # of its keys and values
     inner: int  # width of its MLP
     reads_layer: int | None = None  # the earlier layer whose keys and values it reads; None: it has its own
@@ -38,11 +36,7 @@ def with_defaults(config: Config, family: Family) -> dict[str, Any]:
 
 
 def layer_kinds(config: Config, family: Family) -> list[str]:
-    """Which layers see a window.
-
-    Args:
-        config: with the family's defaults.
-    """
+    """Which layers see a window. `config`: with the family's defaults."""
     count, every = int(config["num_hidden_layers"]), family.window_every
     if config.get("layer_types"):
         kinds = list(config["layer_types"])
@@ -60,12 +54,7 @@ def layer_kinds(config: Config, family: Family) -> list[str]:
 
 
 def sizes_of(config: Config, family: Family, kinds: Sequence[str]) -> list[LayerSizes]:
-    """The sizes of all layers.
-
-    Args:
-        config: with the family's defaults.
-        kinds: of `layer_kinds`.
-    """
+    """The sizes of all layers. `config`: with the family's defaults. `kinds`: of `layer_kinds`."""
     heads, inner = int(config["num_attention_heads"]), int(config.get("intermediate_size") or 0)
     count = int(config.get("num_key_value_heads") or heads)
     usual = Heads(count, int(config.get("head_dim") or int(config["hidden_size"]) // heads))
@@ -107,7 +96,6 @@ def cached_heads(config: Config) -> list[Heads]:
 
 
 def kv_width(config: Config) -> int:
-    """Numbers of one token's keys and values in the widest layer."""
     return max(heads.width for heads in cached_heads(config))
 
 
@@ -135,11 +123,7 @@ def whole_rotary(parameters: Config) -> dict[str, Any]:
 
 
 def embedding_width(config: Config, family: Family) -> int:
-    """The width of the layers' own embeddings; 0: they have none.
-
-    Args:
-        config: as its file has it.
-    """
+    """The width of the layers' own embeddings; 0: they have none. `config`: as its file has it."""
     default = 256 if config.get("model_type") == "gemma4_text" else 0  # where config.json does not have the key
     return int(config.get(_EMBEDDING, default) or 0) if family.layers_differ else 0
 
@@ -202,8 +186,6 @@ def _is_by_layer(value: object, layers: int, most_size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MixturePlan:
-    """The experts of one layer."""
-
     count: int  # how many there are
     inner: int  # the width of each
     chosen: int  # how many a row has
@@ -229,7 +211,6 @@ def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None
 
 
 def is_on(config: Config, mixture: Mixture) -> bool:
-    """Whether a model of a family with experts has any."""
     return not mixture.switch or bool(config.get(mixture.switch))
 
 

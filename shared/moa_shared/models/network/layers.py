@@ -37,25 +37,11 @@ _KEY_NORM = "self_attn.k_norm.weight"
 class Weights(Protocol):
     """Tensors by name, as `moa_shared.models.WeightReader` has them."""
 
-    def names(self) -> Collection[str]:
-        """What is stored; a tied head need not be among them, and is read all the same."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """[outputs, inputs] of a matrix."""
-        ...
-
-    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None:
-        """A matrix in blocks, as the file has it, or packed already; None where it is stored in floats."""
-        ...
-
-    def array(self, name: str) -> Rows:
-        """A whole tensor in float32."""
-        ...
-
-    def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> Rows:
-        """Some rows of a matrix in float32, [ids, width]."""
-        ...
+    def names(self) -> Collection[str]: ...  # without a tied head, which is read all the same
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None: ...  # None where it is stored in floats
+    def array(self, name: str) -> Rows: ...
+    def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> Rows: ...
 
 
 def read_matrix(weights: Weights, name: str) -> Matrix:
@@ -199,21 +185,15 @@ class _Parts:
 
 
 def offset_norm(weight: Rows, family: Family) -> Rows:
-    """A norm's weights as they are multiplied by."""
     return weight + np.float32(family.norm_offset) if family.norm_offset else weight
 
 
 def stack_shape(config: Mapping[str, Any]) -> StackShape:
-    """Sizes of a model's decoder layers, from its config.json."""
     return plan_of(config).shape
 
 
 class LayerEmbeddings:
-    """The embeddings of all layers.
-
-    Args:
-        width: of one layer's.
-    """
+    """The embeddings of all layers. `width`: of one layer's."""
 
     def __init__(self, weights: Weights, make_linear: MakeLinear, layers: int, width: int, eps: float) -> None:
         self._weights, self._width, self._eps = weights, width, eps
@@ -228,7 +208,6 @@ class LayerEmbeddings:
             raise KernelError(f"{LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
 
     def of_layers(self, kept: Sequence[int]) -> LayerEmbeddings:
-        """The embeddings of some layers, over the same weights."""
         chosen = copy.copy(self)
         chosen._kept = self._kept[list(kept)]
         return chosen

@@ -24,8 +24,6 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, slots=True)
 class NetworkOutput:
-    """The result of one forward."""
-
     logits: Rows  # [rows asked, vocab] float32
     hidden: Rows  # [rows asked, hidden size] float32, after the final norm
     states: Mapping[int, Rows]  # [rows, hidden size] float32 entering each layer asked for
@@ -72,11 +70,7 @@ class Network:
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, kv: str = F16) -> Cache:
-        """An empty cache for one session.
-
-        Args:
-            kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
-        """
+        """An empty cache for one session. `kv`: how keys and values are kept: one of `moa_kernels.KV_FORMATS`."""
         return self.stack.new_cache(kv=kv)
 
     def different_layers(self) -> list[int]:

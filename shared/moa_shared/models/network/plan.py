@@ -32,8 +32,6 @@ Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What one layer does."""
-
     window: int = 0  # how many positions it sees; 0: all
     rotary: int | None = 0  # which of the plan's angles turn it; None: none
     mixture: MixturePlan | None = None
@@ -43,8 +41,6 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model's computation."""
-
     family: Family
     shape: StackShape
     rotaries: tuple[Rotary, ...]
@@ -63,7 +59,6 @@ class Plan:
         return ""
 
     def logits(self, of_head: Rows) -> Rows:
-        """The model's logits, from what the head gives."""
         scaled = of_head * np.float32(self.logits_scale) if self.logits_scale != 1 else of_head
         return cap(scaled, self.logits_cap) if self.logits_cap else scaled
 

@@ -213,18 +213,15 @@ def torch_plan(config: Mapping[str, Any]) -> Plan:
 
 
 def is_for_torch(config: Mapping[str, Any]) -> bool:
-    """Whether the torch levels compute the family."""
     family = FAMILIES.get(str(config.get("model_type")))
     return family is not None and family.torch
 
 
 def has_torch() -> bool:
-    """Whether the torch levels are installed."""
     return find_spec("torch") is not None and find_spec("transformers") is not None
 
 
 def unsupported(error: KernelError, config: Mapping[str, Any]) -> ModelSourceError:
-    """The error for a user whose target the kernels do not take."""
     torch = "Give --execution float32 or bf16, which torch computes."
     return ModelSourceError(
         f"The int8 kernels do not compute this target: {error}",

@@ -85,7 +85,6 @@ async def locked_meanwhile(entry: Path, progress: Progress) -> AsyncIterator[Non
 
 
 def is_being_written(entry: Path) -> bool:
-    """Whether another process holds the entry's lock."""
     lock = _lock_file(entry)
     if is_free := _take(lock):
         lock.release()
@@ -168,7 +167,6 @@ def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether `error` says that a disk or a quota is used up."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -25,7 +25,6 @@ _BAR_BYTES = 1_000_000_000  # sha256 does about 1 GB/s: below this there is noth
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:
-    """sha256 (hex) of a file's bytes, read now."""
     progress = progress or SilentProgress()
     size = path.stat().st_size
     digest = hashlib.sha256()
@@ -66,7 +65,6 @@ def canonical_json(value: object) -> bytes:
 
 
 def combine(parts: Iterable[str]) -> str:
-    """One sha256 (hex) over several texts, in order."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -80,7 +78,6 @@ def recall(root: Path, key: str) -> dict[str, Any]:
 
 
 def remember(root: Path, key: str, content: dict[str, Any]) -> None:
-    """Write a record, whole or not at all."""
     record = root / "hashes" / f"{key}.json"
     try:
         with whole_file(record, several_writers=True) as partial:

@@ -46,8 +46,6 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A target's files and identity."""
-
     target_id: str  # its name for people ("SmolLM2-135M-Instruct")
     folder: Path  # holds config.json and the tokenizer
     config: Mapping[str, Any]  # the content of config.json
@@ -57,7 +55,6 @@ class ModelFiles:
 
     @property
     def tokenizer(self) -> Path:
-        """The folder to load the tokenizer from."""
         return self.folder
 
 
@@ -85,7 +82,6 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
 
 
 def gguf_fingerprint(identity: str) -> str:
-    """The fingerprint of the GGUF model with that identity."""
     return combine([canonical_json(["gguf", identity]).decode()])
 
 

@@ -55,16 +55,13 @@ def fetch_from_hub(spec: str, progress: Progress, patterns: Sequence[str] = TARG
     other = "'default', a local folder or a GGUF file" if patterns is TARGET else "a folder or a file"
     with _hub_errors(repo_id, revision, unreachable, f"Check the network, or name {other}."):
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
 
-        info = None
         try:
             info = HfApi().model_info(repo_id, revision=revision or None, files_metadata=True)
-        except (OSError, HfHubHTTPError):  # the client takes the snapshot that is here, or says why
-            pass
         except Exception as error:
-            if not _is_of_http(error):
+            if not _is_of_network(error):
                 raise
+            info = None  # the client takes the snapshot that is here, or says why
         if info is not None and patterns is TARGET:
             _say_if_no_template(info, progress)
         return _fetch(repo_id, revision, info, patterns, progress)
@@ -233,7 +230,6 @@ def _models(names: Sequence[str]) -> list[str]:
 
 
 def hub_cache() -> Path:
-    """The hub's cache, as its client finds it: HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME rule."""
     home = os.environ.get("HF_HOME", os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
     return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE", older))).expanduser()
@@ -268,7 +264,7 @@ def _snapshots(repository: Path) -> dict[str, Path]:
 @contextmanager
 def _hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iterator[None]:
     """A block that calls the hub's client, with its errors in our words."""
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are lines between our sentences
     try:
@@ -285,24 +281,24 @@ def _hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Ite
     except RevisionNotFoundError as error:
         raise ModelSourceError(f"{repo_id} has no revision {revision!r}.", hint="Check the revision.") from error
     except PermissionError as error:
-        raise ModelSourceError(
-            f"{error.filename} cannot be written: {error.strerror}.",
-            hint="Set HF_HOME to a folder that you may write to.",
-        ) from error
+        hint = "Set HF_HOME to a folder that you may write to."
+        raise ModelSourceError(f"{error.filename} cannot be written: {error.strerror}.", hint=hint) from error
     except Exception as error:
         if is_disk_full(error):
-            raise DiskFullError(
-                f"The disk of {hub_cache()} ran full while writing {repo_id}.", hint=_LARGER_DISK
-            ) from error
-        # Network failures of the client are OSErrors, or its HTTP library's own; anything else is a defect.
-        if not (isinstance(error, OSError | HfHubHTTPError) or _is_of_http(error)):
+            message = f"The disk of {hub_cache()} ran full while writing {repo_id}."
+            raise DiskFullError(message, hint=_LARGER_DISK) from error
+        if not _is_of_network(error):
             raise
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(f"{unreachable}: {first_line.rstrip('.')}.", hint=hint) from error
 
 
-def _is_of_http(error: Exception) -> bool:
-    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
+def _is_of_network(error: Exception) -> bool:
+    """Network failures of the client are OSErrors, or its HTTP library's own; anything else is a defect."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    libraries = ("httpx", "httpx2", "httpcore", "httpcore2")
+    return isinstance(error, OSError | HfHubHTTPError) or type(error).__module__.partition(".")[0] in libraries
 
 
 def _say_if_no_template(info: ModelInfo, progress: Progress) -> None:

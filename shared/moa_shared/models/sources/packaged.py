@@ -81,11 +81,7 @@ def resolve_packaged(name: str, model: PackagedModel, root: Path, progress: Prog
 
 
 def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progress) -> Path:
-    """The GGUF file in the installed package; one in pieces is joined.
-
-    Args:
-        name: by which a user asked for it.
-    """
+    """The GGUF file in the installed package; one in pieces is joined. `name`: by which a user asked for it."""
     paths = find_installed(model)
     if paths is None:
         raise not_installed(name, model)

@@ -42,22 +42,18 @@ BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensor:
-    """A tensor of one expert."""
-
     name: str
     shape: tuple[int, ...]
     take: Callable[[Bytes], Bytes]  # its bytes, uint8 [..., bytes of a row], from those of the whole tensor
 
 
 def known_name(name: str) -> str:
-    """The name by which a tensor is served."""
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
     return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
 
 
 def is_of_expert(name: str) -> bool:
-    """Whether a tensor is one expert's, by the name by which it is served."""
     return ".mlp.experts." in name
 
 

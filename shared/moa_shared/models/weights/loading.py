@@ -26,7 +26,6 @@ from moa_shared.models.weights.weights import WeightReader
 
 
 def load_config(files: ModelFiles) -> PreTrainedConfig:
-    """The configuration as transformers' class."""
     return cast(PreTrainedConfig, AutoConfig.from_pretrained(files.folder, local_files_only=True))
 
 
@@ -132,7 +131,6 @@ class PackedLinear(nn.Module):
         return product
 
     def extra_repr(self) -> str:
-        """As `nn.Linear` prints itself."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"
 
 

@@ -25,8 +25,6 @@ _PIECE_BYTES = 1 << 20  # of tiles: they stay in a core's second cache until the
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A matrix among all tiles of a model."""
-
     name: str
     kind: str  # the format that it is packed in
     outputs: int
@@ -100,7 +98,6 @@ def conversions(reader: WeightReader, places: Sequence[Place]) -> dict[str, Conv
 
 
 def total_bytes(places: list[Place]) -> int:
-    """Of all tiles."""
     return places[-1].start + places[-1].nbytes if places else 0
 
 

@@ -48,7 +48,6 @@ def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
 
 
 def layer_names(files: ModelFiles, count: int) -> list[str]:
-    """The tensors of the last `count` layers, and the final norm."""
     return [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
 
 

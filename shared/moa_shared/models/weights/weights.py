@@ -118,7 +118,6 @@ class WeightReader:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The content of the model's config.json."""
         return self._files.config
 
     def names(self) -> list[str]:
@@ -126,16 +125,13 @@ class WeightReader:
         return list(self._tensors)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a tensor can be read; a tied head can."""
         return self._alias(name) in self._tensors
 
     @property
     def has_own_head(self) -> bool:
-        """Whether the head is other weights than the embeddings."""
         return HEAD in self._tensors and not self._files.config.get("tie_word_embeddings", False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor: [outputs, inputs] of a matrix."""
         return self._find(name).shape
 
     def format_of(self, name: str) -> str:
@@ -143,7 +139,6 @@ class WeightReader:
         return self._find(name).stored.name
 
     def stored_bytes(self, name: str) -> int:
-        """The bytes that a tensor takes in its file."""
         return self._find(name).nbytes
 
     def stored(self, name: str) -> tuple[str, Bytes, int]:
