@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from llguidance import LLTokenizer, TokenizerWrapper
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
-from moa_shared.sampling.constraint import Constraint
+from moa_shared.sampling.settings import Constraint
 
 _BYTES = ByteTokens([b'{"', b'": ', b"true", b"false", b", ", b"10", b"ab", b'"}', b"null"])
 TOKENS = _BYTES.tokens

@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4518, 32,
     ),
-    "server": (("server",), 16593, 113),
-    "shared": (("shared",), 19863, 144),
+    "server": (("server",), 16592, 113),
+    "shared": (("shared",), 19673, 139),
     "training": (("training",), 5515, 39),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 957, 13),
-    "tests": (("tests",), 91069, 641),
+    "tests": (("tests",), 90905, 618),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -19,7 +19,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.tree.arithmetic import ROOT, path_to
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import PreTokenizedString, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer, Sequence
 
-from moa_shared.programs.garbage import collector_paused
+from moa_shared.programs.machine import collector_paused
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.bounds import check_bounds
 

@@ -18,7 +18,7 @@ from moa_shared.models.sources.generation import (
     find_pooling,
     read_sampling_defaults,
 )
-from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.settings import SamplingDefaults
 
 from tests.support.tiny_gguf import GgufWriter
 
