@@ -154,6 +154,6 @@ $(VENV)/.gemma: constraints.txt | $(BIN)/python
 
 # Without a C compiler the one from the package registry.
 $(VENV)/.kernels: $(KERNEL_SOURCES) | $(BIN)/python
-	@$(BIN)/python kernels/kernel_build.py --requirements | xargs -r $(BIN)/python -m pip install --quiet
+	@PYTHONPATH=kernels $(BIN)/python -c 'import kernel_build; print(*kernel_build.requirements())' | xargs -r $(BIN)/python -m pip install --quiet
 	@$(BIN)/python kernels/kernel_build.py
 	@touch $@

@@ -1,38 +1,15 @@
-"""The build backend (PEP 517): setuptools, plus a C compiler from PyPI where the machine has none that works.
+"""The build backend (PEP 517): setuptools, plus a C compiler from PyPI where the machine has none that works."""
 
-The wheel for another platform: `pip wheel --config-settings=--build-option=--plat-name=manylinux_2_28_aarch64 .`
-"""
+import re
 
-from __future__ import annotations
-
-from typing import Any
-
-from kernel_build import plat_name_in, requirements
+from kernel_build import requirements
 from setuptools import build_meta
-from setuptools.build_meta import (
-    build_editable,
-    build_sdist,
-    build_wheel,
-    get_requires_for_build_sdist,
-    prepare_metadata_for_build_editable,
-    prepare_metadata_for_build_wheel,
-)
-
-__all__ = [
-    "build_editable",
-    "build_sdist",
-    "build_wheel",
-    "get_requires_for_build_editable",
-    "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
-    "prepare_metadata_for_build_editable",
-    "prepare_metadata_for_build_wheel",
-]
+from setuptools.build_meta import *  # noqa: F403
 
 
-def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *requirements(plat_name_in(config_settings))]
+def get_requires_for_build_wheel(config_settings: dict[str, str | list[str]] | None = None) -> list[str]:
+    named = re.search(r"--plat-name[= ,'\"]+([\w.]+)", str((config_settings or {}).get("--build-option")))
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *requirements(named and named[1])]
 
 
-def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_editable(config_settings), *requirements()]
+get_requires_for_build_editable = get_requires_for_build_wheel

@@ -13,9 +13,10 @@ import venv
 from pathlib import Path
 
 import pytest
+from kernel_build import BuildError
 from moa_kernels import variant_name
 from moa_kernels.library import FOLDER_VARIABLE, WITHOUT
-from wheel_check import WheelError, check_wheel
+from release import check_wheel
 
 from tests.support.programs import CHECKOUT, environment, started
 
@@ -99,11 +100,11 @@ def test_it_is_fit_for_its_platform(wheel: Path, tmp_path: Path) -> None:
     check_wheel(wheel)
     older = tmp_path / wheel.name.replace("_2_28_", "_2_5_")
     shutil.copy(wheel, older)
-    with pytest.raises(WheelError, match="needs version 2"):
+    with pytest.raises(BuildError, match="needs version 2"):
         check_wheel(older)
     elsewhere = tmp_path / wheel.name.replace(PLATFORM, "macosx_11_0_arm64")
     shutil.copy(wheel, elsewhere)
-    with pytest.raises(WheelError, match=r"probe\.so.*, not .*neon\.dylib"):
+    with pytest.raises(BuildError, match=r"probe\.so.*, not .*neon\.dylib"):
         check_wheel(elsewhere)
 
 

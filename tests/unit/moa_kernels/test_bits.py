@@ -50,7 +50,7 @@ def emulated(variant: Variant, program: Path) -> list[str]:
     if variant.name != "neon" or not shutil.which(CROSS_COMPILER) or not shutil.which(EMULATOR):
         pytest.skip(f"{variant.name} needs another processor, or {CROSS_COMPILER} and {EMULATOR} to try it here")
     compiler = Compiler((CROSS_COMPILER,))
-    sources = [str(CHECK), str(SOURCES / "probe.c"), *(str(part.source) for part in parts_of(variant.name))]
+    sources = [str(CHECK), str(SOURCES / "probe.c"), *(str(SOURCES / source) for source, _ in parts_of(variant.name))]
     compiler.run([*compiler.flags_of("neon"), "-static", f"-I{SOURCES}", *sources, "-o", str(program), "-lm"])
     return [EMULATOR, str(program)]
 

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import kernel_backend
 import kernel_build
 import pytest
-from moa_kernels.library import probe
-from moa_kernels.variants import LIBRARIES, PROBE, VARIANTS, library_file
+from moa_kernels.variants import LIBRARIES, PROBE, library_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compilers of these tests are shell scripts")
 X86 = ("amx", "avx512", "avxvnni", "avx2")
@@ -55,65 +55,53 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_first_compiler_that_works_is_taken(commands: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_compiler(commands / "cc", refuses="-shared")
-    write_compiler(commands / "clang")
-    assert found() == "clang"
-    assert "cc cannot build a shared library; trying the next compiler" in capsys.readouterr().err
-    assert kernel_build.requirements() == []
-
-
-def test_cc_of_the_environment_comes_first(
+def test_the_first_compiler_that_works_is_taken(
     commands: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_compiler(commands / "cc")
+    write_compiler(commands / "cc", refuses="-shared")
+    write_compiler(commands / "clang")
     write_compiler(commands / "icc")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert found() == "clang"
+    said = capsys.readouterr().err
+    for name in ("no-such-compiler", "cc"):
+        assert f"{name} cannot build a shared library; trying the next compiler" in said
+    assert kernel_build.requirements() == []
+    kernel_build.find_compiler.cache_clear()
     monkeypatch.setenv("CC", "icc -m64")
     assert found() == "icc"
-    kernel_build.find_compiler.cache_clear()
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert found() == "cc"
-    assert "CC=no-such-compiler is not a program" in capsys.readouterr().err
 
 
-def test_without_a_compiler_zig_is_required_where_it_helps(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernel_build.requirements() == [kernel_build.ZIG]
-    monkeypatch.setattr(kernel_build, "machine", lambda: "riscv64")
-    assert kernel_build.requirements() == []
-
-
-def test_without_a_compiler_nothing_is_built_and_old_libraries_go(
-    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("family", "required", "lack"),
+    [
+        ("x86_64", [kernel_build.ZIG], "no C compiler was found"),
+        ("riscv64", [], "there are none for riscv64 processors"),
+    ],
+)
+def test_without_a_compiler_zig_is_required_where_it_helps_and_old_libraries_go(
+    family: str, required: list[str], lack: str, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(kernel_build, "machine", lambda: family)
+    assert kernel_build.requirements() == required
     lib = tmp_path / "lib"
     lib.mkdir()
     (lib / library_file("avx2")).touch()
-    assert kernel_build.build(lib) == kernel_build.Built()
+    assert kernel_build.build(lib) == []
     assert files(lib) == set()
-    warning = "no C compiler was found: the kernels are not built, and numpy does their work, many times slower"
-    assert capsys.readouterr().err == f"moa kernels: {warning}\n"
+    warning = "the kernels are not built, and numpy does their work, many times slower"
+    assert capsys.readouterr().err == f"moa kernels: {lack}: {warning}\n"
 
 
-def test_other_processors_are_named(
-    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("names", [X86, ("avx512", "avx2")])
+def test_all_variants_or_some_are_built(
+    names: tuple[str, ...], commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_compiler(commands / "cc")
-    monkeypatch.setattr(kernel_build, "machine", lambda: "riscv64")
-    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built()
-    assert "there are none for riscv64 processors" in capsys.readouterr().err
-
-
-def test_all_variants_are_built(commands: Path, tmp_path: Path) -> None:
-    write_compiler(commands / "cc")
-    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(X86)
-    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *X86)}
-
-
-def test_a_build_may_be_of_some_variants_alone(commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_compiler(commands / "cc")
-    monkeypatch.setenv("MOA_BUILD_KERNELS", "avx2,avx512")
-    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(("avx512", "avx2"))
-    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, "avx512", "avx2")}
+    monkeypatch.setenv("MOA_BUILD_KERNELS", "" if names == X86 else ",".join(reversed(names)))
+    assert kernel_build.build(tmp_path / "lib") == [*names]
+    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *names)}
     monkeypatch.setenv("MOA_BUILD_KERNELS", "avx2,neon")
     with pytest.raises(kernel_build.BuildError, match=r"names neon\. Of x86_64 processors there are: amx, avx512, "):
         kernel_build.build(tmp_path / "lib")
@@ -123,40 +111,24 @@ def test_in_place_are_those_that_the_cpu_runs(commands: Path, tmp_path: Path, mo
     folder = tmp_path / "lib"
     monkeypatch.setattr("kernel_build.variants.LIBRARIES", folder)
     write_compiler(commands / "cc")
-    assert kernel_build.build(folder).variants == X86[-1:]  # what it makes tells nothing of the CPU
-    monkeypatch.setattr(kernel_build, "run_here", lambda compiler, names: ["avx512", "avx2"])
-    assert kernel_build.build(folder).variants == ("avx512", "avx2")
+    assert kernel_build.build(folder) == ["avx2"]  # what it makes tells nothing of the CPU
+    monkeypatch.setattr(kernel_build, "run_here", lambda probe, names: ["avx512", "avx2"])
+    assert kernel_build.build(folder) == ["avx512", "avx2"]
     monkeypatch.setenv("MOA_BUILD_KERNELS", "amx")
-    assert kernel_build.build(folder).variants == ("amx",)
+    assert kernel_build.build(folder) == ["amx"]
 
 
-def test_what_the_cpu_runs_is_what_the_loader_takes() -> None:
-    compiler = kernel_build.find_compiler()
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    runs = [variant.name for variant in VARIANTS if probe(LIBRARIES) & variant.bit]
-    assert kernel_build.run_here(compiler, [variant.name for variant in VARIANTS]) == runs
-
-
-def test_a_variant_that_the_compiler_does_not_know_is_left_out(
-    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("refused", "built"), [("-mamx-tile", X86[1:]), ("kernels.c", ()), ("probe.c", ())])
+def test_what_does_not_compile_is_left_out_with_its_first_complaint(
+    refused: str, built: tuple[str, ...], commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_compiler(commands / "cc", refuses="-mamx-tile")
-    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(X86[1:])
-    assert library_file("amx") not in files(tmp_path / "lib")
-    assert capsys.readouterr().err == "moa kernels: amx is left out: cc does not know its instructions\n"
-
-
-def test_a_source_that_does_not_compile_is_an_error_that_spares_the_installation(
-    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_compiler(commands / "cc", refuses="kernels.c")
-    built = kernel_build.build(tmp_path / "lib")
-    assert built.variants == ()
-    assert set(built.errors) == set(X86)
-    assert "what is " in built.errors["avx2"]
-    assert files(tmp_path / "lib") == set()
-    assert "avx2 is left out, because it does not compile: what is " in capsys.readouterr().err
+    write_compiler(commands / "cc")
+    assert found() == "cc"
+    write_compiler(commands / "cc", refuses=refused)
+    assert kernel_build.build(tmp_path / "lib") == [*built]
+    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *built) if built}
+    name = PROBE if refused == "probe.c" else "amx"
+    assert f"moa kernels: {name} is left out, because cc does not compile it: what is " in capsys.readouterr().err
 
 
 def test_what_variants_have_in_common_is_compiled_once(
@@ -172,10 +144,9 @@ def test_what_variants_have_in_common_is_compiled_once(
         return run(self, arguments, folder)
 
     monkeypatch.setattr(kernel_build.Compiler, "run", record)
-    assert kernel_build.build(tmp_path / "lib").variants == X86
+    assert kernel_build.build(tmp_path / "lib") == [*X86]
     made = Counter(Path(call[call.index("-c") + 1]).name for call in calls if "-c" in call)
-    del made["trial.c"]
-    assert made == {"products.c": 3, "kernels.c": 2, "amx.c": 4, "probe.c": 1, "source_hash.c": 1}
+    assert made == {"products.c": 3, "kernels.c": 2, "amx.c": 4, "probe.c": 2, "source_hash.c": 3}
     linked = {Path(call[-2]).stem: [Path(word).name for word in call if word.endswith(".o")] for call in calls}
     assert linked["amx"] == ["products-avx512.o", "kernels-avx512.o", "amx-amx.o", "source_hash-probe.o"]
     assert linked["avxvnni"] == ["products-avxvnni.o", "kernels-avx2.o", "amx-avxvnni.o", "source_hash-probe.o"]
@@ -208,14 +179,19 @@ def test_an_unknown_platform_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["--quiet --plat-name=macosx_11_0_arm64", ["--quiet", "--plat-name=macosx_11_0_arm64"]]
+    ("options", "required"),
+    [
+        ("--quiet --plat-name=macosx_11_0_arm64", [kernel_build.ZIG]),
+        (["--quiet", "--plat-name", "macosx_11_0_arm64"], [kernel_build.ZIG]),
+        ("--quiet", []),
+    ],
 )
-def test_a_named_platform_needs_zig_whatever_is_installed(commands: Path, options: str | list[str]) -> None:
+def test_a_named_platform_needs_zig_whatever_is_installed(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, options: str | list[str], required: list[str]
+) -> None:
     write_compiler(commands / "cc")
-    plat_name = kernel_build.plat_name_in({"--build-option": options})
-    assert plat_name == "macosx_11_0_arm64"
-    assert kernel_build.requirements(plat_name) == [kernel_build.ZIG]
-    assert kernel_build.requirements(kernel_build.plat_name_in(None)) == []
+    monkeypatch.setattr("setuptools.build_meta.get_requires_for_build_wheel", lambda settings: [])
+    assert kernel_backend.get_requires_for_build_wheel({"--build-option": options}) == required
 
 
 def test_a_wheel_for_a_named_platform_has_all_variants_or_is_not_built(
@@ -224,7 +200,7 @@ def test_a_wheel_for_a_named_platform_has_all_variants_or_is_not_built(
     monkeypatch.setattr(kernel_build, "zig_compiler", lambda target: kernel_build.Compiler(("zig",)))
     write_compiler(commands / "zig")
     target = kernel_build.target_of("macosx_11_0_arm64")
-    assert kernel_build.build(tmp_path / "lib", target) == kernel_build.Built(("neon",))
+    assert kernel_build.build(tmp_path / "lib", target) == ["neon"]
     assert files(tmp_path / "lib") == {"probe.dylib", "neon.dylib"}
     write_compiler(commands / "zig", refuses="-mamx-tile")
     with pytest.raises(kernel_build.BuildError, match="needs all variants, and has only: avx512, avxvnni, avx2"):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from pathlib import Path
 
 import numpy as np
 from moa_kernels import FORMATS, QuantisedMatrix
-from moa_kernels.library import present, probe
+from moa_kernels.library import FOLDER_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
 
+FOLDER = Path(os.environ.get(FOLDER_VARIABLE) or LIBRARIES)
 HERE = [
     variant.name
     for variant in variants_of(platform.machine())
-    if variant.name in present(LIBRARIES) and probe(LIBRARIES) & variant.bit
+    if variant.name in present(FOLDER) and probe(FOLDER) & variant.bit
 ]
 
 
