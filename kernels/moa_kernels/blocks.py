@@ -30,8 +30,7 @@ class QuantisedMatrix:
         kind: the name of its format, as in `formats.FORMATS`.
         raw: [outputs, blocks, bytes of a block] uint8.
 
-    Raises:
-        KernelError: another kind or shape.
+    Raises KernelError: another kind or shape.
     """
 
     kind: str
@@ -58,8 +57,7 @@ class QuantisedMatrix:
     def dequantised(self) -> Rows:
         """[outputs, inputs] float32, the numbers that the gguf package reads.
 
-        Raises:
-            KernelError: a format other than Q4_1 and Q8_0, without compiled kernels and without the gguf package.
+        Raises KernelError: a format other than Q4_1 and Q8_0, without compiled kernels and without the gguf package.
         """
         loaded = library()
         if loaded is None:
@@ -116,8 +114,7 @@ def joined(parts: Sequence[QuantisedMatrix]) -> QuantisedMatrix:
 def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
     """[outputs, inputs] of any float type as Q8_0: the largest of 32 numbers is 127 times the scale.
 
-    Raises:
-        KernelError: inputs that are no multiple of 32, numbers that are not finite, or too large for float16 scales.
+    Raises KernelError: inputs that are no multiple of 32, numbers that are not finite, or too large for float16 scales.
     """
     raw = _new_blocks(weights, Q8_0)
     for numbers, blocks in _batches(weights, raw):
@@ -134,8 +131,7 @@ def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
 def in_four_bits(weights: QuantisedMatrix | npt.NDArray[np.floating]) -> QuantisedMatrix:
     """A matrix as Q4_1: the smallest and the largest of 32 numbers are the codes 0 and 15.
 
-    Raises:
-        KernelError: as `quantised`.
+    Raises KernelError: as `quantised`.
     """
     if isinstance(weights, QuantisedMatrix):
         return weights if weights.kind == Q4_1 else in_four_bits(weights.dequantised())

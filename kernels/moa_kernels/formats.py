@@ -53,11 +53,7 @@ MOST_EXPONENT = 251  # of MXFP4: 12 times 2 ** (251 - 128) is the largest number
 
 
 def format_of(kind: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        KernelError: the kernels do not compute with it.
-    """
+    """The format of that name; raises KernelError: the kernels do not compute with it."""
     if kind not in FORMATS:
         raise KernelError(f"Weights of the kind {kind!r} are not computed by the kernels.")
     return FORMATS[kind]

@@ -40,8 +40,7 @@ class KernelChoice:
 def library() -> ct.CDLL | None:
     """The library in use; None where numpy computes.
 
-    Raises:
-        KernelError: what is forced cannot be used, or a library does not load.
+    Raises KernelError: what is forced cannot be used, or a library does not load.
     """
     return chosen().library
 

@@ -31,9 +31,8 @@ class Linear:
         plain: keep float32 weights and activations (slow).
         reference: compute in numpy, in float32, which takes any number of inputs.
 
-    Raises:
-        KernelError: no inputs or no outputs, inputs that are no multiple of 32, parts or a bias of other sizes, or
-            numbers that cannot be computed with.
+    Raises KernelError: no inputs or no outputs, inputs that are no multiple of 32, parts or a bias of other sizes, or
+    numbers that cannot be computed with.
     """
 
     def __init__(
@@ -88,8 +87,7 @@ class Linear:
 def peak(rounds: int) -> int:
     """Multiplies and adds 8-bit integers for so many rounds, on registers alone; how many products that were.
 
-    Raises:
-        KernelError: there are no kernels.
+    Raises KernelError: there are no kernels.
     """
     loaded = library()
     if loaded is None:

@@ -30,8 +30,7 @@ class Rotary:
         context: the most positions that texts will have, by which longrope's factors are chosen once; 0: as many as
             the configuration says.
 
-    Raises:
-        KernelError: another type, or a parameter that is missing or no number.
+    Raises KernelError: another type, or a parameter that is missing or no number.
     """
 
     def __init__(

@@ -30,8 +30,7 @@ class Tiles:
         kind: its format, or `PLAIN`.
         memory: `tile_bytes` bytes, best at a multiple of 64; they stay where they are for as long as this is used.
 
-    Raises:
-        KernelError: memory of another size.
+    Raises KernelError: memory of another size.
     """
 
     kind: str
@@ -63,8 +62,7 @@ def tile_count(outputs: int) -> int:
 def tile_bytes(kind: str, outputs: int, inputs: int) -> int:
     """Bytes of a matrix's tiles, which are all of one size.
 
-    Raises:
-        KernelError: a kind that the kernels do not compute with, inputs that are no whole blocks, or no kernels.
+    Raises KernelError: a kind that the kernels do not compute with, inputs that are no whole blocks, or no kernels.
     """
     loaded = library()
     if loaded is None:

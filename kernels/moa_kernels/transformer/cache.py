@@ -45,8 +45,7 @@ class Cache:
         kv: how they are kept: f32, f16, or q8 (8 bits with a float32 scale for each row of a head). They are rounded
             once, when written, so that results do not depend on what is computed together.
 
-    Raises:
-        KernelError: another head dimension, or nothing that is known.
+    Raises KernelError: another head dimension, or nothing that is known.
     """
 
     _head_divisor = 2 * LANES
@@ -80,19 +79,14 @@ class Cache:
         return address(self._table)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` rows in all.
-
-        Raises:
-            MemoryError: there is none; what is held stays as it is.
-        """
+        """Makes room for `rows` rows in all; raises MemoryError: there is none; what is held stays as it is."""
         while len(self._pages) * PAGE_ROWS < rows:
             self._append(Page(self._page_bytes))
 
     def make_writable(self, start: int, stop: int) -> None:
         """Makes room for `stop` rows in all, of which those from `start` on may be written.
 
-        Raises:
-            MemoryError: there is none; what is held stays as it is.
+        Raises MemoryError: there is none; what is held stays as it is.
         """
         self.reserve(stop)
         for number in range(start // PAGE_ROWS, min(-(-stop // PAGE_ROWS), len(self._pages))):
@@ -101,8 +95,7 @@ class Cache:
     def full_page(self, number: int) -> Page:
         """The page of the rows from 64 * `number` on, for others to hold.
 
-        Raises:
-            KernelError: not all of its rows are held.
+        Raises KernelError: not all of its rows are held.
         """
         if not 0 <= number < self.length // PAGE_ROWS:
             raise KernelError(f"Page {number} of a cache of {self.length} rows is not full.")
@@ -111,8 +104,7 @@ class Cache:
     def replace_page(self, number: int, page: Page) -> None:
         """Holds `page`, whose rows are the same, in place of a full page.
 
-        Raises:
-            KernelError: not all rows of the page are held.
+        Raises KernelError: not all rows of the page are held.
         """
         before = self.full_page(number)
         self._put(number, page.hold())
@@ -134,8 +126,7 @@ class Cache:
     def crop(self, length: int) -> None:
         """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them.
 
-        Raises:
-            KernelError: a negative length.
+        Raises KernelError: a negative length.
         """
         if length < 0:
             raise KernelError(f"A cache of {self.length} rows cannot be cropped to {length}.")
@@ -160,8 +151,7 @@ class Cache:
 
         A layer with fewer numbers than the widest has zeros behind them.
 
-        Raises:
-            KernelError: rows that are not held.
+        Raises KernelError: rows that are not held.
         """
         self._check_read(start, stop)
         out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
@@ -171,8 +161,7 @@ class Cache:
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
         """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0.
 
-        Raises:
-            KernelError: rows that are not held, or not in order.
+        Raises KernelError: rows that are not held, or not in order.
         """
         self._check_kept(start, rows)
         moved = next((place for place, row in enumerate(rows) if place != row), len(rows))
@@ -186,8 +175,7 @@ class Cache:
     def move_last(self, rows: int, by: int) -> None:
         """Makes a gap of `by` unwritten rows before the last `rows` rows; the cache is that much longer.
 
-        Raises:
-            KernelError: rows that are not held.
+        Raises KernelError: rows that are not held.
         """
         self._check_moved(rows, by)
         stop = self.length

@@ -32,8 +32,7 @@ class Experts:
         weighs_all: weights are parts of a softmax over all scores, whose sum is below 1; else over those of the chosen.
         scales: [experts], what the experts' weights are multiplied by; None: nothing.
 
-    Raises:
-        KernelError: no experts, too many, more chosen than there are, or products that do not fit each other.
+    Raises KernelError: no experts, too many, more chosen than there are, or products that do not fit each other.
     """
 
     def __init__(

@@ -27,37 +27,26 @@ _BESIDE_NORMS = ("router", "experts", "experts_out", "mlp_out")
 
 @dataclass(frozen=True, slots=True)
 class StackShape:
-    """Sizes that all layers of a stack have, unless a layer says otherwise.
-
-    Args:
-        inner: width of the MLP.
-        kv_heads, head_dim: of keys and values.
-        eps: of the norms.
-        reads_memory: keys and values come from elsewhere; `qkv` of the layers holds queries alone.
-        activation: of the MLP's gate: "silu", "gelu_tanh", or "clamped_swiglu", which is
-            gate sigmoid(gate_slope gate) (up + 1), with both cut off at gate_limit.
-        score_scale: of attention's scores; 0: one over the root of the head dimension.
-        score_cap: scores become cap tanh(score / cap); 0: they stay.
-        qkv_clip: queries, keys and values, once normed, are cut off at this and at minus this; 0: they are not.
-        residual_scale: of what attention and MLP add to the rows.
-        embedding: width of the layers' own embeddings; 0: they have none.
-    """
+    """Sizes that all layers of a stack have, unless a layer says otherwise."""
 
     hidden: int
-    inner: int
+    inner: int  # width of the MLP
     heads: int
     kv_heads: int
-    head_dim: int
-    eps: float
-    reads_memory: bool = False
+    head_dim: int  # of keys and values
+    eps: float  # of the norms
+    reads_memory: bool = False  # keys and values come from elsewhere; `qkv` of the layers holds queries alone
+    # Of the MLP's gate; "clamped_swiglu" is gate sigmoid(gate_slope gate) (up + 1), both cut off at gate_limit.
     activation: str = SILU
-    score_scale: float = 0.0
-    score_cap: float = 0.0
-    qkv_clip: float = 0.0
-    residual_scale: float = 1.0
+    score_scale: float = 0.0  # of attention's scores; 0: one over the root of the head dimension
+    score_cap: float = 0.0  # scores become cap tanh(score / cap); 0: they stay
+    qkv_clip: float = (
+        0.0  # queries, keys and values, once normed, are cut off at this and at minus this; 0: they are not
+    )
+    residual_scale: float = 1.0  # of what attention and MLP add to the rows
     gate_slope: float = 1.702
     gate_limit: float = 7.0
-    embedding: int = 0
+    embedding: int = 0  # width of the layers' own embeddings; 0: they have none
 
     def query_scale(self, head_dim: int) -> float:
         """What queries of heads of that size are multiplied by, in float32."""
@@ -69,10 +58,8 @@ class StackShape:
             raise KernelError(f"{self} is no stack: it has a size below 1.")
         if self.activation not in ACTIVATIONS:
             raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
-        factors = (
-            *(self.score_scale, self.score_cap, self.qkv_clip),
-            *(self.residual_scale, self.gate_slope, self.gate_limit),
-        )
+        scales = ("score_scale", "score_cap", "qkv_clip", "residual_scale", "gate_slope", "gate_limit")
+        factors = tuple(getattr(self, name) for name in scales)
         if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
             raise KernelError(f"The scalings {factors} of scores, caps, clips, residuals and gates cannot be used.")
         self.check_sizes(Heads(self.kv_heads, self.head_dim), self.inner, any_width=any_width)
@@ -95,90 +82,55 @@ class StackShape:
 
 @dataclass(frozen=True, slots=True)
 class BesideNorms:
-    """The norms of a layer whose experts stand beside its MLP, [hidden] each.
+    """The norms of a layer whose experts stand beside its MLP, [hidden] each."""
 
-    Args:
-        router, experts: of what these read: the rows that the MLP's norm reads.
-        experts_out, mlp_out: of what experts and MLP give, before both are added.
-    """
-
-    router: Rows
-    experts: Rows
-    experts_out: Rows
-    mlp_out: Rows
+    router: Rows  # of what it reads: the rows that the MLP's norm reads
+    experts: Rows  # likewise
+    experts_out: Rows  # of what experts give, before both are added
+    mlp_out: Rows  # likewise
 
 
 @dataclass(frozen=True, slots=True)
 class LayerEmbedding:
-    """How a layer adds its own embedding of each token to the rows that leave its MLP.
+    """How a layer adds its own embedding of each token to the rows that leave its MLP."""
 
-    Args:
-        gate: [embedding, hidden], what the embedding is multiplied by, after the activation.
-        out: [hidden, embedding].
-        norm: [hidden], of what is added.
-    """
-
-    gate: Linear
-    out: Linear
-    norm: Rows
+    gate: Linear  # [embedding, hidden], what the embedding is multiplied by, after the activation
+    out: Linear  # [hidden, embedding]
+    norm: Rows  # [hidden], of what is added
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one decoder layer, and what it does differently from others of its stack.
+    """Weights of one decoder layer, and what it does differently from others of its stack."""
 
-    Args:
-        attention_norm, mlp_norm: [hidden], of what they read; None: they read the rows as they are.
-        qkv: queries, keys and values of all heads side by side; `gate_up` alike.
-        query_norm, key_norm: [head_dim], or over all heads side by side.
-        attention_out_norm, mlp_out_norm: [hidden], of what they add to the rows; None: it is added as it is.
-        window: how many of the newest positions a row sees; 0: all.
-        rotary: which of the stack's rotary angles turn queries and keys; None: they are not turned.
-        sinks: [heads], scores that are counted as if something had them, and weigh nothing; None: there are none.
-        experts: in place of `gate_up` and `down`, which are None then, or beside them.
-        beside: the norms of experts beside an MLP.
-        heads: of its keys and values; None: the stack's.
-        inner: width of its MLP; None: the stack's.
-        value_norm: [head_dim], of each head's values.
-        keys_are_values: values are the keys, before their norm and turn; `qkv` has none.
-        reads_layer: the earlier layer whose keys and values it reads; `qkv` has queries alone. None: it has its own.
-        embedding: it adds an embedding of its own; None: it has none.
-        attention_embedding_norm: [embedding], of its own embedding, which attention reads before the normed row
-            (EAGLE-3); None: attention reads the row alone.
-        out_scale: of the rows that leave it.
-    """
-
-    attention_norm: Rows | None
-    qkv: Linear
+    attention_norm: Rows | None  # [hidden], of what it reads; None: it reads the rows as they are
+    qkv: Linear  # queries, keys and values of all heads side by side; `gate_up` alike
     out: Linear
-    mlp_norm: Rows | None
+    mlp_norm: Rows | None  # as `attention_norm`
     gate_up: Linear | None
     down: Linear | None
-    query_norm: Rows | None = None
+    query_norm: Rows | None = None  # [head_dim], or over all heads side by side
     key_norm: Rows | None = None
-    attention_out_norm: Rows | None = None
+    attention_out_norm: Rows | None = None  # [hidden], of what attention adds to the rows; None: it is added as it is
     mlp_out_norm: Rows | None = None
-    window: int = 0
-    rotary: int | None = 0
-    sinks: Rows | None = None
-    experts: Experts | None = None
-    beside: BesideNorms | None = None
-    heads: Heads | None = None
-    inner: int | None = None
-    value_norm: Rows | None = None
-    keys_are_values: bool = False
-    reads_layer: int | None = None
+    window: int = 0  # how many of the newest positions a row sees; 0: all
+    rotary: int | None = 0  # which of the stack's rotary angles turn queries and keys; None: they are not turned
+    sinks: Rows | None = None  # [heads], scores that are counted as if something had them, and weigh nothing
+    experts: Experts | None = None  # in place of `gate_up` and `down`, which are None then, or beside them
+    beside: BesideNorms | None = None  # of experts beside an MLP
+    heads: Heads | None = None  # of its keys and values; None: the stack's
+    inner: int | None = None  # width of its MLP; None: the stack's
+    value_norm: Rows | None = None  # [head_dim], of each head's values
+    keys_are_values: bool = False  # values are the keys, before their norm and turn; `qkv` has none
+    reads_layer: int | None = None  # the earlier layer whose keys and values it reads; `qkv` has queries alone
     embedding: LayerEmbedding | None = None
+    # [embedding], of its own embedding, which attention reads before the normed row (EAGLE-3); None: the row alone.
     attention_embedding_norm: Rows | None = None
-    out_scale: float = 1.0
+    out_scale: float = 1.0  # of the rows that leave it
 
     @property
     def mlp(self) -> tuple[Linear, Linear]:
-        """`gate_up` and `down` of a layer that has an MLP.
-
-        Raises:
-            KernelError: it has none of its own.
-        """
+        """`gate_up` and `down` of a layer that has an MLP; raises KernelError: it has none of its own."""
         if self.gate_up is None or self.down is None:
             raise KernelError("A layer has neither an MLP nor experts.")
         return self.gate_up, self.down

@@ -12,8 +12,7 @@ from moa_kernels.bindings import aligned_zeros
 class Page:
     """Zeroed bytes with one holder, who made it; freed when the last one drops its reference.
 
-    Raises:
-        MemoryError: there is no room.
+    Raises MemoryError: there is no room.
     """
 
     __slots__ = ("data", "holders")
@@ -38,8 +37,7 @@ class Page:
     def writable(self) -> Page:
         """What this holder may write into: this page, or a copy instead of one that others hold too.
 
-        Raises:
-            MemoryError: there is no room for a copy; nothing has changed.
+        Raises MemoryError: there is no room for a copy; nothing has changed.
         """
         if self.holders == 1:
             return self

@@ -32,8 +32,7 @@ class Stack:
         rotary: angles of positions, or several that layers choose from.
         reference: compute in numpy, which takes any sizes, over layers that do so too.
 
-    Raises:
-        KernelError: sizes that the kernels do not take, or layers that do not have them.
+    Raises KernelError: sizes that the kernels do not take, or layers that do not have them.
     """
 
     def __init__(
@@ -105,8 +104,7 @@ class Stack:
     def fill(self, rows: Rows, segments: Sequence[Segment]) -> None:
         """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these.
 
-        Raises:
-            KernelError, MemoryError: as `run`; or the stack reads memory, and so has nothing to write.
+        Raises KernelError, MemoryError: as `run`; or the stack reads memory, and so has nothing to write.
         """
         if self.shape.reads_memory:
             raise KernelError("A stack that reads memory writes no keys and values.")
