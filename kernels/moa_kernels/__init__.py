@@ -2,18 +2,14 @@
 
 from moa_kernels.bindings import F16, F32, KV_FORMATS, PAGE_ROWS, Q8
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
-from moa_kernels.errors import KernelError
-from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0
-from moa_kernels.guard import guard, populate
-from moa_kernels.library import explain, variant_name
+from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0, KernelError
+from moa_kernels.library import explain, guard, populate, set_threads, threads, variant_name
 from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
-from moa_kernels.threads import set_threads, threads
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
-from moa_kernels.transformer.cache import Cache, Heads
+from moa_kernels.transformer.cache import Cache, Heads, Page
 from moa_kernels.transformer.experts import Experts
 from moa_kernels.transformer.layer import BesideNorms, Layer, LayerEmbedding, StackShape
-from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
 from moa_kernels.transformer.stack import Stack
 

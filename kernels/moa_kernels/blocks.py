@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_kernels.bindings import address
-from moa_kernels.errors import KernelError
-from moa_kernels.formats import FORMATS, GROUP, MOST_EXPONENT, Q4_1, Q8_0, Format, format_of
+from moa_kernels.formats import FORMATS, GROUP, MOST_EXPONENT, Q4_1, Q8_0, Format, KernelError, format_of
 from moa_kernels.library import library
 
 LEVELS = 127  # of Q8_0 as it is made here; files may hold -128
@@ -29,8 +28,6 @@ class QuantisedMatrix:
     Args:
         kind: the name of its format, as in `formats.FORMATS`.
         raw: [outputs, blocks, bytes of a block] uint8.
-
-    Raises KernelError: another kind or shape.
     """
 
     kind: str
@@ -55,10 +52,7 @@ class QuantisedMatrix:
         return QuantisedMatrix(self.kind, self.raw[ids])
 
     def dequantised(self) -> Rows:
-        """[outputs, inputs] float32, the numbers that the gguf package reads.
-
-        Raises KernelError: a format other than Q4_1 and Q8_0, without compiled kernels and without the gguf package.
-        """
+        """[outputs, inputs] float32, the numbers that the gguf package reads."""
         loaded = library()
         if loaded is None:
             return _in_numpy(self)
@@ -112,10 +106,7 @@ def joined(parts: Sequence[QuantisedMatrix]) -> QuantisedMatrix:
 
 
 def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
-    """[outputs, inputs] of any float type as Q8_0: the largest of 32 numbers is 127 times the scale.
-
-    Raises KernelError: inputs that are no multiple of 32, numbers that are not finite, or too large for float16 scales.
-    """
+    """[outputs, inputs] of any float type as Q8_0: the largest of 32 numbers is 127 times the scale."""
     raw = _new_blocks(weights, Q8_0)
     for numbers, blocks in _batches(weights, raw):
         largest = np.abs(numbers).max(axis=0)
@@ -129,10 +120,7 @@ def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
 
 
 def in_four_bits(weights: QuantisedMatrix | npt.NDArray[np.floating]) -> QuantisedMatrix:
-    """A matrix as Q4_1: the smallest and the largest of 32 numbers are the codes 0 and 15.
-
-    Raises KernelError: as `quantised`.
-    """
+    """A matrix as Q4_1: the smallest and the largest of 32 numbers are the codes 0 and 15."""
     if isinstance(weights, QuantisedMatrix):
         return weights if weights.kind == Q4_1 else in_four_bits(weights.dequantised())
     raw = _new_blocks(weights, Q4_1)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moa_kernels.errors import KernelError
+
+class KernelError(Exception):
+    """Shapes, weights or a processor that the kernels do not take; the text says which, for people."""
+
 
 GROUP = 32  # inputs that share a scale of the activations
 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 = "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"
@@ -18,20 +21,13 @@ IQ4_NL, IQ4_XS, MXFP4 = "iq4_nl", "iq4_xs", "mxfp4"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a format stores a row.
+    """How a format stores a row, in blocks."""
 
-    Attributes:
-        number: in the library and in files of tiles.
-        values, size: numbers of a block, and its bytes.
-        halves: where a block has its float16 scales and minima.
-        exponent: where it has an exponent of 8 bits instead.
-    """
-
-    number: int
-    values: int
-    size: int
-    halves: Sequence[int] = (0,)
-    exponent: int | None = None
+    number: int  # in the library and in files of tiles
+    values: int  # numbers of a block
+    size: int  # its bytes
+    halves: Sequence[int] = (0,)  # where a block has its float16 scales and minima
+    exponent: int | None = None  # where it has an exponent of 8 bits instead
 
 
 FORMATS = {

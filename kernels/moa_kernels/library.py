@@ -1,4 +1,4 @@
-"""Chooses and loads the variant of the C library that suits this CPU: at the first use.
+"""Chooses and loads the variant of the C library that suits this CPU, at the first use; its threads, and mapped files.
 
 `MOA_KERNELS` forces a variant by name (or `numpy`), `MOA_KERNELS_DIR` names another folder to load from. Nothing is
 replaced in silence: a forced variant that cannot be had is an error, and `explain` says why another choice was made.
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import ctypes as ct
 import functools
+import mmap
 import os
 import platform
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from moa_kernels.bindings import declare
-from moa_kernels.errors import KernelError
+import numpy as np
+import numpy.typing as npt
+
+from moa_kernels.bindings import address, declare
+from moa_kernels.formats import KernelError
 from moa_kernels.variants import LIBRARIES, NUMPY, PROBE, VARIANTS, library_file, source_hash, variants_of
 
 VARIANT_VARIABLE = "MOA_KERNELS"
@@ -24,29 +29,17 @@ WITHOUT = "Kernels: numpy, many times slower than compiled ones"
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """What was chosen.
-
-    Attributes:
-        name: of the variant; `numpy` without a library.
-        library: its functions, as bindings.py declares them; calls release the interpreter lock.
-        reason: one sentence.
-    """
-
-    name: str
-    library: ct.CDLL | None
-    reason: str
+    name: str  # of the variant; `numpy` without a library
+    library: ct.CDLL | None  # its functions, as bindings.py declares them; calls release the interpreter lock
+    reason: str  # a sentence
 
 
 def library() -> ct.CDLL | None:
-    """The library in use; None where numpy computes.
-
-    Raises KernelError: what is forced cannot be used, or a library does not load.
-    """
+    """The library in use; None where numpy computes. KernelError: what is forced cannot be used, or does not load."""
     return chosen().library
 
 
 def variant_name() -> str:
-    """The name of the variant in use; `numpy` without the library."""
     return chosen().name
 
 
@@ -56,7 +49,6 @@ def explain() -> str:
 
 
 def chosen() -> KernelChoice:
-    """The choice for the environment as it is now."""
     return choose(os.environ.get(VARIANT_VARIABLE, ""), os.environ.get(FOLDER_VARIABLE, ""))
 
 
@@ -71,28 +63,21 @@ def choose(forced: str, other_folder: str) -> KernelChoice:
 
 def force(name: str, folder: Path) -> KernelChoice:
     """The variant of that name or a KernelError."""
+    asked, unset = f"{VARIANT_VARIABLE}={name}", f"Unset {VARIANT_VARIABLE} to take what it can run."
     variant = next((variant for variant in VARIANTS if variant.name == name), None)
     if variant is None:
         known = ", ".join([variant.name for variant in VARIANTS] + [NUMPY])
-        raise KernelError(
-            f"{VARIANT_VARIABLE}={name} names no kernels. Known are {known}; unset, the fastest is taken."
-        )
+        raise KernelError(f"{asked} names no kernels. Known are {known}; unset, the fastest is taken.")
     if variant not in variants_of(platform.machine()):
-        raise KernelError(
-            f"{VARIANT_VARIABLE}={name} is for other processors than this one ({platform.machine()})."
-            f" Unset {VARIANT_VARIABLE} to take what it can run."
-        )
+        raise KernelError(f"{asked} is for other processors than this one ({platform.machine()}). {unset}")
     path = folder / library_file(name)
     if not path.is_file():
         raise KernelError(
-            f"{VARIANT_VARIABLE}={name}, but {path} does not exist. There are: {', '.join([*present(folder), NUMPY])}."
+            f"{asked}, but {path} does not exist. There are: {', '.join([*present(folder), NUMPY])}."
             " Install moa again with a C compiler that knows the variant, or unset the variable."
         )
     if not probe(folder) & variant.bit:
-        raise KernelError(
-            f"{VARIANT_VARIABLE}={name}, but this CPU or its operating system lacks {variant.instructions}."
-            f" Unset {VARIANT_VARIABLE} to take what it can run."
-        )
+        raise KernelError(f"{asked}, but this CPU or its operating system lacks {variant.instructions}. {unset}")
     reason = f"Kernels: {name} ({variant.instructions}), because {VARIANT_VARIABLE} says so."
     return KernelChoice(name, declare(open_library(path)), reason)
 
@@ -142,3 +127,45 @@ def open_library(path: Path) -> ct.CDLL:
     if built_from != source_hash():
         raise KernelError(f"{path} was built from other C sources than those installed beside it. {again}")
     return functions
+
+
+def guard(mapping: mmap.mmap, sentence: str) -> None:
+    """Ends the process (74) with this sentence if a page of the mapping, for as long as it is there, cannot be read."""
+    try:
+        loaded = library()
+    except KernelError:  # the computation reports it
+        return
+    if loaded is None or not len(mapping):
+        return
+    place = loaded.moa_guard(address(np.frombuffer(mapping, np.uint8)), len(mapping), f"{sentence}\n".encode())
+    if place >= 0:
+        weakref.finalize(mapping, loaded.moa_unguard, place).atexit = False
+
+
+def populate(data: npt.NDArray[np.uint8]) -> None:
+    """Reads a part of a mapped file and maps its pages, where the system can; releases the interpreter lock."""
+    loaded = library()
+    if loaded is not None:
+        loaded.moa_populate(address(data), data.nbytes)
+
+
+MOST = 64
+_threads = 1
+
+
+def available() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def set_threads(count: int) -> None:
+    """Uses `count` threads from now on, at most 64; 0: as many as there are cores for this process."""
+    global _threads
+    _threads = min(MOST, count or available())
+
+
+def threads() -> int:
+    """Threads of the next call."""
+    return _threads

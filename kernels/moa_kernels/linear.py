@@ -14,10 +14,8 @@ import numpy.typing as npt
 from moa_kernels import arithmetic
 from moa_kernels.bindings import LANES, CLinear, CPart, address
 from moa_kernels.blocks import QuantisedMatrix, Rows, quantised
-from moa_kernels.errors import KernelError
-from moa_kernels.formats import GROUP
-from moa_kernels.library import library
-from moa_kernels.threads import threads
+from moa_kernels.formats import GROUP, KernelError
+from moa_kernels.library import library, threads
 from moa_kernels.tiles import PLAIN, Tiles, packed
 
 
@@ -30,9 +28,6 @@ class Linear:
         bias: [all outputs] float32.
         plain: keep float32 weights and activations (slow).
         reference: compute in numpy, in float32, which takes any number of inputs.
-
-    Raises KernelError: no inputs or no outputs, inputs that are no multiple of 32, parts or a bias of other sizes, or
-    numbers that cannot be computed with.
     """
 
     def __init__(
@@ -85,10 +80,7 @@ class Linear:
 
 
 def peak(rounds: int) -> int:
-    """Multiplies and adds 8-bit integers for so many rounds, on registers alone; how many products that were.
-
-    Raises KernelError: there are no kernels.
-    """
+    """Multiplies and adds 8-bit integers for so many rounds, on registers alone; how many products that were."""
     loaded = library()
     if loaded is None:
         raise KernelError("The peak of the kernels was asked for without kernels.")

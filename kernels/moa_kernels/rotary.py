@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 
 Table = npt.NDArray[np.float32]
-_FIRST_POSITIONS = 1024
 PROPORTIONAL = "proportional"  # a part of a head's pairs turns, and each pair is half a head apart
 
 
@@ -27,10 +26,7 @@ class Rotary:
         parameters: `rope_type` (default, linear, llama3, yarn, longrope, proportional), `rope_theta`, and what the type
             needs; `partial_rotary_factor` where only a part of a head is rotated.
         max_positions: of the model's configuration (yarn, longrope).
-        context: the most positions that texts will have, by which longrope's factors are chosen once; 0: as many as
-            the configuration says.
-
-    Raises KernelError: another type, or a parameter that is missing or no number.
+        context: the most positions of texts, by which longrope's factors are chosen once; 0: the configuration's.
     """
 
     def __init__(
@@ -60,7 +56,7 @@ class Rotary:
         """Cosines and sines of at least the positions 0 to `positions` - 1, [positions, rotated / 2] float32 each."""
         tables = self._tables
         if positions > len(tables[0]):
-            count = max(_FIRST_POSITIONS, 2 * positions)
+            count = max(1024, 2 * positions)
             # In float64, so that every machine's library rounds to the same float32.
             angles = (np.arange(count, dtype=np.float32)[:, None] * self._frequencies).astype(np.float64)
             cosines, sines = ((turn(angles) * self._factor).astype(np.float32) for turn in (np.cos, np.sin))
@@ -105,7 +101,7 @@ def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: in
     if kind == "llama3":
         return _llama3(plain, factor, parameters).astype(np.float32), 1.0
     if kind == "yarn":
-        return _yarn(plain, theta, factor, head_dim, parameters, max_positions)
+        return _yarn(plain, factor, head_dim, parameters, max_positions)
     raise KernelError(f"Rotary scaling of the type {kind!r} is not computed by the kernels.")
 
 
@@ -151,13 +147,10 @@ def _longrope(
 
 
 def _yarn(
-    plain: npt.NDArray[np.float64],
-    theta: float,
-    factor: float,
-    head_dim: int,
-    parameters: Mapping[str, Any],
-    max_positions: int,
+    plain: npt.NDArray[np.float64], factor: float, head_dim: int, parameters: Mapping[str, Any], max_positions: int
 ) -> tuple[Table, float]:
+    theta = float(parameters["rope_theta"])
+
     def scale_of(factor: float, mscale: float = 1.0) -> float:
         return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 

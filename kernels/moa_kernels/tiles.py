@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from moa_kernels.bindings import FLOAT32, LANES, NO_MEMORY, NOT_FINITE, STORED_FLOATS, address, aligned_zeros
 from moa_kernels.blocks import QuantisedMatrix, Rows
-from moa_kernels.errors import KernelError
-from moa_kernels.formats import GROUP, Q4_1, Q8_0, format_of
+from moa_kernels.formats import GROUP, Q4_1, Q8_0, KernelError, format_of
 from moa_kernels.library import library
 
 PLAIN = "float32"  # the kind of matrices that are not quantised
@@ -29,8 +28,6 @@ class Tiles:
     Args:
         kind: its format, or `PLAIN`.
         memory: `tile_bytes` bytes, best at a multiple of 64; they stay where they are for as long as this is used.
-
-    Raises KernelError: memory of another size.
     """
 
     kind: str
@@ -60,10 +57,7 @@ def tile_count(outputs: int) -> int:
 
 
 def tile_bytes(kind: str, outputs: int, inputs: int) -> int:
-    """Bytes of a matrix's tiles, which are all of one size.
-
-    Raises KernelError: a kind that the kernels do not compute with, inputs that are no whole blocks, or no kernels.
-    """
+    """Bytes of a matrix's tiles, which are all of one size."""
     loaded = library()
     if loaded is None:
         raise KernelError("Weights were to be packed without kernels.")
@@ -74,16 +68,9 @@ def tile_bytes(kind: str, outputs: int, inputs: int) -> int:
 
 
 def pack(
-    kind: str,
-    source: Bytes,
-    outputs: int,
-    inputs: int,
-    into: Bytes,
-    *,
-    stored: str = "",
-    heads: int = 0,
-    tiles: range | None = None,
-) -> None:
+    kind: str, source: Bytes, outputs: int, inputs: int, into: Bytes,
+    *, stored: str = "", heads: int = 0, tiles: range | None = None,
+) -> None:  # fmt: skip
     """Packs a matrix, or some tiles of it; releases the interpreter lock.
 
     Args:
@@ -96,10 +83,7 @@ def pack(
             are brought into transformers' order.
         tiles: which; None: all. Threads may pack different ones at once.
 
-    Raises:
-        KernelError: numbers that are not finite, or too large for their scales; memory of another size, rows that are
-            no such heads, tiles that the matrix does not have.
-        MemoryError: no room for a row.
+    Raises MemoryError: no room for a row.
     """
     whole, count = tile_bytes(kind, outputs, inputs), tile_count(outputs)
     chosen = range(count) if tiles is None else tiles

@@ -20,17 +20,11 @@ NUMPY = "numpy"  # the name of computing without the library
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compile the kernels.
+    """One way to compile the kernels."""
 
-    Attributes:
-        name: of the file, of the macro MOA_VARIANT_<NAME>, and for MOA_KERNELS.
-        bit: of the probe's answer (csrc/probe.c).
-        instructions: what the CPU must have, in words.
-    """
-
-    name: str
-    bit: int
-    instructions: str
+    name: str  # of the file, of the macro MOA_VARIANT_<NAME>, and for MOA_KERNELS
+    bit: int  # of the probe's answer (csrc/probe.c)
+    instructions: str  # what the CPU must have, in words
 
 
 X86 = (  # fastest first

@@ -1,8 +1,8 @@
 """Keys and values of one session, in pages of 64 positions that never move.
 
 Slots are numbered from 0 in the order in which rows were written; which token stands in a slot, and at which position,
-is the caller's affair. State: the pages and the number of rows held. Invariants: growing copies nothing; a page that
-another cache holds too is never written, but copied first.
+is the caller's affair. Invariants: growing copies nothing; who writes a page is its only holder, so a page that another
+cache holds too is copied first. One thread at a time may touch the pages of a group of holders.
 """
 
 from __future__ import annotations
@@ -14,11 +14,41 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, CHeads, address
+from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, CHeads, address, aligned_zeros
 from moa_kernels.blocks import Rows
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 from moa_kernels.library import library
-from moa_kernels.transformer.page import Page
+
+
+class Page:
+    """Zeroed bytes with one holder, who made it; freed when the last one drops its reference."""
+
+    __slots__ = ("data", "holders")
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = aligned_zeros(nbytes)
+        self.holders = 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def hold(self) -> Page:
+        self.holders += 1
+        return self
+
+    def let_go(self) -> None:
+        """Counts one holder less; it must drop its reference too."""
+        self.holders -= 1
+
+    def writable(self) -> Page:
+        """What this holder may write into: this page, or a copy instead of one that others hold too."""
+        if self.holders == 1:
+            return self
+        copied = Page(self.nbytes)
+        copied.data[:] = self.data
+        self.let_go()
+        return copied
 
 
 class Heads(NamedTuple):
@@ -38,14 +68,12 @@ class Heads(NamedTuple):
 
 
 class Cache:
-    """Grows at the end, is cut at the end.
+    """Grows at the end, is cut at the end. Rows that are not held are a KernelError; MemoryError changes nothing.
 
     Args:
         heads: of each layer; their numbers are a multiple of 32.
         kv: how they are kept: f32, f16, or q8 (8 bits with a float32 scale for each row of a head). They are rounded
             once, when written, so that results do not depend on what is computed together.
-
-    Raises KernelError: another head dimension, or nothing that is known.
     """
 
     _head_divisor = 2 * LANES
@@ -79,33 +107,24 @@ class Cache:
         return address(self._table)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` rows in all; raises MemoryError: there is none; what is held stays as it is."""
+        """Makes room for `rows` rows in all."""
         while len(self._pages) * PAGE_ROWS < rows:
             self._append(Page(self._page_bytes))
 
     def make_writable(self, start: int, stop: int) -> None:
-        """Makes room for `stop` rows in all, of which those from `start` on may be written.
-
-        Raises MemoryError: there is none; what is held stays as it is.
-        """
+        """Makes room for `stop` rows in all, of which those from `start` on may be written."""
         self.reserve(stop)
         for number in range(start // PAGE_ROWS, min(-(-stop // PAGE_ROWS), len(self._pages))):
             self._put(number, self._pages[number].writable())
 
     def full_page(self, number: int) -> Page:
-        """The page of the rows from 64 * `number` on, for others to hold.
-
-        Raises KernelError: not all of its rows are held.
-        """
+        """The page of the rows from 64 * `number` on, for others to hold."""
         if not 0 <= number < self.length // PAGE_ROWS:
             raise KernelError(f"Page {number} of a cache of {self.length} rows is not full.")
         return self._pages[number]
 
     def replace_page(self, number: int, page: Page) -> None:
-        """Holds `page`, whose rows are the same, in place of a full page.
-
-        Raises KernelError: not all rows of the page are held.
-        """
+        """Holds `page`, whose rows are the same, in place of a full page."""
         before = self.full_page(number)
         self._put(number, page.hold())
         before.let_go()
@@ -124,10 +143,7 @@ class Cache:
         self._drop_pages(0)
 
     def crop(self, length: int) -> None:
-        """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them.
-
-        Raises KernelError: a negative length.
-        """
+        """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them."""
         if length < 0:
             raise KernelError(f"A cache of {self.length} rows cannot be cropped to {length}.")
         self.length = min(self.length, length)
@@ -149,20 +165,14 @@ class Cache:
     def read(self, start: int, stop: int) -> Rows:
         """Rows as [stop - start, layers, width] float32: for each head in turn its rotated key and then its value.
 
-        A layer with fewer numbers than the widest has zeros behind them.
-
-        Raises KernelError: rows that are not held.
-        """
+        A layer with fewer numbers than the widest has zeros behind them."""
         self._check_read(start, stop)
         out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
         _loaded().moa_cache_read(ct.byref(self._c()), start, stop - start, self.width, address(out))
         return out
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
-        """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0.
-
-        Raises KernelError: rows that are not held, or not in order.
-        """
+        """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0."""
         self._check_kept(start, rows)
         moved = next((place for place, row in enumerate(rows) if place != row), len(rows))
         if moved < len(rows):
@@ -173,10 +183,7 @@ class Cache:
         self.length = start + len(rows)
 
     def move_last(self, rows: int, by: int) -> None:
-        """Makes a gap of `by` unwritten rows before the last `rows` rows; the cache is that much longer.
-
-        Raises KernelError: rows that are not held.
-        """
+        """Makes a gap of `by` unwritten rows before the last `rows` rows; the cache is that much longer."""
         self._check_moved(rows, by)
         stop = self.length
         self.make_writable(stop - rows + by, stop + by)

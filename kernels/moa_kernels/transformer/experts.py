@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from moa_kernels.bindings import CExperts, CLinear, address
 from moa_kernels.blocks import Rows
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 from moa_kernels.linear import Linear, vector
 
 MOST_EXPERTS = 1024  # of a layer, as in kernels.h; the models of 2026 have up to 512
@@ -31,8 +31,6 @@ class Experts:
             has chosen it, and not kept.
         weighs_all: weights are parts of a softmax over all scores, whose sum is below 1; else over those of the chosen.
         scales: [experts], what the experts' weights are multiplied by; None: nothing.
-
-    Raises KernelError: no experts, too many, more chosen than there are, or products that do not fit each other.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import numpy as np
 
 from moa_kernels.bindings import LANES, CHeads, CLayer, CLinear, address
 from moa_kernels.blocks import Rows
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 from moa_kernels.linear import Linear, vector
 from moa_kernels.rotary import Rotary
 from moa_kernels.transformer.cache import Heads
@@ -136,11 +136,9 @@ class Layer:
         return self.gate_up, self.down
 
     def heads_in(self, shape: StackShape) -> Heads:
-        """The heads of its keys and values."""
         return self.heads or Heads(shape.kv_heads, shape.head_dim)
 
     def inner_in(self, shape: StackShape) -> int:
-        """The width of its MLP."""
         return self.inner or shape.inner
 
     def norms_all_heads(self, shape: StackShape) -> bool:
@@ -206,12 +204,7 @@ class Layer:
         return found
 
     def to_c(self, shape: StackShape, rotaries: tuple[Rotary, ...], cached: int, kept: list[Rows]) -> CLayer:
-        """The layer for C.
-
-        Args:
-            cached: the layer of the cache that it reads.
-            kept: takes the arrays that the structure points to.
-        """
+        """The layer for C, which reads the layer `cached` of the cache; `kept` takes the arrays that it points to."""
 
         def place(array: Rows | None) -> int | None:
             if array is None:
@@ -221,28 +214,16 @@ class Layer:
 
         no_mlp, embedding = self.gate_up is None, self.embedding
         gate_up, down = (CLinear(), CLinear()) if no_mlp else (each.c for each in self.mlp)
+        angles = (-1, 0) if self.rotary is None else (self.rotary, rotaries[self.rotary].rotated)
+        writes = int(not shape.reads_memory and self.reads_layer is None)
+        own = (CLinear(), CLinear(), None) if embedding is None else (embedding.gate.c, embedding.out.c, embedding.norm)
         return CLayer(
             *(place(getattr(self, name)) for name in (*_NORMS, *_HEAD_NORMS)),
             *(place(None if self.beside is None else getattr(self.beside, name)) for name in _BESIDE_NORMS),
-            int(self.norms_all_heads(shape)),
-            self.window,
-            -1 if self.rotary is None else self.rotary,
-            0 if self.rotary is None else rotaries[self.rotary].rotated,
-            CHeads(*self.heads_in(shape)),
-            0 if no_mlp else self.inner_in(shape),
-            cached,
-            int(not shape.reads_memory and self.reads_layer is None),
-            int(self.keys_are_values),
-            shape.query_scale(self.heads_in(shape).dim),
-            self.out_scale,
-            place(self.sinks),
-            self.qkv.c,
-            self.out.c,
-            gate_up,
-            down,
-            None if self.experts is None else ct.pointer(self.experts.c),
-            CLinear() if embedding is None else embedding.gate.c,
-            CLinear() if embedding is None else embedding.out.c,
-            place(None if embedding is None else embedding.norm),
+            *(int(self.norms_all_heads(shape)), self.window, *angles, CHeads(*self.heads_in(shape))),
+            *(0 if no_mlp else self.inner_in(shape), cached, writes, int(self.keys_are_values)),
+            *(shape.query_scale(self.heads_in(shape).dim), self.out_scale, place(self.sinks)),
+            *(self.qkv.c, self.out.c, gate_up, down),
+            *(None if self.experts is None else ct.pointer(self.experts.c), *own[:2], place(own[2])),
             place(self.attention_embedding_norm),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 from moa_kernels.transformer.cache import Cache
 
 Numbers = npt.NDArray[np.int32]

@@ -13,15 +13,13 @@ import numpy as np
 
 from moa_kernels.bindings import KV_FORMATS, LANES, CHeads, CLayer, CSegment, CStack, address
 from moa_kernels.blocks import Rows
-from moa_kernels.errors import KernelError
-from moa_kernels.library import library
+from moa_kernels.formats import KernelError
+from moa_kernels.library import library, threads
 from moa_kernels.linear import vector
 from moa_kernels.rotary import Rotary
-from moa_kernels.threads import threads
 from moa_kernels.transformer.cache import Cache
 from moa_kernels.transformer.layer import ACTIVATIONS, Layer, StackShape
-from moa_kernels.transformer.reference import ReferenceStack
-from moa_kernels.transformer.reference_cache import ReferenceCache
+from moa_kernels.transformer.reference import ReferenceCache, ReferenceStack
 from moa_kernels.transformer.segment import Segment
 
 
@@ -31,8 +29,6 @@ class Stack:
     Args:
         rotary: angles of positions, or several that layers choose from.
         reference: compute in numpy, which takes any sizes, over layers that do so too.
-
-    Raises KernelError: sizes that the kernels do not take, or layers that do not have them.
     """
 
     def __init__(
@@ -47,8 +43,11 @@ class Stack:
         shape.check(any_width=reference)
         self.shape = shape
         self.rotaries = (rotary,) if isinstance(rotary, Rotary) else tuple(rotary)
+        self.rotary = self.rotaries[0]  # the only one, in most families
         self.layers = tuple(layers)
-        self._check_rotated()
+        for each in self.rotaries:
+            if self.compiled and each.rotated % (2 * LANES):
+                raise KernelError(f"{each.rotated} numbers of a head are rotated, which is no multiple of 32.")
         for layer in self.layers:
             layer.check(shape, self.rotaries, compiled=self.compiled)
         self.cached = tuple(self._cached_layers())
@@ -61,28 +60,15 @@ class Stack:
                 *(layer.to_c(shape, self.rotaries, place, self._vectors) for layer, place in places)
             )
             self._c_heads = (CHeads * len(heads))(*(CHeads(*each) for each in self.cached_heads))
-            self._c_stacks = {
-                (kv, only_fills): self._c_stack(kv, only_fills, c_layers)
-                for kv in KV_FORMATS
-                for only_fills in (False, True)
-            }
-
-    @property
-    def rotary(self) -> Rotary:
-        """The first of its rotary angles: the only one, in most families."""
-        return self.rotaries[0]
+            kinds = [(kv, only_fills) for kv in KV_FORMATS for only_fills in (False, True)]
+            self._c_stacks = {kind: self._c_stack(*kind, c_layers) for kind in kinds}
 
     def new_cache(self, *, kv: str) -> Cache:
         """An empty cache for one session; `kv` as `Cache` takes it."""
-        kind = Cache if self.compiled else ReferenceCache
-        return kind(self.cached_heads, kv=kv)
+        return (Cache if self.compiled else ReferenceCache)(self.cached_heads, kv=kv)
 
     def run(
-        self,
-        rows: Rows,
-        segments: Sequence[Segment],
-        state_layers: Sequence[int] = (),
-        embeddings: Rows | None = None,
+        self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int] = (), embeddings: Rows | None = None
     ) -> tuple[Rows, dict[int, Rows]]:
         """Runs all layers; the new rows are written behind the caches' `length`, which the caller moves on afterwards.
 
@@ -91,42 +77,28 @@ class Stack:
             state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
             embeddings: [rows, layers, the stack's `embedding`] float32, what each layer adds, or reads, of its own.
 
-        Returns:
-            what leaves the last layer, [rows, hidden] float32, and the states asked for, by layer.
-
-        Raises:
-            KernelError: rows or segments that do not fit this stack.
-            MemoryError: the caches cannot grow, or there is no memory for the forward.
+        Returns what leaves the last layer, [rows, hidden] float32, and the states asked for, by layer. A MemoryError
+        says that the caches cannot grow, or that there is no memory for the forward.
         """
         self._check_call(rows, segments, state_layers, embeddings)
         return self._run(rows, embeddings, segments, tuple(state_layers), only_fills=False)
 
     def fill(self, rows: Rows, segments: Sequence[Segment]) -> None:
-        """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these.
-
-        Raises KernelError, MemoryError: as `run`; or the stack reads memory, and so has nothing to write.
-        """
+        """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these."""
         if self.shape.reads_memory:
             raise KernelError("A stack that reads memory writes no keys and values.")
         self._check_call(rows, segments, (), None)
         self._run(rows, None, segments, (), only_fills=True)
 
     def _run(
-        self,
-        rows: Rows,
-        embeddings: Rows | None,
-        segments: Sequence[Segment],
-        state_layers: tuple[int, ...],
-        *,
-        only_fills: bool,
-    ) -> tuple[Rows, dict[int, Rows]]:
+        self, rows: Rows, embeddings: Rows | None, segments: Sequence[Segment], state_layers: Sequence[int],
+        *, only_fills: bool,
+    ) -> tuple[Rows, dict[int, Rows]]:  # fmt: skip
         if not self.shape.reads_memory:
             for segment in segments:
                 segment.cache.make_writable(segment.first_slot, segment.first_slot + segment.rows)
-        if len(segments) == 1:
-            positions = segments[0].positions
-        else:
-            positions = np.concatenate([segment.positions for segment in segments])
+        positions = [segment.positions for segment in segments]
+        positions = positions[0] if len(segments) == 1 else np.concatenate(positions)
         tables = [rotary.tables(int(positions.max()) + 1) for rotary in self.rotaries]
         factors = self.rotary.query_factors(positions)
         loaded = library()
@@ -138,23 +110,12 @@ class Stack:
         own = None if embeddings is None else vector(embeddings)
         states = np.empty((len(state_layers), *out.shape), np.float32) if state_layers else None
         wanted = np.array(state_layers, np.int32)
-        failed = loaded.moa_run(
-            ct.byref(self._c_stacks[segments[0].cache.kv, only_fills]),
-            len(out),
-            address(out),
-            address(own),
-            address(positions),
-            pointers(*(address(cosines) for cosines, _ in tables)),
-            pointers(*(address(sines) for _, sines in tables)),
-            address(factors),
-            len(segments),
-            (CSegment * len(segments))(*map(_c_segment, segments)),
-            len(state_layers),
-            address(wanted),
-            address(states),
-            threads(),
-        )
-        if failed:
+        stack = ct.byref(self._c_stacks[segments[0].cache.kv, only_fills])
+        angles = (pointers(*map(address, each)) for each in zip(*tables, strict=True))  # cosines, then sines
+        given = (address(out), address(own), address(positions), *angles, address(factors))
+        c_segments = (CSegment * len(segments))(*map(_c_segment, segments))
+        asked = (len(state_layers), address(wanted), address(states))
+        if loaded.moa_run(stack, len(out), *given, len(segments), c_segments, *asked, threads()):
             raise MemoryError("There is no memory for a forward.")
         return out, {} if states is None else dict(zip(state_layers, states, strict=True))
 
@@ -172,11 +133,6 @@ class Stack:
                 raise KernelError(f"Layer {number} reads the keys and values of layer {source}, whose heads differ.")
             own.append(own[source])
         return own
-
-    def _check_rotated(self) -> None:
-        for rotary in self.rotaries:
-            if self.compiled and rotary.rotated % (2 * LANES):
-                raise KernelError(f"{rotary.rotated} numbers of a head are rotated, which is no multiple of 32.")
 
     def _check_call(
         self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int], embeddings: Rows | None
@@ -207,31 +163,12 @@ class Stack:
 
     def _c_stack(self, kv: str, only_fills: bool, c_layers: ct.Array[CLayer]) -> CStack:
         shape = self.shape
-        return CStack(
-            shape.hidden,
-            shape.heads,
-            len(self.layers),
-            KV_FORMATS.index(kv),
-            int(only_fills),
-            ACTIVATIONS.index(shape.activation),
-            shape.embedding,
-            shape.eps,
-            shape.residual_scale,
-            shape.score_cap,
-            shape.qkv_clip,
-            shape.gate_slope,
-            shape.gate_limit,
-            c_layers,
-            self._c_heads,
-        )
+        sizes = (shape.hidden, shape.heads, len(self.layers), KV_FORMATS.index(kv), int(only_fills))
+        factors = (shape.eps, shape.residual_scale, shape.score_cap, shape.qkv_clip, shape.gate_slope, shape.gate_limit)
+        activation = ACTIVATIONS.index(shape.activation)
+        return CStack(*sizes, activation, shape.embedding, *factors, c_layers, self._c_heads)
 
 
 def _c_segment(segment: Segment) -> CSegment:
-    return CSegment(
-        segment.rows,
-        segment.first_slot,
-        segment.cache.table,
-        address(segment.seen),
-        address(segment.tail_start),
-        address(segment.tail),
-    )
+    seen = map(address, (segment.seen, segment.tail_start, segment.tail))
+    return CSegment(segment.rows, segment.first_slot, segment.cache.table, *seen)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels import Linear, library, quantised
-from moa_kernels.errors import KernelError
+from moa_kernels.formats import KernelError
 from moa_kernels.variants import LIBRARIES, PROBE, VARIANTS, library_file, variants_of
 
 from tests.support.messages import raises

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
 from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, Heads, KernelError, Page, variant_name
-from moa_kernels.transformer.reference_cache import ReferenceCache
+from moa_kernels.transformer.reference import ReferenceCache
 
 from tests.support.messages import raises
 from tests.support.properties import examples
@@ -199,7 +199,7 @@ def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -
     lender.release()
     assert memory() is not None
     write((taker,), 10, 2)  # into a page of its own
-    monkeypatch.setattr("moa_kernels.transformer.page.aligned_zeros", lambda _: pytest.fail("nothing is to be copied"))
+    monkeypatch.setattr("moa_kernels.transformer.cache.aligned_zeros", lambda _: pytest.fail("nothing is to be copied"))
     taker.crop(30)
     write((taker,), 10, 3)  # nobody else holds the page any more
     monkeypatch.undo()
@@ -218,7 +218,7 @@ def test_a_copy_that_cannot_be_had_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             write((taker,), 1, 2)
     np.testing.assert_array_equal(taker.read(0, 40), lender.read(0, 40))
@@ -332,7 +332,7 @@ def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             write((cache,), 10, 2)
     assert cache.length == 60

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_kernels import Heads, KernelError, Segment
-from moa_kernels.transformer.reference_cache import ReferenceCache
+from moa_kernels.transformer.reference import ReferenceCache
 
 from tests.support.messages import raises
 

@@ -203,7 +203,7 @@ def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: p
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             target.forward(cache, [9] * 64)
     assert cache.length == len(text)
