@@ -97,8 +97,8 @@ class Stack:
         if not self.shape.reads_memory:
             for segment in segments:
                 segment.cache.make_writable(segment.first_slot, segment.first_slot + segment.rows)
-        positions = [segment.positions for segment in segments]
-        positions = positions[0] if len(segments) == 1 else np.concatenate(positions)
+        each = [segment.positions for segment in segments]
+        positions = each[0] if len(each) == 1 else np.concatenate(each)
         tables = [rotary.tables(int(positions.max()) + 1) for rotary in self.rotaries]
         factors = self.rotary.query_factors(positions)
         loaded = library()
