@@ -33,9 +33,9 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "training": (("training",), 5515, 39),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
-    "kernels": (("kernels",), 3490, 28),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 957, 13),
-    "tests": (("tests",), 90905, 618),
+    "kernels": (("kernels",), 2700, 22),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 888, 13),
+    "tests": (("tests",), 90487, 618),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import gguf
@@ -42,13 +43,6 @@ def test_every_number_is_that_of_the_gguf_package(kind: str, variant: str, monke
     np.testing.assert_array_equal(matrix.dequantised().view(np.uint32), expected.view(np.uint32))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_are_read_as_gguf_reads_them(kind: str) -> None:
-    matrix = as_gguf(kind, 7, 96)
-    assert matrix.shape == (7, 96)
-    np.testing.assert_array_equal(matrix.dequantised(), gguf.quants.dequantize(matrix.raw.reshape(7, -1), KINDS[kind]))
-
-
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 99), st.sampled_from([1e-4, 1.0, 300.0]))
 def test_eight_bits_are_within_half_a_step(outputs: int, groups: int, seed: int, size: float) -> None:
     values = weights(outputs, 32 * groups, seed) * np.float32(size)
@@ -81,23 +75,10 @@ def test_four_bits_of_eight_and_of_four() -> None:
     np.testing.assert_array_equal(in_four_bits(eight).raw, in_four_bits(eight.dequantised()).raw)
 
 
-def test_four_bits_need_whole_groups_of_finite_numbers() -> None:
-    with raises(KernelError, snapshot("It has 33 inputs, which is no multiple of 32.")):
-        in_four_bits(weights(2, 33))
-    with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for scales in float16.")):
-        in_four_bits(np.full((2, 32), np.nan, np.float32))
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_float_types_are_taken(dtype: type) -> None:
     values = weights(3, 64).astype(np.float16)
     np.testing.assert_array_equal(quantised(values.astype(dtype)).raw, quantised(values.astype(np.float32)).raw)
-
-
-def test_zeros_stay_zeros() -> None:
-    matrix = quantised(np.zeros((2, 32), np.float32))
-    matrix.check()
-    assert not matrix.dequantised().any()
 
 
 def test_more_rows_than_are_looked_at_at_once() -> None:
@@ -114,16 +95,17 @@ def test_numbers_that_have_no_scale_are_refused(number: float, convert: Convert)
         convert(values)
 
 
-def test_the_largest_number_has_a_scale() -> None:
-    values = np.full((1, 32), 65500.0 * 127, np.float32)
-    matrix = quantised(values)
+@pytest.mark.parametrize("value", [0.0, 65500.0 * 127])
+def test_zeros_stay_zeros_and_the_largest_number_has_a_scale(value: float) -> None:
+    matrix = quantised(np.full((2, 32), value, np.float32))
     matrix.check()
-    np.testing.assert_allclose(matrix.dequantised(), values, rtol=1e-3)
+    np.testing.assert_allclose(matrix.dequantised(), value, rtol=1e-3)
 
 
-def test_inputs_are_in_groups() -> None:
+@pytest.mark.parametrize("convert", [quantised, in_four_bits])
+def test_inputs_are_in_groups(convert: Convert) -> None:
     with raises(KernelError, snapshot("It has 40 inputs, which is no multiple of 32.")):
-        quantised(weights(2, 40))
+        convert(weights(2, 40))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -159,28 +141,12 @@ def test_rows_are_chosen_and_joined(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "raw", "words"),
     [
-        (
-            "iq3_s",
-            np.zeros((2, 1, 110), np.uint8),
-            snapshot("Weights of the kind 'iq3_s' are not computed by the kernels."),
-        ),
-        (
-            Q8_0,
-            np.zeros((2, 1, 20), np.uint8),
-            snapshot("A q8_0 matrix has the shape (2, 1, 20), expected blocks of 34 bytes."),
-        ),
-        (
-            Q4_1,
-            np.zeros((2, 20), np.uint8),
-            snapshot("A q4_1 matrix has the shape (2, 20), expected blocks of 20 bytes."),
-        ),
-        (
-            Q4_1,
-            np.zeros((2, 1, 20), np.int8),
-            snapshot("A q4_1 matrix has the shape (2, 1, 20), expected blocks of 20 bytes."),
-        ),
+        ("iq3_s", np.zeros((2, 1, 110), np.uint8), "Weights of the kind 'iq3_s' are not computed by the kernels."),
+        (Q8_0, np.zeros((2, 1, 20), np.uint8), "has the shape (2, 1, 20), expected blocks of 34 bytes."),
+        (Q4_1, np.zeros((2, 20), np.uint8), "has the shape (2, 20), expected blocks of 20 bytes."),
+        (Q4_1, np.zeros((2, 1, 20), np.int8), "has the shape (2, 1, 20), expected blocks of 20 bytes."),
     ],
 )
 def test_other_shapes_are_refused(kind: str, raw: np.ndarray, words: str) -> None:
-    with raises(KernelError, words):
+    with pytest.raises(KernelError, match=re.escape(words)):
         QuantisedMatrix(kind, raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import Linear, library, quantised
 from moa_kernels.formats import KernelError
 from moa_kernels.variants import LIBRARIES, PROBE, VARIANTS, library_file, variants_of
-
-from tests.support.messages import raises
 
 HERE = variants_of(platform.machine())
 needs_libraries = pytest.mark.skipif(
@@ -74,35 +72,22 @@ def test_a_variant_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
         assert Linear([quantised(np.eye(32, dtype=np.float32))])(np.ones((1, 32), np.float32)).shape == (1, 32)
 
 
-def test_numpy_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.VARIANT_VARIABLE, "numpy")
-    assert library.library() is None
-    assert library.variant_name() == "numpy"
-    assert library.explain() == ("Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so.")
-
-
-def test_an_installation_without_libraries_computes_by_numpy_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
-    assert library.library() is None
-    assert "many times slower" in library.explain()
-    if HERE:
-        assert "none were compiled when moa was installed" in library.explain()
-
-
-def test_other_processors_compute_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert library.library() is None
-    assert library.explain().endswith("because there are none for riscv64 processors.")
-
-
 @needs_libraries
-def test_an_old_cpu_computes_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "probe", probe_of(0))
-    assert library.library() is None
+@pytest.mark.parametrize("why", ["MOA_KERNELS says so", "none were compiled", "there are none for riscv64", "lacks"])
+def test_numpy_computes_and_says_why(why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fastest = next(variant for variant in HERE if variant.name in library.present(LIBRARIES))
-    assert f"lacks {fastest.instructions}" in library.explain()
+    if why == "MOA_KERNELS says so":
+        monkeypatch.setenv(library.VARIANT_VARIABLE, "numpy")
+    elif why == "none were compiled":
+        monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
+    elif why == "lacks":
+        monkeypatch.setattr(library, "probe", probe_of(0))
+        why = f"lacks {fastest.instructions}"
+    else:
+        monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert (library.library(), library.variant_name()) == (None, "numpy")
+    assert library.explain().startswith("Kernels: numpy, many times slower than compiled ones, because")
+    assert why in library.explain()
 
 
 def probe_of(bits: int) -> Callable[[Path], int]:
@@ -112,37 +97,28 @@ def probe_of(bits: int) -> Callable[[Path], int]:
 @needs_libraries
 def test_errors_of_forced_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = next(variant.name for variant in VARIANTS if variant not in HERE)
-    monkeypatch.setenv(library.VARIANT_VARIABLE, "sse9")
-    with raises(
-        KernelError,
-        snapshot(
-            "MOA_KERNELS=sse9 names no kernels. Known are amx, avx512, avxvnni, avx2, neon, numpy; unset, the fastest is taken."
-        ),
+    known = "Known are amx, avx512, avxvnni, avx2, neon, numpy; unset, the fastest is taken."
+    for forced, bits, folder, words in (
+        ("sse9", 31, "", f"MOA_KERNELS=sse9 names no kernels. {known}"),
+        (foreign, 31, "", f"{foreign} is for other processors than this one"),
+        (HERE[-1].name, 0, "", f"lacks {HERE[-1].instructions}. Unset MOA_KERNELS to take what it can run."),
+        (HERE[-1].name, 31, str(tmp_path), "does not exist. There are: numpy. Install moa again"),
     ):
-        library.library()
-    monkeypatch.setenv(library.VARIANT_VARIABLE, foreign)
-    with pytest.raises(KernelError, match=f"{foreign} is for other processors than this one"):
-        library.library()
-    monkeypatch.setenv(library.VARIANT_VARIABLE, HERE[-1].name)
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "probe", probe_of(0))
-        with pytest.raises(KernelError, match=f"lacks {HERE[-1].instructions}"):
+        monkeypatch.setenv(library.VARIANT_VARIABLE, forced)
+        monkeypatch.setenv(library.FOLDER_VARIABLE, folder)
+        monkeypatch.setattr(library, "probe", probe_of(bits))
+        with pytest.raises(KernelError, match=re.escape(words)):
             library.library()
-    monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
-    with pytest.raises(KernelError, match=r"does not exist\. There are: numpy\. Install moa again"):
-        library.library()
 
 
 @needs_libraries
-def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "source_hash", lambda: "0123456789abcdef")
-    with pytest.raises(KernelError, match="was built from other C sources than those installed beside it"):
-        library.library()
-
-
-@needs_libraries
-def test_a_file_that_is_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_or_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = runnable()[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "source_hash", lambda: "0123456789abcdef")
+        with pytest.raises(KernelError, match="was built from other C sources than those installed beside it"):
+            library.library()
+    library.choose.cache_clear()
     folder_with(tmp_path, PROBE)
     (tmp_path / library_file(name)).write_bytes(b"half a library")
     monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))

@@ -1,35 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import FORMATS, Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised, set_threads, threads
+from moa_kernels import FORMATS, Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.variants import NUMPY
 
 from tests.support.messages import raises
-from tests.unit.moa_kernels.variants_here import HERE, random_matrix, rounded
+from tests.unit.moa_kernels.variants_here import random_matrix, rounded
 
 SIZES = [(1, 32), (15, 64), (16, 96), (17, 32), (97, 320), (130, 576)]
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 31, 32, 33, 62, 70]
 
 
-@pytest.fixture(autouse=True)
-def _same_threads() -> Iterator[None]:
-    before = threads()
-    yield
-    set_threads(before)
-
-
-@pytest.fixture(params=HERE)
-def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("variant")
+@pytest.mark.usefixtures("variant", "threads")
 @pytest.mark.parametrize("kind", [*FORMATS, "plain", "float", "mixed"])
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, inputs: int) -> None:
@@ -55,20 +40,16 @@ def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, i
     x = (random.normal(size=(70, inputs)) * 10.0 ** random.integers(-3, 3, (70, 1))).astype(np.float32)
     seen = x.astype(np.float64) if kind == "plain" else rounded(x)
     for rows in ROWS:
-        for count in (1, 3):
-            set_threads(count)
-            got = linear(x[:rows])
-            sizes = np.abs(seen[:rows]) @ np.abs(weights.T) + np.abs(bias)
-            assert bool((np.abs(got - (seen[:rows] @ weights.T + bias)) <= 2e-6 * sizes).all())
-            for row in range(rows):
-                assert alone.setdefault(row, got[row].tobytes()) == got[row].tobytes()
+        got = linear(x[:rows])
+        sizes = np.abs(seen[:rows]) @ np.abs(weights.T) + np.abs(bias)
+        assert bool((np.abs(got - (seen[:rows] @ weights.T + bias)) <= 2e-6 * sizes).all())
+        for row in range(rows):
+            assert alone.setdefault(row, got[row].tobytes()) == got[row].tobytes()
 
 
-@pytest.mark.usefixtures("variant")
+@pytest.mark.usefixtures("variant", "threads")
 @pytest.mark.parametrize("kinds", [(Q4_1, Q4_1, Q4_1), (Q8_0, Q8_0, Q8_0), ("q4_k", "q6_k", Q8_0)])
-@pytest.mark.parametrize("count", [1, 3])
-def test_parts_stand_side_by_side(kinds: tuple[str, str, str], count: int) -> None:
-    set_threads(count)
+def test_parts_stand_side_by_side(kinds: tuple[str, str, str]) -> None:
     random = np.random.default_rng(0)
     parts = [random_matrix(random, kind, outputs, 256) for kind, outputs in zip(kinds, (5, 163, 1), strict=True)]
     x = random.normal(size=(3, 256)).astype(np.float32)
@@ -78,15 +59,10 @@ def test_parts_stand_side_by_side(kinds: tuple[str, str, str], count: int) -> No
 
 
 @pytest.mark.usefixtures("variant")
-def test_zero_rows_and_rows_of_zeros() -> None:
-    linear = Linear([random_matrix(np.random.default_rng(0), Q4_1, 20, 64)])
+def test_no_rows_rows_of_zeros_and_rows_that_are_not_contiguous_or_of_another_type() -> None:
+    linear = Linear([random_matrix(np.random.default_rng(0), Q8_0, 20, 64)])
     assert linear(np.empty((0, 64), np.float32)).shape == (0, 20)
     assert not linear(np.zeros((2, 64), np.float32)).any()
-
-
-@pytest.mark.usefixtures("variant")
-def test_rows_that_are_not_contiguous_or_of_another_type() -> None:
-    linear = Linear([random_matrix(np.random.default_rng(0), Q8_0, 20, 64)])
     x = np.random.default_rng(1).normal(size=(6, 128)).astype(np.float32)
     expected = linear(np.ascontiguousarray(x[::2, ::2]))
     np.testing.assert_array_equal(linear(x[::2, ::2]), expected)
@@ -132,10 +108,9 @@ def test_a_matrix_without_numbers_is_refused(shape: tuple[int, int], reference: 
 def test_what_does_not_fit_is_refused() -> None:
     random = np.random.default_rng(0)
     matrix = random_matrix(random, Q8_0, 20, 64)
-    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (2, 32).")):
-        Linear([matrix])(np.zeros((2, 32), np.float32))
-    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (64,).")):
-        Linear([matrix])(np.zeros(64, np.float32))
+    for shape in ((2, 32), (64,)):
+        with pytest.raises(KernelError, match="A product of 64 inputs cannot take rows of the shape"):
+            Linear([matrix])(np.zeros(shape, np.float32))
     with raises(KernelError, snapshot("Its bias has the shape (19,), expected (20,).")):
         Linear([matrix], np.zeros(19, np.float32))
     with raises(KernelError, snapshot("Its parts have 64, 32 inputs.")):
@@ -145,9 +120,6 @@ def test_what_does_not_fit_is_refused() -> None:
     matrix.raw[3, 1, :2] = 0xFF
     with raises(KernelError, snapshot("It holds scales that are not finite.")):
         Linear([matrix])
-
-
-# ---------------------------------------------------------------- norm
 
 
 @pytest.mark.usefixtures("variant")
@@ -164,7 +136,8 @@ def test_a_norm_is_the_root_mean_square(width: int, size: float) -> None:
 
 @pytest.mark.usefixtures("variant")
 def test_a_norm_of_other_widths_is_refused() -> None:
-    with raises(KernelError, snapshot("A norm of 24 numbers cannot take rows of the shape (2, 24).")):
-        norm(np.zeros((2, 24), np.float32), np.zeros(24, np.float32), 1e-5)
-    with raises(KernelError, snapshot("A norm of 16 numbers cannot take rows of the shape (2, 32).")):
-        norm(np.zeros((2, 32), np.float32), np.zeros(16, np.float32), 1e-5)
+    for width, numbers in ((24, 24), (32, 16)):
+        with pytest.raises(
+            KernelError, match=rf"A norm of {numbers} numbers cannot take rows of the shape \(2, {width}\)"
+        ):
+            norm(np.zeros((2, width), np.float32), np.zeros(numbers, np.float32), 1e-5)

@@ -26,10 +26,8 @@ from moa_kernels import (
     variant_name,
 )
 from moa_kernels.blocks import Rows
-from moa_kernels.library import VARIANT_VARIABLE
 
 from tests.support.messages import raises
-from tests.unit.moa_kernels.variants_here import HERE
 
 SHAPE = StackShape(64, 96, 4, 2, 32, 1e-5, activation="gelu_tanh", score_scale=0.3, embedding=32)
 NARROW, WIDE = Heads(2, 32), Heads(1, 96)
@@ -37,12 +35,6 @@ EXPERTS, CHOSEN = 7, 3
 TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
-
-
-@pytest.fixture(params=HERE)
-def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
-    return str(request.param)
 
 
 def floats(random: np.random.Generator, *size: int) -> Rows:

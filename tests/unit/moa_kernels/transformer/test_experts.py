@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,33 +24,18 @@ from moa_kernels import (
     StackShape,
     Tiles,
     pack,
-    set_threads,
     tile_bytes,
 )
 from moa_kernels.formats import MXFP4
-from moa_kernels.library import VARIANT_VARIABLE
 
 from tests.support.messages import raises
-from tests.unit.moa_kernels.variants_here import HERE, random_matrix
+from tests.unit.moa_kernels.variants_here import random_matrix
 
 SHAPE = StackShape(hidden=64, inner=96, heads=4, kv_heads=2, head_dim=32, eps=1e-5)
 CLAMPED = replace(SHAPE, activation="clamped_swiglu", gate_limit=0.7)
 ROTARY = Rotary(32, {"rope_type": "default", "rope_theta": 1e4})
 COUNT, CHOSEN, INNER, LAYERS = 11, 3, 160, 2
 TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
-
-
-@pytest.fixture(params=HERE)
-def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
-    return str(request.param)
-
-
-@pytest.fixture(params=[1, 3], ids=["1 thread", "3 threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    set_threads(request.param)
-    yield
-    set_threads(1)
 
 
 def floats(random: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
