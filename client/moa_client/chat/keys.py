@@ -30,6 +30,18 @@ CTRL_O = b"\x0f"
 Modes = list[Any]  # of a terminal, as termios has them
 
 
+@contextmanager
+def blocking_afterwards() -> Iterator[None]:
+    """Standard input is read meanwhile: uvloop then makes it non-blocking, and with it the terminal for all who write
+    to it, who would lose what does not fit at once.
+    """
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            os.set_blocking(sys.stdin.fileno(), True)
+
+
 class QuietTerminal:
     """A terminal that is quiet."""
 
@@ -173,8 +185,9 @@ class KeyPermission:
             if decided.done():
                 loop.remove_reader(self._terminal)
 
-        loop.add_reader(self._terminal, on_key)
-        try:
-            return await decided
-        finally:
-            loop.remove_reader(self._terminal)
+        with blocking_afterwards():
+            loop.add_reader(self._terminal, on_key)
+            try:
+                return await decided
+            finally:
+                loop.remove_reader(self._terminal)

@@ -23,7 +23,7 @@ from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
 from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.input import CommandCompleter, QuestionHistory, default_path
-from moa_client.chat.keys import quiet_keys
+from moa_client.chat.keys import blocking_afterwards, quiet_keys
 
 QUOTES = '"""'
 MENU_ROWS = 5  # of completions, while there are some
@@ -220,7 +220,7 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str
             async for _ in happenings:
                 session.app.invalidate()
 
-    with patch_stdout(), _drawn_above(chat.page, session, mark):
+    with patch_stdout(), _drawn_above(chat.page, session, mark), blocking_afterwards():
         attending = asyncio.ensure_future(attend())
         try:
             return await session.prompt_async(mark, default=begun)

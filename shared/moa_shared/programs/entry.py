@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,12 +169,14 @@ def tolerate_encoding() -> None:
 
 
 def write_output(text: str) -> None:
-    """Writes to standard output, at once.
+    """Writes to standard output, at once and all of it, also where another program has made it non-blocking.
 
     Raises:
         BrokenPipeError: its reader has enough.
         OutputError: it cannot be written.
     """
+    with suppress(OSError, ValueError):
+        os.set_blocking(sys.stdout.fileno(), True)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from moa_client.chat.keys import KeyPermission, quiet_keys, typed_ahead, unasked
+import uvloop
+from moa_client.chat.keys import KeyPermission, blocking_afterwards, quiet_keys, typed_ahead, unasked
 from moa_client.chat.messages import ASK_WORDS
 from moa_client.conversation.events import CallWanted, Permission
 
@@ -49,6 +50,16 @@ def test_the_terminal_stays_quiet_after_an_answer_and_is_given_back_to_an_editor
         with terminal.given_back():
             assert termios.tcgetattr(sys.stdin.fileno()) == before
         assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
+
+
+def test_the_terminal_waits_for_slow_readers_again_after_a_prompt(keyboard: int) -> None:
+    terminal, loop = sys.stdin.fileno(), uvloop.new_event_loop()
+    with blocking_afterwards():
+        loop.add_reader(terminal, bool)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.remove_reader(terminal)
+    loop.close()
+    assert os.get_blocking(terminal)
 
 
 def test_interrupts_still_work(keyboard: int) -> None:

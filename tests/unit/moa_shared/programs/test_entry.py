@@ -162,6 +162,19 @@ def test_characters_that_the_encoding_lacks_are_marks(tmp_path: object) -> None:
         assert file.read() == "caf? ?\n"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nothing_is_lost_where_somebody_has_made_standard_output_non_blocking(unbuffered: str) -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    code = "for _ in range(100): write_output('x' * 5_000)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM.format(code)], stdout=theirs, env=environment) as program:
+        os.close(theirs)
+        with open(ours, "rb") as reader:
+            assert len(reader.read()) == 500_000
+    assert program.returncode == 0
+
+
 # Runs a program's entry point, then writes what its first three descriptors are, and whether it may print to each.
 CODE = """
 import os, sys
