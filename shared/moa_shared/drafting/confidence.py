@@ -29,9 +29,6 @@ class Confidence:
 
     Args:
         curves: one for each origin of a token.
-
-    Raises:
-        ValueError: an origin has none.
     """
 
     def __init__(self, curves: Mapping[TokenOrigin, ReliabilityCurve]) -> None:
@@ -100,9 +97,6 @@ class ReliabilityCurve:
 
     Args:
         shares: of right guesses in each bin, ascending from the chance 0 to 1.
-
-    Raises:
-        ValueError: no shares, or ones that fall or are no chances.
     """
 
     def __init__(self, shares: Sequence[float]) -> None:

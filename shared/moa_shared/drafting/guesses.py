@@ -135,9 +135,6 @@ class NgramTable:
         counts: [contexts] uint8, how many tokens follow each.
         tokens: [sum of counts] int32, context by context, likeliest first.
         chances: [sum of counts] uint8, in parts of CHANCE_STEPS, at least 1.
-
-    Raises:
-        ValueError: arrays that are no such table.
     """
 
     def __init__(

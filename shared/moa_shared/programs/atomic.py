@@ -42,9 +42,6 @@ def write_private(path: Path, content: bytes) -> None:
 
     Where root replaces a file, it keeps its owner and, if that is root, a group that may read it: so a server that
     runs as a user of its own can read what root has changed.
-
-    Raises:
-        OSError: it cannot be written; what was there stays.
     """
     before = path.stat() if os.geteuid() == 0 and path.exists() else None
     with whole_file(path, durable=True) as partial:
@@ -57,9 +54,6 @@ def create_private(path: Path, content: bytes, like: os.stat_result | None = Non
 
     Args:
         like: whose owner it has once it is written and, if that is root, the group that may read it; for root only.
-
-    Raises:
-        OSError: there is one, or it cannot be written.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

@@ -33,11 +33,7 @@ _PIPE = r"\|"  # as a cell of a Markdown table has it
 
 
 def text(value: str) -> str:
-    """The type of an argument that is neither a setting nor a path.
-
-    Raises:
-        click.BadParameter: it is no text.
-    """
+    """The type of an argument that is neither a setting nor a path."""
     if not is_text(value):
         raise click.BadParameter(f"{value!r} is not text in UTF-8.")
     return value

@@ -222,11 +222,7 @@ def load_settings_and_origins(
 
 
 def _read(known: Mapping[str, Setting], section: str, name: str, value: object, origin: SettingOrigin) -> object:
-    """A value that was given for a setting.
-
-    Raises:
-        ConfigError: there is no such setting, or the value is not allowed.
-    """
+    """A value that was given for a setting."""
     source = _where(section, name, origin)
     if name not in known:
         near = get_close_matches(name, known)
@@ -245,11 +241,7 @@ def _where(section: str, name: str, origin: SettingOrigin) -> str:
 
 
 def _absolute(path: Path, folder: Path) -> Path:
-    """The path without `~`, from the root on.
-
-    Raises:
-        ValueError: there is no such home, or no current folder.
-    """
+    """The path without `~`, from the root on."""
     try:
         return (folder / path.expanduser()).absolute()
     except RuntimeError:

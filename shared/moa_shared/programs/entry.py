@@ -188,11 +188,7 @@ def write_output(text: str) -> None:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Wraps a whole program, for help texts and lists, which are not written by `write_output`.
-
-    Raises:
-        OutputError: standard output cannot be written.
-    """
+    """Wraps a whole program, for help texts and lists, which are not written by `write_output`."""
     try:
         yield
         sys.stdout.flush()
@@ -221,14 +217,12 @@ class StartLine:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Replaces the line."""
         if self._can_clear:
             self._stream.write(f"\r{text}\x1b[K\r")
             self._stream.flush()
             self._shown = True
 
     def clear(self) -> None:
-        """Clears the line for other output."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -19,11 +19,7 @@ MOST = 65_536
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """The cores of a list of numbers and ranges; none of an empty text.
-
-    Raises:
-        ValueError: it is no such list.
-    """
+    """The cores of a list of numbers and ranges; none of an empty text."""
     cores: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
@@ -35,11 +31,7 @@ def parse_cores(text: str) -> frozenset[int]:
 
 
 def pin_to_cores(cores: frozenset[int]) -> None:
-    """Keeps this process, and the threads that it starts, on these cores; none: wherever it may run now.
-
-    Raises:
-        ConfigError: the system cannot, or has none of them for this process.
-    """
+    """Keeps this process, and the threads that it starts, on these cores; none: wherever it may run now."""
     if not cores:
         return
     if not hasattr(os, "sched_setaffinity"):
@@ -183,7 +175,6 @@ def check_line(check: Check) -> str:
 
 
 def check_fields(check: Check) -> dict[str, str | None]:
-    """The same for programs."""
     return {"name": check.name, "state": check.state, "message": check.message, "hint": check.hint or None}
 
 
@@ -193,7 +184,6 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def si_bytes(count: float) -> str:
-    """A number of bytes with a unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -48,7 +48,6 @@ class _Signals:
             timer.start()
 
     def heed(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Called by the loop."""
         self._unheeded = 0
         callback(*arguments)
 

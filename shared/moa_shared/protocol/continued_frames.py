@@ -98,11 +98,7 @@ class VerdictReader:
 
 
 def rows_from_proto(message: pb.Memory, verdict: Verdict) -> Memory:
-    """Rows that came with a verdict.
-
-    Raises:
-        ProtocolError: as `memory_from_proto`.
-    """
+    """Rows that came with a verdict."""
     memory = memory_from_proto(message)
     if message.count:
         return memory

@@ -52,9 +52,6 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
 
     Args:
         drafters: those whose memory the server serves.
-
-    Raises:
-        MismatchError: which of target, tokenizer, drafter differs, expected and got.
     """
     if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
         raise MismatchError(

@@ -36,11 +36,7 @@ class Invitation:
     authority: bytes = field(repr=False, default=b"")
 
     def line(self) -> str:
-        """The line.
-
-        Raises:
-            ConfigError: address or key is too long for one.
-        """
+        """The line."""
         parts = []
         for what, text in (("address", self.address), ("key", self.key)):
             data = text.encode()

@@ -65,11 +65,7 @@ def encode(rows: Rows, codec: Codec) -> bytes:
 
 
 def decode(payload: bytes, codec: Codec, count: int, width: int) -> Rows:
-    """Rows from bytes, [count, width] float32.
-
-    Raises:
-        ProtocolError: the payload is not `count` rows of `width` numbers.
-    """
+    """Rows from bytes, [count, width] float32."""
     expected = count * row_bytes(codec, width)
     if len(payload) != expected:
         raise ProtocolError(

@@ -63,7 +63,6 @@ class Ask:
 
     @property
     def end(self) -> int:
-        """How many tokens the conversation has with this turn."""
         return self.base + len(self.tokens)
 
     @property

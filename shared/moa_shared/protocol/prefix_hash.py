@@ -34,7 +34,6 @@ class PrefixHashes:
         self.extend(tokens)
 
     def __len__(self) -> int:
-        """Number of tokens hashed."""
         return len(self._hashes) - 1
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -52,21 +51,13 @@ class PrefixHashes:
         del self._hashes[length + 1 :]
 
     def at(self, length: int) -> int:
-        """Hash of the first `length` tokens.
-
-        Raises:
-            IndexError: fewer tokens are known.
-        """
+        """Hash of the first `length` tokens."""
         if not 0 <= length <= len(self):
             raise IndexError(f"no hash of {length} tokens: {len(self)} are known")
         return self._hashes[length]
 
     def short_at(self, length: int) -> int:
-        """The low half of `at`, by which drafts, verdicts and memory name their state.
-
-        Raises:
-            IndexError: fewer tokens are known.
-        """
+        """The low half of `at`, by which drafts, verdicts and memory name their state."""
         return self.at(length) & SHORT_HASH
 
     def named(self) -> list[int]:

@@ -99,12 +99,7 @@ def ask_to_proto(ask: Ask) -> pb.Ask:
 
 
 def ask_from_proto(message: pb.Ask) -> Ask:
-    """A question from the wire.
-
-    Raises:
-        ProtocolError: it has no id.
-        ConfigError: settings outside their range.
-    """
+    """A question from the wire."""
     if not message.id:
         raise ProtocolError("an Ask with an id of 1 or more", "none")
     return Ask(

@@ -156,7 +156,6 @@ def _not_finite(position: int) -> InternalError:
 
 
 def _choose_plainly(logits: Scores, noise: Scores, sampling: Sampling) -> int:
-    """The rule itself, for one row."""
     return int((process_logits(logits, sampling) + noise).argmax())
 
 

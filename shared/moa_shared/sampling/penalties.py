@@ -49,9 +49,6 @@ def adjusted(
         positions: position of the token that each row chooses.
         before: the text before each row; needed where penalties are set.
         token_ids: the token of each column, for a reduced vocabulary.
-
-    Raises:
-        InternalError: penalties without the text that they depend on.
     """
     if not sampling.adjusts:
         return logits

@@ -158,7 +158,6 @@ class ConstraintKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """What people call it."""
         return _LABELS[self]
 
 
@@ -196,11 +195,7 @@ class Constraint:
 
 
 def choice_of(texts: list[str]) -> Constraint:
-    """A constraint to one of some texts.
-
-    Raises:
-        ConfigError: none, too many, or an empty one.
-    """
+    """A constraint to one of some texts."""
     _check_choices(texts)
     return Constraint(ConstraintKind.CHOICE, json.dumps(texts, ensure_ascii=False))
 
@@ -294,7 +289,6 @@ class SamplingDefaults:
     repeat_last_n: int | None = None
 
     def said(self) -> dict[str, Any]:
-        """What it does say, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -305,11 +299,7 @@ CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 
 
 def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
-    """The defaults in the content of generation_config.json.
-
-    Raises:
-        ConfigError, ValueError: a value outside its range, or of another type.
-    """
+    """The defaults in the content of generation_config.json."""
     values = {
         ours: _number(name, generation[name], is_whole=ours in _WHOLE)
         for name, ours in _NAMES.items()

@@ -23,9 +23,6 @@ def check_parents(parents: Iterable[int], first: int = 0) -> None:
 
     Args:
         first: number of the first of these nodes.
-
-    Raises:
-        TreeError: one is not.
     """
     for node, parent in enumerate(parents, first):
         if not ROOT <= parent < node:

@@ -92,7 +92,6 @@ class DraftTree:
         return arithmetic.ancestor_matrix(self.parents)
 
     def path_to(self, node: int) -> tuple[int, ...]:
-        """Node numbers from the root's child down to `node` (empty for the root)."""
         return tuple(arithmetic.path_to(self.parents, node))
 
     def child_with(self, node: int, token: int) -> int | None:
@@ -116,12 +115,7 @@ class DraftTree:
         return self if nodes >= len(self) else DraftTree(self.tokens[:nodes], self.parents[:nodes])
 
     def validate(self, vocab_size: int, max_nodes: int) -> None:
-        """Checks what came over the wire.
-
-        Raises:
-            TreeError: more than `max_nodes` nodes.
-            TokenRangeError: a token outside 0 to `vocab_size` - 1.
-        """
+        """Checks what came over the wire."""
         if len(self) > max_nodes:
             raise TreeError(
                 f"A draft tree has {len(self)} nodes, more than the {max_nodes} allowed.", hint="Send smaller drafts."

@@ -26,12 +26,10 @@ class StreamedTree:
             self.append(token, parent)
 
     def __len__(self) -> int:
-        """Nodes that are held."""
         return len(self._tokens)
 
     @property
     def end(self) -> int:
-        """The number of the next node."""
         return self.first + len(self._tokens)
 
     def append(self, token: int, parent: int) -> None:

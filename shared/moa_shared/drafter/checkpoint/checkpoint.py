@@ -95,7 +95,6 @@ class Checkpoint:
     def torch_rows(
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """As `rows`, in torch."""
         self.check_server_half()
         return self.config.traits.torch_rows(self.config, self.torch_tensors(), dtype, device)
 
@@ -123,7 +122,6 @@ class Checkpoint:
             return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts, states_from))
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors for training."""
         import torch
 
         return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
@@ -231,7 +229,6 @@ def _check(
 
 
 def is_finite(tensor: npt.NDArray[Any]) -> bool:
-    """Whether all numbers are finite floats."""
     if tensor.dtype == np.uint16:
         tensor = widen_bfloat16(tensor)
     return tensor.dtype.kind == "f" and bool(np.isfinite(tensor).all())
@@ -242,10 +239,6 @@ def _map_server_half(path: Path, metadata: Mapping[str, str]) -> dict[str, FileT
 
     Args:
         path: of the device's half.
-
-    Raises:
-        CheckpointError: the file next to it is another drafter's.
-        ModelSourceError: it is corrupt.
     """
     if SERVER_HALF_KEY not in metadata:
         return {}
@@ -271,10 +264,6 @@ def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
 
     Args:
         what: it is, for messages.
-
-    Raises:
-        CheckpointError: the path cannot be written.
-        DiskFullError: no room.
     """
     try:
         with whole_file(path) as partial:

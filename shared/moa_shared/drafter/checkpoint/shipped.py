@@ -34,9 +34,6 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
         name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
         folder: holds a folder for each drafter; None: that of the distribution.
-
-    Raises:
-        ConfigError: the distribution, which has one for this target, is not installed.
     """
     from moa_shared.models.tensors import read_metadata
 
@@ -74,12 +71,7 @@ def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], st
 
 
 def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
-    """As `shipped_drafter`, when one was asked for by name.
-
-    Raises:
-        NotFoundError: none comes with moa for this target; `hint` says what to do.
-        ConfigError: the distribution is not installed.
-    """
+    """As `shipped_drafter`, when one was asked for by name."""
     path = shipped_drafter(target_fingerprint, name)
     if path is None:
         raise NotFoundError(f"No {name} drafter comes with moa for {target_id}.", hint=hint)

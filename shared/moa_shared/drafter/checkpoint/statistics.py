@@ -34,23 +34,13 @@ class NgramArrays:
 
 
 def ngrams_for(target_fingerprint: str, drafter: Path | None = None) -> NgramTable | None:
-    """The table for a target: the one beside a drafter, else the package's; None: there is none.
-
-    Raises:
-        CheckpointError: the file cannot be used.
-        ModelSourceError: it cannot be read.
-    """
+    """The table for a target: the one beside a drafter, else the package's; None: there is none."""
     path = find_ngrams(target_fingerprint, drafter)
     return load_ngrams(path) if path is not None else None
 
 
 def load_ngrams(path: Path) -> NgramTable:
-    """Reads a table.
-
-    Raises:
-        CheckpointError: no such file, or one that holds no table.
-        ModelSourceError: it cannot be read.
-    """
+    """Reads a table."""
     if not path.is_file():
         raise CheckpointError(f"There is no table of n-grams at {path}.", hint="Make one with moa-train ngrams.")
     found = map_tensors(path)
@@ -67,12 +57,7 @@ def load_ngrams(path: Path) -> NgramTable:
 
 
 def write_ngrams(path: Path, arrays: NgramArrays, target_fingerprint: str) -> None:
-    """Writes a table, whole or not at all.
-
-    Raises:
-        CheckpointError: the path cannot be written.
-        DiskFullError: no room.
-    """
+    """Writes a table, whole or not at all."""
     with whole_checkpoint(path, "table of n-grams") as partial:
         tensors = {name: getattr(arrays, name) for name in _TYPES}
         write_tensors(partial, tensors, {NGRAMS_TARGET_KEY: target_fingerprint})
@@ -89,9 +74,6 @@ def confidence_for(fingerprint: str, drafter: Path | None = None, folder: Path |
         fingerprint: of the checkpoint; files of others are passed over.
         drafter: the checkpoint's path.
         folder: holds a folder for each drafter; None: the package's own.
-
-    Raises:
-        CheckpointError: a file cannot be used.
     """
     for path in companions(CONFIDENCE_FILE, drafter, folder):
         made_for, confidence = read_confidence(path)
@@ -101,11 +83,7 @@ def confidence_for(fingerprint: str, drafter: Path | None = None, folder: Path |
 
 
 def read_confidence(path: Path) -> tuple[str, Confidence]:
-    """The fingerprint of the drafter that a file is about, and its confidence.
-
-    Raises:
-        CheckpointError: it holds no such thing.
-    """
+    """The fingerprint of the drafter that a file is about, and its confidence."""
     try:
         content: Any = parse_json(path.read_text("utf-8"))
         shares = {origin: [float(share) for share in content["curves"][origin]] for origin in TokenOrigin}
@@ -119,12 +97,7 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
 
 
 def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> None:
-    """Writes a file, whole or not at all.
-
-    Raises:
-        CheckpointError: the path cannot be written.
-        DiskFullError: no room.
-    """
+    """Writes a file, whole or not at all."""
     with whole_checkpoint(path, "confidence") as partial:
         curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
         content = {FINGERPRINT_KEY: fingerprint, "curves": curves}

@@ -80,7 +80,6 @@ class Candidate:
     is_of_target: bool = False
 
     def fit(self, names: Collection[str]) -> Fit:
-        """How well it fits a model with these names."""
         known = known_drafter(self.name)
         target = known.target if known is not None else self.named_target
         if self.is_of_target or not target:

@@ -71,7 +71,6 @@ KNOWN = _read(Path(__file__).with_name("published.csv"))
 
 
 def known_of_sizes(config: Mapping[str, Any]) -> tuple[KnownDrafter, ...]:
-    """The drafters for models of these sizes."""
     sizes = tuple(config.get(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
     return tuple(each for each in KNOWN if each.sizes == sizes)
 
@@ -96,7 +95,6 @@ def known_drafter(hub_id: str) -> KnownDrafter | None:
 
 
 def known_table() -> str:
-    """The table for the documentation, a row for each target."""
     lines = ["| model | most promising | others |", "| --- | --- | --- |"]
     for target in dict.fromkeys(each.target for each in KNOWN):
         first, *others = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.form.rank)

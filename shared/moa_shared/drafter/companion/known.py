@@ -75,7 +75,6 @@ def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
 
 
 def companions_table() -> str:
-    """All of them, as Markdown."""
     lines = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
     lines += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
     return "\n".join(lines)

@@ -58,23 +58,16 @@ class Companion:
 
     @property
     def context_tokens(self) -> int:
-        """The longest text that it was made for."""
         return int(self.files.config.get("max_position_embeddings") or 1 << 31)
 
     def new_state(self) -> CompanionState:
-        """The empty state of one conversation."""
         return CompanionState(self.network, self.columns, kv=self.kv)
 
     def new_cache(self) -> Cache:
-        """An empty cache, as a conversation's state has one."""
         return self.network.new_cache(kv=self.kv)
 
     def beside(self, target: ModelFiles, cache_dir: Path | None = None) -> Companion:
-        """The same model as companion of a target, of which only the tokenizer is read.
-
-        Raises:
-            MismatchError: it has another vocabulary.
-        """
+        """The same model as companion of a target, of which only the tokenizer is read."""
         columns = _columns_for(target, self.files, self.tokenizer)
         agreement = recall_agreement(cache_root(cache_dir), self.fingerprint, target.fingerprint)
         return replace(self, columns=columns, agreement=agreement)
@@ -168,9 +161,6 @@ def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_
 
     Args:
         name, target_name: of the models, for messages.
-
-    Raises:
-        MismatchError: with the first id that differs, and what it is to both.
     """
     theirs, ours = _tokens(target), _tokens(companion)
     for number, token in theirs.items():

@@ -56,20 +56,13 @@ def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> 
 
     Args:
         root: the cache folder.
-
-    Raises:
-        CheckpointError: a file cannot be used.
     """
     measured = _measured(companion, target, root)
     return measured[1] if measured is not None else kind_confidence(companion, target)
 
 
 def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> Path | None:
-    """The file of these two models; None: they were never measured.
-
-    Raises:
-        CheckpointError: a file cannot be used.
-    """
+    """The file of these two models; None: they were never measured."""
     measured = _measured(companion, target, root)
     return measured[0] if measured is not None else None
 
@@ -104,9 +97,6 @@ def _files(companion: ModelFiles, target_fingerprint: str, root: Path) -> Iterat
 def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
     """The fingerprints of the companion and the target that a file is about, and the confidence; None: it is a
     drafter's.
-
-    Raises:
-        CheckpointError: it holds no such thing.
     """
     try:
         content: Any = parse_json(path.read_text("utf-8"))
@@ -130,10 +120,6 @@ def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, 
 
     Args:
         companion, target: fingerprints.
-
-    Raises:
-        CheckpointError: the path cannot be written.
-        DiskFullError: no room.
     """
     with whole_checkpoint(path, "confidence") as partial:
         content = {

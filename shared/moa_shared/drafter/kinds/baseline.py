@@ -51,8 +51,6 @@ class Baseline(Kind):
 
 
 class RowDecoder(Protocol):
-    """Computes the rows of a conversation, and drafts."""
-
     config: DrafterConfig
     draft_ids: npt.NDArray[np.int64] | None
 
@@ -146,7 +144,6 @@ class BaselineState(BaseState):
     # ------------------------------------------------------------ what the server said
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends committed tokens; the next draft must `begin`."""
         self.tokens.extend(tokens)
         self._drop_draft()
 
@@ -224,7 +221,6 @@ class BaselineState(BaseState):
         return stop == known
 
     def _read(self, positions: range) -> None:
-        """Computes the rows of committed tokens."""
         features = None
         if self.decoder.reads_features:
             tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())

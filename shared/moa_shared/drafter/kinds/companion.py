@@ -118,7 +118,6 @@ class CompanionState(BaseState):
     # ------------------------------------------------------------ inside
 
     def _fill(self, start: int, stop: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
-        """Reads committed tokens for their keys and values."""
         asked = []
         for positions in batches(start, stop):
             hidden = self._run(self.tokens[positions.start : positions.stop], run_of_text(positions))

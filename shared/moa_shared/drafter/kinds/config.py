@@ -162,7 +162,6 @@ class DrafterConfig:
 
     @property
     def traits(self) -> Kind:
-        """What its kind says."""
         return KINDS[self.kind]
 
     @property
@@ -172,17 +171,14 @@ class DrafterConfig:
 
     @property
     def method(self) -> str:
-        """What tables call it."""
         return self.traits.method(self)
 
     @property
     def heads(self) -> int:
-        """Query heads of its own layers."""
         return self.own_heads or self.target_heads
 
     @property
     def head_dim(self) -> int:
-        """Numbers of a head of its own layers."""
         return self.own_head_dim or self.target_head_dim
 
     @property
@@ -305,7 +301,6 @@ class Kind:
         return self.label
 
     def form(self, config: DrafterConfig) -> Mapping[str, str]:
-        """What it is made of, for its card."""
         return {"layers": str(config.own_layers)}
 
     # ------------------------------------------------------------ what it holds

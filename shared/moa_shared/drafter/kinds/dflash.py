@@ -62,8 +62,6 @@ Numbers = npt.NDArray[np.int32]
 
 
 class BlockDecoder:
-    """Computes blocks."""
-
     def __init__(self, half: DeviceHalf) -> None:
         config, own, target = half.config, half.own, half.target
         check_tables(target, config.vocab_size, config.hidden_size)
@@ -91,7 +89,6 @@ class BlockDecoder:
         self._head = (half.parts or TargetParts(target)).head(self.draft_ids, arithmetic)
 
     def new_cache(self) -> Cache:
-        """An empty cache for the context of one conversation."""
         return self.stack.new_cache(kv=self.arithmetic.kv)
 
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
@@ -139,7 +136,6 @@ class BlockDecoder:
         return self.arithmetic.norm(out[config.block_size - config.block_levels :], self._norm, config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:
-        """[rows, hidden size] (post-norm) to [rows, draft vocab], before what the token before says."""
         return self._head(features)
 
     def correction(self, tokens: Sequence[int]) -> Rows | None:
@@ -159,7 +155,6 @@ class BlockState(BaseState):
 
     @property
     def most_depth(self) -> int:
-        """The levels that come with the first one."""
         return self.decoder.config.block_levels
 
     @property
@@ -229,20 +224,13 @@ class BlockState(BaseState):
 
 
 def _fits(names: Collection[str]) -> bool:
-    """Whether tensors of these names are DFlash's, or DSpark's."""
     return {"fc.weight", "hidden_norm.weight"} <= {_plain(name) for name in names}
 
 
 def _convert(
     shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
 ) -> PublishedConversion:
-    """As `convert`, of a DFlash or DSpark checkpoint.
-
-    Raises:
-        CheckpointError: it is for another target, or of a form that is not computed.
-        KeyError: a tensor is missing, by our name.
-        AttributeError, TypeError, ValueError: the configuration cannot be read.
-    """
+    """As `convert`, of a DFlash or DSpark checkpoint."""
     sizes = published.get("transformer_layer_config") or published
     own = published.get("dflash_config") or {}
     check_activation(sizes, where)
@@ -343,9 +331,6 @@ def state_entries(
 
     Args:
         drafters: how many layers the drafter has; `states`: how many its projection takes; `layers`: of the target.
-
-    Raises:
-        CheckpointError: as many are not named, or the target does not have them.
     """
     outputs = own.get("target_layer_ids") or published.get("target_layer_ids")
     if given := published.get(OVERRIDE) or published.get("aux_hidden_state_layer_ids"):
@@ -373,11 +358,7 @@ def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_
 
 
 def _number(published: Mapping[str, Any], own: Mapping[str, Any], key: str, allowed: range, where: str) -> int:
-    """A number that stands at the top of the configuration, or in its `dflash_config`.
-
-    Raises:
-        CheckpointError: there is none, or it is not allowed.
-    """
+    """A number that stands at the top of the configuration, or in its `dflash_config`."""
     given = own.get(key) if published.get(key) is None else published[key]
     if type(given) is not int or given not in allowed:
         raise CheckpointError(
@@ -394,7 +375,6 @@ def _theirs(name: str, shapes: Shapes) -> str:
 
 
 def _plain(name: str) -> str:
-    """Our name of a published tensor."""
     name = name.removeprefix("model.").removeprefix(_MARKOV)
     return DRAFT_IDS if name == _OFFSETS else name
 

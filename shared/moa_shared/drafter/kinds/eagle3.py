@@ -91,11 +91,9 @@ class Eagle3Decoder:
         return self.stack.run(rows, [segment], embeddings=of_layers)[0]
 
     def features(self, out: Rows) -> Rows:
-        """What the next row takes in place of the target's feature, from the last layer's rows."""
         return self._normed(out, self._norm) if self.config.normed_feedback else out
 
     def logits(self, features: Rows) -> Rows:
-        """[rows, hidden size] (of `features`) to [rows, draft vocab]."""
         return self._head(features if self.config.normed_feedback else self._normed(features, self._norm))
 
     def _normed(self, rows: Rows, weight: Rows) -> Rows:
@@ -108,7 +106,6 @@ def _over_features(layer: Layer, feature_norm: Rows | None) -> Layer:
 
 
 def _fits(names: Collection[str]) -> bool:
-    """Whether tensors of these names are EAGLE-3's."""
     plain = {_plain(name) for name in names}
     return "layers.0.hidden_norm.weight" in plain or any(name.startswith("midlayer.") for name in names)
 
@@ -116,13 +113,7 @@ def _fits(names: Collection[str]) -> bool:
 def _convert(
     shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
 ) -> PublishedConversion:
-    """As `convert`, of an EAGLE-3 checkpoint.
-
-    Raises:
-        CheckpointError: it is for another target, or of a form that is not computed.
-        KeyError: a tensor is missing, by our name.
-        AttributeError, TypeError, ValueError: the configuration cannot be read.
-    """
+    """As `convert`, of an EAGLE-3 checkpoint."""
     sizes = published.get("transformer_layer_config") or published
     if any(name.endswith("mask_hidden") for name in shapes):
         raise CheckpointError(
@@ -154,9 +145,6 @@ def state_entries(
     Args:
         states: how many the projection takes.
         layers: of the target.
-
-    Raises:
-        CheckpointError: as many are not named, or the target does not have them.
     """
     of_outputs = (published.get("eagle_config") or {}).get(_AUX_IDS) or published.get("target_layer_ids")
     if of_inputs := published.get(OVERRIDE) or published.get(_AUX_IDS):
@@ -240,7 +228,6 @@ def _has_frozen_embeddings(shapes: Shapes, published: Mapping[str, Any], target:
 
 
 def _plain(name: str) -> str:
-    """Our name of a published tensor."""
     name = name.removeprefix("model.")
     if name == _OFFSETS:
         return DRAFT_IDS

@@ -134,11 +134,7 @@ def check_entries(entries: Sequence[int], states: int, layers: int, target_id: s
 
 
 def rope_of(config: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
-    """Rotary parameters of a config.json in transformers' present or former spelling.
-
-    Raises:
-        ValueError: they differ by kind of layer.
-    """
+    """Rotary parameters of a config.json in transformers' present or former spelling."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if kinds := [name for name, value in given.items() if isinstance(value, Mapping)]:
         raise ValueError(f"its rotary parameters differ by kind of layer ({kinds[0]}), which is not computed")

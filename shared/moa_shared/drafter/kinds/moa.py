@@ -53,9 +53,6 @@ class KernelEncoder:
     Args:
         own: the checkpoint's tensors.
         weights: "int8", or "float32" for a reference.
-
-    Raises:
-        ConfigError: other weights.
     """
 
     def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:

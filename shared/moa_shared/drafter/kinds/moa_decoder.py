@@ -32,13 +32,7 @@ _MLP = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_pr
 
 
 class DraftDecoder:
-    """Computes drafts.
-
-    Raises:
-        ConfigError: other weights than there are.
-        ModelSourceError: a part of the target has another shape than the drafter needs.
-        KernelError: weights that the kernels cannot use.
-    """
+    """Computes drafts."""
 
     def __init__(self, half: DeviceHalf) -> None:
         config, own, target = half.config, half.own, half.target
@@ -105,11 +99,9 @@ class DraftDecoder:
         )
 
     def embed(self, tokens: Sequence[int]) -> Rows:
-        """Token ids to [rows, hidden size]."""
         return self._target.rows(EMBEDDINGS, tokens)
 
     def features(self, x: Rows) -> Rows:
-        """The head's input, from the last layer's rows."""
         return x if self._norm is None else self.arithmetic.norm(x, self._norm, self.config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:
@@ -118,7 +110,6 @@ class DraftDecoder:
         return logits if self._logits_of is None else self._logits_of(logits)
 
     def new_cache(self, stack: Stack) -> Cache:
-        """An empty cache for one conversation's rows of one of the stacks."""
         return stack.new_cache(kv=self.arithmetic.kv)
 
     def new_reused(self) -> ReusedLayers | None:
@@ -146,8 +137,6 @@ class DraftDecoder:
 
 
 class DraftState(BaseState):
-    """One conversation of one `DraftDecoder`."""
-
     def __init__(self, decoder: DraftDecoder) -> None:
         super().__init__(decoder.draft_ids)
         self.decoder = decoder

@@ -33,9 +33,6 @@ class StateProjection:
         config: of a drafter with `state_entries`.
         own: the checkpoint's tensors.
         weights: as of `Checkpoint.rows`.
-
-    Raises:
-        ConfigError, ModelSourceError, KernelError: weights that cannot be used.
     """
 
     def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:

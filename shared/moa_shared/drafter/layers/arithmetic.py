@@ -50,11 +50,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, weights: str, sizes: Iterable[int]) -> Arithmetic:
-        """The arithmetic for a network whose rows, MLPs and heads have these sizes.
-
-        Raises:
-            ConfigError: `weights` is none of WEIGHTS.
-        """
+        """The arithmetic for a network whose rows, MLPs and heads have these sizes."""
         if weights not in WEIGHTS:
             raise ConfigError(f"There are no drafter weights {weights!r}.", hint=f"Give {' or '.join(WEIGHTS)}.")
         return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
@@ -76,9 +72,7 @@ class Arithmetic:
         return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
 
     def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary | Sequence[Rotary]) -> Stack:
-        """Layers that share a cache."""
         return Stack(shape, layers, rotary, reference=self.in_numpy)
 
     def norm(self, rows: Rows, weight: Rows, eps: float) -> Rows:
-        """Root-mean-square norm of [rows, width]."""
         return numpy_norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)

@@ -56,11 +56,7 @@ class BaseState(ABC):
 
     @abstractmethod
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Adds memory rows, [rows, memory width] float32, of positions from `start`; those already held are skipped.
-
-        Raises:
-            ProtocolError: rows of another width.
-        """
+        """Adds memory rows, [rows, memory width] float32, of positions from `start`; those already held are skipped."""
 
     def append_reused_state(self, start: int, rows: Rows) -> None:  # noqa: B027 (most kinds reuse no layers)
         """Adds the state that enters the first reused layer, [rows, hidden size] float32, where layers are reused."""
@@ -124,11 +120,7 @@ class MemoryCache:
         return len(self._positions)
 
     def append(self, start: int, rows: Rows) -> None:
-        """Adds rows, [rows, width] float32, of positions from `start`; those already held are skipped.
-
-        Raises:
-            ProtocolError: rows of another width.
-        """
+        """Adds rows, [rows, width] float32, of positions from `start`; those already held are skipped."""
         if rows.shape[-1] != self._width:
             raise ProtocolError(f"memory rows of {self._width} numbers", f"{rows.shape[-1]}")
         new = [index for index in range(len(rows)) if start + index not in self._held]

@@ -23,9 +23,6 @@ def plan_of_target(target: Weights, context: int = 0) -> Plan | None:
 
     Args:
         context: as of `plan_of`.
-
-    Raises:
-        KernelError: what the kernels do not compute.
     """
     config = getattr(target, "config", None)
     if config is None or (config.get("model_type") in EARLIEST and not config.get("use_sliding_window")):
@@ -41,9 +38,6 @@ class TargetParts:
         packed: the same, some of them packed and mapped, for arithmetic that takes them so; None: none are.
         context: the most positions that the server's texts will have, by which it chose longrope's factors; 0: as many
             as the model was made for.
-
-    Raises:
-        KernelError: as of `plan_of_target`.
     """
 
     def __init__(self, target: Weights, packed: Weights | None = None, context: int = 0) -> None:
@@ -54,12 +48,7 @@ class TargetParts:
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 
     def layers(self, numbers: Iterable[int], arithmetic: Arithmetic) -> list[Layer]:
-        """The layers of these numbers.
-
-        Raises:
-            KernelError: weights that the kernels do not take.
-            ModelSourceError: a layer is missing.
-        """
+        """The layers of these numbers."""
         return [self._layer(number, arithmetic) for number in numbers]
 
     def head(self, ids: npt.NDArray[np.int64] | None, arithmetic: Arithmetic) -> Linear:

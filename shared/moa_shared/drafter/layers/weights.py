@@ -24,11 +24,7 @@ _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"
 
 
 class StoredTensors(Mapping[str, npt.NDArray[Any]]):
-    """Tensors by name: floats as float32, integers as int32; the file's own pages are not kept.
-
-    Raises:
-        ValueError: a tensor of another type.
-    """
+    """Tensors by name: floats as float32, integers as int32; the file's own pages are not kept."""
 
     def __init__(self, tensors: Mapping[str, FileTensor]) -> None:
         for name, tensor in tensors.items():

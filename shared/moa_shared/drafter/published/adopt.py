@@ -44,10 +44,6 @@ def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, p
         name: of the checkpoint, in messages.
         files: its target.
         root: the cache folder.
-
-    Raises:
-        CheckpointError: it cannot be read, or is for another target.
-        ConfigError, DiskFullError: the cache cannot be written.
     """
     config = published.config()
     of_target = {key: files.config.get(key) for key in _OF_TARGET}
@@ -87,11 +83,7 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
 
 
 def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:
-    """The target's token of each draft token, from the distance to it.
-
-    Raises:
-        CheckpointError: no whole numbers, tokens that the target does not have, or not in ascending order.
-    """
+    """The target's token of each draft token, from the distance to it."""
     ids = offsets + np.arange(len(offsets))
     if offsets.dtype != np.int64:
         reason = "holds no whole numbers of 64 or 32 bits"

@@ -44,11 +44,7 @@ class PublishedFiles:
 
     @classmethod
     def of(cls, folder: Path) -> PublishedFiles:
-        """Those of a folder.
-
-        Raises:
-            CheckpointError: it holds no weights, or its index names a file that is not there.
-        """
+        """Those of a folder."""
         for name in _SINGLE:
             if (folder / name).is_file():
                 return cls(folder, (folder / name,))
@@ -61,11 +57,7 @@ class PublishedFiles:
         )
 
     def config(self) -> dict[str, Any]:
-        """The content of config.json.
-
-        Raises:
-            CheckpointError: there is none, or it is not valid JSON.
-        """
+        """The content of config.json."""
         try:
             return read_config(self.folder)
         except ModelSourceError as error:
@@ -76,9 +68,6 @@ class PublishedFiles:
         """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16, whole numbers as int64.
 
         A tensor of another type is int32 of zeros, which no drafter has.
-
-        Raises:
-            CheckpointError: a file is corrupt, holds more than tensors, or needs torch, which is not installed.
         """
         tensors: dict[str, npt.NDArray[Any]] = {}
         for path in self.weights:

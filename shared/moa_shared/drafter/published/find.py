@@ -61,9 +61,6 @@ def drafter_in_folder(folder: Path, name: str, files: ModelFiles, root: Path, pr
     Args:
         name: of the checkpoint, in messages.
         root: moa's cache folder.
-
-    Raises:
-        CheckpointError: as of `find_drafter`.
     """
     own = folder / DRAFTER_FILE
     if own.is_file():
@@ -130,9 +127,6 @@ def check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> 
     Args:
         name: of the checkpoint, in messages.
         root: the cache folder.
-
-    Raises:
-        CheckpointError: it names the first token that differs.
     """
     if not (folder / _TOKENIZER).is_file():
         return
