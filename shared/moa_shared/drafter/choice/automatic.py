@@ -18,6 +18,7 @@ from typing import Any
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.choice.known import FORMS, KNOWN, Form, known_drafter, known_for
 from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.published.adopt import convert
 from moa_shared.drafter.published.files import PICKLED, PublishedFiles
 from moa_shared.drafter.published.find import drafter_in_folder, model_key, named_target
@@ -200,7 +201,7 @@ def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: 
             raise CheckpointError(f"{name} is a whole model.")
         if hidden not in (config.get("hidden_size"), config.get("target_hidden_size")):
             raise CheckpointError(f"{name} is for another target.")
-    conversion = convert(published.shapes(), config, target, "the target", name)
+    conversion = convert(Published(published.shapes(), config, target, "the target", name))
     known = known_drafter(name)
     form = known.form if known is not None else FORMS[conversion.config.kind]
     return Candidate(name, snapshot, form, named_target(config))

@@ -366,13 +366,31 @@ KINDS: dict[str, Kind] = {}  # by name, filled by this package
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedConversion:
-    """What a published checkpoint becomes.
+class Published:
+    """A checkpoint as others publish it, beside the target that it is to draft for.
 
     Args:
-        config: of the drafter.
-        names: of the published tensors that are kept -> ours. What becomes `draft_ids` is a table of offsets: from each
-            draft token to the target's token.
+        shapes: of its tensors, by their names; `config`: its config.json; `where`: its own name.
+        target: the target's config.json; `target_id`: its name.
+    """
+
+    shapes: Shapes
+    config: Mapping[str, Any]
+    target: Mapping[str, Any]
+    target_id: str
+    where: str
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """What says the sizes of its layers."""
+        return self.config.get("transformer_layer_config") or self.config
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedConversion:
+    """What a published checkpoint becomes: a configuration, and our names of the tensors that are kept, by theirs.
+
+    What becomes `draft_ids` is a table of offsets: from each draft token to the target's token.
     """
 
     config: DrafterConfig
@@ -386,15 +404,14 @@ class Layout:
     Args:
         label: of the form, in messages.
         fits: whether tensors of these names are in it.
-        convert: from shapes and config.json of a checkpoint, config.json and name of its target, and the checkpoint's
-            name. Raises CheckpointError for another target, or a form that is not computed; KeyError for a tensor that
+        convert: raises CheckpointError for another target, or a form that is not computed; KeyError for a tensor that
             is missing, by our name; AttributeError, TypeError, ValueError for a configuration that cannot be read.
         published: from our name of a tensor, and the shapes, to theirs, for messages.
     """
 
     label: str
     fits: Callable[[Collection[str]], bool]
-    convert: Callable[[Shapes, Mapping[str, Any], Mapping[str, Any], str, str], PublishedConversion]
+    convert: Callable[[Published], PublishedConversion]
     published: Callable[[str, Shapes], str] = lambda name, shapes: name
 
 

@@ -23,21 +23,26 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, StackShape
 
-from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Layout, NewState, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.config import (
+    DeviceHalf,
+    DrafterConfig,
+    Layout,
+    NewState,
+    Published,
+    PublishedConversion,
+    Shapes,
+)
 from moa_shared.drafter.kinds.layout import (
     ANOTHER,
     IGNORED,
     OVERRIDE,
     OWN_EMBEDDINGS,
     OWN_HEAD,
-    check_activation,
-    check_entries,
-    check_same,
+    check_sizes,
+    checked_entries,
     has_windows,
     layer_shapes,
-    rope_of,
-    target_sizes,
-    unused_sizes,
+    own_sizes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
@@ -51,11 +56,10 @@ from moa_shared.tree.arithmetic import ROOT
 
 MOST_BLOCK_ROWS = 64  # published: up to 16
 MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
-_NAME = "DFlash"
 _OFFSETS = "d2t"
 _LEFT_OUT = (OWN_EMBEDDINGS, OWN_HEAD, "t2d")
 _CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
-_THETA, _EPS = 10_000.0, 1e-6  # where the configuration names none, whatever the target's is
+_EPS = 1e-6  # where the configuration names none
 
 
 Numbers = npt.NDArray[np.int32]
@@ -227,122 +231,82 @@ def _fits(names: Collection[str]) -> bool:
     return {"fc.weight", "hidden_norm.weight"} <= {_plain(name) for name in names}
 
 
-def _convert(
-    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
-) -> PublishedConversion:
-    """As `convert`, of a DFlash or DSpark checkpoint."""
-    sizes = published.get("transformer_layer_config") or published
-    own = published.get("dflash_config") or {}
-    check_activation(sizes, where)
-    _check_form(published, sizes, own, where)
-    names = {name: _plain(name) for name in shapes}
-    ours = {plain: shapes[name] for name, plain in names.items()}
-    vocabulary = ours[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in ours else sizes.get("vocab_size")
-    wanted = {
-        "hidden_size": ours["fc.weight"][0],
-        "vocab_size": vocabulary,
-        "num_hidden_layers": published.get("num_target_layers"),
-    }
-    check_same(wanted, target, _NAME, where, target_id)
+def _convert(of: Published) -> PublishedConversion:
+    own = of.config.get("dflash_config") or {}
+    _check_form(of, own)
+    names = {name: _plain(name) for name in of.shapes}
+    shapes = {plain: of.shapes[name] for name, plain in names.items()}
+    vocabulary = shapes[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in shapes else of.sizes.get("vocab_size")
+    wanted = {"hidden_size": shapes["fc.weight"][0], "vocab_size": vocabulary}
+    check_sizes(of, DFLASH.label, wanted | {"num_hidden_layers": of.config.get("num_target_layers")})
     kept = {
         name: plain
         for name, plain in names.items()
         if plain not in _LEFT_OUT and not plain.startswith(_CONFIDENCE) and not name.endswith(IGNORED)
     }
-    return PublishedConversion(_config(ours, published, sizes, own, target, target_id, where), kept)
-
-
-def _check_form(published: Mapping[str, Any], sizes: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
-    """Raises CheckpointError for what no block here is computed with."""
-    head = published.get("markov_head_type") or "vanilla"
-    reason = ""
-    if own.get("use_swa") or has_windows(sizes):
-        reason = "layers that see a window of the text only (sliding_attention)"
-    elif own.get("causal") or published.get("is_causal"):
-        reason = "blocks whose rows do not see those after them (causal)"
-    elif head != "vanilla":
-        reason = f"a head of the type {head} (markov_head_type)"
-    elif published.get("embed_requires_grad"):
-        reason = "embeddings of its own (embed_requires_grad)"
-    if reason:
-        raise CheckpointError(
-            f"{where} has {reason}: moa does not compute that.", hint="Give another DFlash checkpoint, or an EAGLE-3."
-        )
-
-
-def _config(
-    shapes: Shapes,
-    published: Mapping[str, Any],
-    sizes: Mapping[str, Any],
-    own: Mapping[str, Any],
-    target: Mapping[str, Any],
-    target_id: str,
-    where: str,
-) -> DrafterConfig:
-    stack = stack_shape(target)
-    layers = sum(name.endswith(".mlp.up_proj.weight") for name in shapes)
+    stack = stack_shape(of.target)
     states, rest = divmod(shapes["fc.weight"][1], stack.hidden)
     if rest:
         raise CheckpointError(
-            f"The projection of {where} takes {shapes['fc.weight'][1]} numbers a token, "
-            f"{target_id} has states of {stack.hidden}.",
+            f"The projection of {of.where} takes {shapes['fc.weight'][1]} numbers a token, "
+            f"{of.target_id} has states of {stack.hidden}.",
             hint=ANOTHER,
         )
-    queries, head_norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
-    head_dim = max(1, head_norm[0] if head_norm else queries // int(sizes.get("num_attention_heads", stack.heads)))
-    heads = max(1, queries // head_dim)
-    markov = shapes.get(MARKOV_IN)
-    return DrafterConfig(
-        **target_sizes(target),
-        sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
-        sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
-        **unused_sizes(stack),
-        rms_norm_eps=float(sizes.get("rms_norm_eps", _EPS)),
-        rope_parameters=rope_of(sizes, _THETA),
+    queries, norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
+    head_dim = max(1, norm[0] if norm else queries // int(of.sizes.get("num_attention_heads", stack.heads)))
+    markov, sizes = shapes.get(MARKOV_IN), own_sizes(of, shapes, max(1, queries // head_dim), head_dim, _EPS)
+    config = DrafterConfig(
+        **sizes,
         kind=DFLASH.name,
-        own_layers=layers,
         qkv_bias="layers.0.self_attn.k_proj.bias" in shapes,
         draft_vocab=shapes[DRAFT_IDS][0] if DRAFT_IDS in shapes else 0,
-        state_entries=state_entries(published, own, layers, states, int(target["num_hidden_layers"]), target_id, where),
-        own_heads=0 if heads == stack.heads else heads,
-        own_head_dim=0 if head_dim == stack.head_dim else head_dim,
-        head_norms=head_norm is not None,
-        block_size=_number(published, own, "block_size", range(1, MOST_BLOCK_ROWS + 1), where),
-        mask_token=_number(published, own, "mask_token_id", range(int(target["vocab_size"])), where),
-        anchor_guesses=_anchor_guesses(published, own, is_spark=markov is not None),
+        state_entries=_state_entries(of, own, sizes["own_layers"], states),
+        block_size=_number(of, own, "block_size", range(1, MOST_BLOCK_ROWS + 1)),
+        mask_token=_number(of, own, "mask_token_id", range(int(of.target["vocab_size"]))),
+        anchor_guesses=_anchor_guesses(of.config, own, is_spark=markov is not None),
         markov_rank=markov[1] if markov else 0,
     )
+    return PublishedConversion(config, kept)
 
 
-def state_entries(
-    published: Mapping[str, Any],
-    own: Mapping[str, Any],
-    drafters: int,
-    states: int,
-    layers: int,
-    target_id: str,
-    where: str,
-) -> tuple[int, ...]:
-    """Which of the target's hidden states are read: 0 the embeddings, e the output of layer e - 1.
+def _check_form(of: Published, own: Mapping[str, Any]) -> None:
+    """Refuses what no block here is computed with."""
+    head = of.config.get("markov_head_type") or "vanilla"
+    reason = ""
+    if own.get("use_swa") or has_windows(of.sizes):
+        reason = "layers that see a window of the text only (sliding_attention)"
+    elif own.get("causal") or of.config.get("is_causal"):
+        reason = "blocks whose rows do not see those after them (causal)"
+    elif head != "vanilla":
+        reason = f"a head of the type {head} (markov_head_type)"
+    elif of.config.get("embed_requires_grad"):
+        reason = "embeddings of its own (embed_requires_grad)"
+    if reason:
+        hint = "Give another DFlash checkpoint, or an EAGLE-3."
+        raise CheckpointError(f"{of.where} has {reason}: moa does not compute that.", hint=hint)
+
+
+def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states: int) -> tuple[int, ...]:
+    """Which of the target's hidden states are read.
 
     speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at
     the top (DeepSpec), are layers whose output is read, one less. Without any these layers are as many as the
     drafter's, spread evenly over 1 to n - 3.
 
     Args:
-        drafters: how many layers the drafter has; `states`: how many its projection takes; `layers`: of the target.
+        drafters: how many layers the drafter has; `states`: how many its projection takes.
     """
-    outputs = own.get("target_layer_ids") or published.get("target_layer_ids")
-    if given := published.get(OVERRIDE) or published.get("aux_hidden_state_layer_ids"):
-        entries = tuple(int(number) for number in given)
+    layers = int(of.target["num_hidden_layers"])
+    outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")
+    if given := of.config.get(OVERRIDE) or of.config.get("aux_hidden_state_layer_ids"):
+        entries = [int(number) for number in given]
     elif outputs:
-        entries = tuple(int(number) + 1 for number in outputs)
+        entries = [int(number) + 1 for number in outputs]
     elif drafters == 1:
-        entries = (layers // 2 + 1,)
+        entries = [layers // 2 + 1]
     else:
-        entries = tuple(round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters))
-    check_entries(entries, states, layers, target_id, where)
-    return entries
+        entries = [round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters)]
+    return checked_entries(of, entries, states)
 
 
 def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_spark: bool) -> bool:
@@ -357,12 +321,12 @@ def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_
     return is_spark or "target_layer_ids" in published or any("dspark" in name.lower() for name in named)
 
 
-def _number(published: Mapping[str, Any], own: Mapping[str, Any], key: str, allowed: range, where: str) -> int:
+def _number(of: Published, own: Mapping[str, Any], key: str, allowed: range) -> int:
     """A number that stands at the top of the configuration, or in its `dflash_config`."""
-    given = own.get(key) if published.get(key) is None else published[key]
+    given = own.get(key) if of.config.get(key) is None else of.config[key]
     if type(given) is not int or given not in allowed:
         raise CheckpointError(
-            f"The {key} of {where} is {given!r}, expected a whole number from {allowed.start} to {allowed.stop - 1}.",
+            f"The {key} of {of.where} is {given!r}, expected a whole number from {allowed.start} to {allowed[-1]}.",
             hint="Fetch its config.json again, or give a drafter that was trained for this target.",
         )
     return given
@@ -385,20 +349,7 @@ class _DFlash(KindOfStates):
     about = "A DFlash drafter, which guesses a block of tokens at once (arXiv 2602.06036)"
     variants: ClassVar = {"dflash": "DFlash", "dspark": "DSpark"}
     layouts = (Layout("DFlash", _fits, _convert, _theirs),)
-    takes = frozenset(
-        {
-            "qkv_bias",
-            "state_entries",
-            "target_hidden_size",
-            "own_heads",
-            "own_head_dim",
-            "head_norms",
-            "block_size",
-            "mask_token",
-            "anchor_guesses",
-            "markov_rank",
-        }
-    )
+    takes = KindOfStates.takes | {"block_size", "mask_token", "anchor_guesses", "markov_rank"}
     objective = "blocks"
     is_timed = True
     has_many_layers = True

@@ -5,13 +5,13 @@ EAGLE-1 and EAGLE-2 are the same ten tensors: the second is another way of draft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from moa_shared.drafter.kinds.baseline import FC, Baseline
-from moa_shared.drafter.kinds.config import DrafterConfig, Layout, PublishedConversion, Shapes
-from moa_shared.drafter.kinds.layout import check_sizes, kept_names, rope_of, target_sizes, unused_sizes
+from moa_shared.drafter.kinds.config import DrafterConfig, Layout, Published, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.layout import check_whole, rope_of, target_sizes, unused_sizes
 from moa_shared.models.network.layers import stack_shape
 
 _THETA, _EPS = 10_000.0, 1e-6  # of EAGLE's code, where the configuration names none
@@ -29,30 +29,23 @@ def _theirs(name: str, shapes: Shapes) -> str:
     return name.replace(f"{FC}.", "fc.").replace(f"{_LAYER}.", "layers.0.")
 
 
-def _convert(
-    layout: str,
-    shapes: Shapes,
-    published: Mapping[str, Any],
-    target: Mapping[str, Any],
-    target_id: str,
-    where: str,
-) -> PublishedConversion:
+def _convert(layout: str, of: Published) -> PublishedConversion:
     """Sizes that the configuration does not name are taken from the tensors; so are all that the authors of Mixture of
     Attentions publish, who name the tensors as we do.
     """
     is_eagles = layout == _EAGLE
-    names = {name: _ours(name) if is_eagles else name for name in kept_names(shapes)}
-    ours = {names[name]: shape for name, shape in shapes.items() if name in names}
-    check_sizes(shapes, "fc.weight" if is_eagles else f"{FC}.weight", published, target, layout, target_id, where)
-    stack, sizes = stack_shape(target), published if is_eagles else {}
+    kept = check_whole(of, layout, "fc.weight" if is_eagles else f"{FC}.weight")
+    names = {name: _ours(name) if is_eagles else name for name in kept}
+    ours = {plain: of.shapes[name] for name, plain in names.items()}
+    sizes = of.config if is_eagles else {}
     keys, up = ours[f"{_LAYER}.self_attn.k_proj.weight"], ours[f"{_LAYER}.mlp.up_proj.weight"]
     config = DrafterConfig(
-        **target_sizes(target),
-        sa_kv_heads=sizes.get("num_key_value_heads") or keys[0] // stack.head_dim,
+        **target_sizes(of.target),
+        sa_kv_heads=sizes.get("num_key_value_heads") or keys[0] // stack_shape(of.target).head_dim,
         sa_mlp=sizes.get("intermediate_size") or up[0],
-        **unused_sizes(stack),
-        rms_norm_eps=float(published.get("rms_norm_eps", _EPS)),
-        rope_parameters=rope_of(published, _THETA),
+        **unused_sizes(of.target),
+        rms_norm_eps=float(of.config.get("rms_norm_eps", _EPS)),
+        rope_parameters=rope_of(of.config, _THETA),
         kind=EAGLE2.name,
         input_norm=f"{_LAYER}.input_layernorm.weight" in ours,
         fc_bias=f"{FC}.bias" in ours,

@@ -3,7 +3,7 @@
 A row takes a token and the feature of the token before. The first layer's attention reads the token's embedding beside
 that feature, which alone enters the residual. Published in the layouts of SpecForge and EAGLE (`midlayer`),
 speculators and DeepSpec (`layers`). Sizes are taken from the tensors. Which of the target's states are read is said in
-four ways, which mean two things: see `state_entries`. Embeddings that their authors froze are the target's, and are
+four ways, which mean two things: see `_state_entries`. Embeddings that their authors froze are the target's, and are
 left out.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from moa_kernels import Cache, Layer, Rotary, Segment, StackShape
@@ -24,6 +24,7 @@ from moa_shared.drafter.kinds.config import (
     DrafterConfig,
     Layout,
     NewState,
+    Published,
     PublishedConversion,
     Shapes,
 )
@@ -33,14 +34,11 @@ from moa_shared.drafter.kinds.layout import (
     OVERRIDE,
     OWN_EMBEDDINGS,
     OWN_HEAD,
-    check_activation,
-    check_entries,
-    check_same,
+    check_sizes,
+    checked_entries,
     has_windows,
     layer_shapes,
-    rope_of,
-    target_sizes,
-    unused_sizes,
+    own_sizes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
@@ -49,10 +47,8 @@ from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import read_layer, stack_shape
 from moa_shared.models.weights.weights import EMBEDDINGS
 
-_NAME = "EAGLE-3"
 _OFFSETS, _MASK = "d2t", "t2d"
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"
-_THETA = 10_000.0  # where the configuration names none, whatever the target's is
 
 
 class Eagle3Decoder:
@@ -110,121 +106,84 @@ def _fits(names: Collection[str]) -> bool:
     return "layers.0.hidden_norm.weight" in plain or any(name.startswith("midlayer.") for name in names)
 
 
-def _convert(
-    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
-) -> PublishedConversion:
-    """As `convert`, of an EAGLE-3 checkpoint."""
-    sizes = published.get("transformer_layer_config") or published
-    if any(name.endswith("mask_hidden") for name in shapes):
+def _convert(of: Published) -> PublishedConversion:
+    target = of.target
+    if any(name.endswith("mask_hidden") for name in of.shapes):
         raise CheckpointError(
-            f"{where} is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it.",
+            f"{of.where} is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it.",
             hint="Give an EAGLE-3 checkpoint of the same target.",
         )
-    check_activation(sizes, where)
-    names = {name: _plain(name) for name in shapes if name != _MASK and not name.endswith(IGNORED)}
-    ours = {plain: shapes[name] for name, plain in names.items()}
-    vocabulary = ours[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in ours else sizes.get("vocab_size")
-    wanted = {"hidden_size": published.get("target_hidden_size"), "vocab_size": vocabulary}
-    check_same(wanted, target, _NAME, where, target_id)
-    own_embeddings = OWN_EMBEDDINGS in ours and not _has_frozen_embeddings(ours, published, target)
+    names = {name: _plain(name) for name in of.shapes if name != _MASK and not name.endswith(IGNORED)}
+    shapes = {plain: of.shapes[name] for name, plain in names.items()}
+    table = shapes.get(OWN_EMBEDDINGS)
+    vocabulary = table[0] if table else of.sizes.get("vocab_size")
+    check_sizes(of, EAGLE3.label, {"hidden_size": of.config.get("target_hidden_size"), "vocab_size": vocabulary})
+    # speculators' and DeepSpec's embeddings are a copy of the target's, unless they were trained too
+    copies = "transformer_layer_config" in of.config or "target_layer_ids" in of.config
+    is_copy = copies and table == (target["vocab_size"], target["hidden_size"])
+    own_embeddings = table is not None and not (is_copy and not of.config.get("embed_requires_grad"))
     if not own_embeddings:
         names = {name: plain for name, plain in names.items() if plain != OWN_EMBEDDINGS}
-    config = _config(ours, published, sizes, target, target_id, where, own_embeddings=own_embeddings)
+    hidden, states = _check_form(of, shapes, own_embeddings=own_embeddings)
+    stack, said = stack_shape(target), of.config.get
+    heads = int(of.sizes["num_attention_heads"]) if "num_attention_heads" in of.sizes else stack.heads
+    head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
+    each = said("fc_norm") is True or "fc_norm.0.weight" in shapes
+    joint = bool(said("norm_before_fc")) or "input_norm.weight" in shapes
+    columns = shapes[OWN_HEAD][0]
+    config = DrafterConfig(
+        **(own_sizes(of, shapes, heads, head_dim, stack.eps) | {"hidden_size": hidden}),
+        kind=EAGLE3.name,
+        draft_vocab=columns if DRAFT_IDS in shapes or columns != int(target["vocab_size"]) else 0,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in shapes,
+        state_entries=_state_entries(of, states),
+        target_hidden_size=0 if hidden == stack.hidden else stack.hidden,
+        own_embeddings=own_embeddings,
+        feature_norm=EACH if each else JOINT if joint else "",
+        normed_residual=bool(said("norm_before_residual")),
+        normed_feedback="transformer_layer_config" in of.config and bool(said("norm_output")),
+    )
     return PublishedConversion(config, names)
 
 
-def state_entries(
-    published: Mapping[str, Any], states: int, layers: int, target_id: str, where: str
-) -> tuple[int, ...]:
-    """Which of the target's hidden states are read: 0 the embeddings, e the output of layer e - 1.
+def _check_form(of: Published, shapes: Shapes, *, own_embeddings: bool) -> tuple[int, int]:
+    """The drafter's width and how many states it reads, unless it is of a form that is not computed."""
+    width = stack_shape(of.target).hidden
+    hidden, read = shapes["fc.weight"]
+    reason, hint = "", ANOTHER
+    if read % width:
+        reason = (
+            f"The EAGLE-3 checkpoint {of.where} is for a target of another hidden size: its projection takes {read} "
+        )
+        reason += f"numbers a token, {of.target_id} has states of {width}."
+    elif hidden != width and not own_embeddings:
+        reason = f"{of.where} has the hidden size {hidden} and no embeddings: those of {of.target_id} have {width}."
+    elif "transformer_layer_config" not in of.config and of.config.get("norm_output") is False:
+        reason = f"{of.where} has no norm before its head (norm_output is false): moa does not compute that."
+        hint = "Give another EAGLE-3 checkpoint of the same target."
+    elif has_windows(of.sizes):
+        windows = "layers that see a window of the text only (sliding_attention)"
+        reason = f"{of.where} has {windows}: moa does not compute that."
+        hint = "Give another EAGLE-3 checkpoint of the same target."
+    if reason:
+        raise CheckpointError(reason, hint=hint)
+    return hidden, read // width
+
+
+def _state_entries(of: Published, states: int) -> tuple[int, ...]:
+    """Which of the target's hidden states are read.
 
     speculators' `eagle_aux_hidden_state_layer_ids` at the top are layers whose *input* is read, which is the entry of
     that number; the same in `eagle_config` (SpecForge, SGLang) and DeepSpec's `target_layer_ids` are layers whose
-    *output* is read, one more. Without any, EAGLE reads the entries 2, n // 2 and n - 3.
-
-    Args:
-        states: how many the projection takes.
-        layers: of the target.
+    *output* is read, one more. Without any, they are EAGLE's usual ones.
     """
-    of_outputs = (published.get("eagle_config") or {}).get(_AUX_IDS) or published.get("target_layer_ids")
-    if of_inputs := published.get(OVERRIDE) or published.get(_AUX_IDS):
-        entries = _numbers(of_inputs)
-    elif of_outputs:
-        entries = tuple(number + 1 for number in _numbers(of_outputs))
-    else:
-        entries = (2, layers // 2, layers - 3)
-    check_entries(entries, states, layers, target_id, where)
-    return entries
-
-
-def _config(
-    shapes: Shapes,
-    published: Mapping[str, Any],
-    sizes: Mapping[str, Any],
-    target: Mapping[str, Any],
-    target_id: str,
-    where: str,
-    *,
-    own_embeddings: bool,
-) -> DrafterConfig:
-    stack = stack_shape(target)
-    hidden, read = shapes["fc.weight"]
-    states, rest = divmod(read, stack.hidden)
-    if rest:
-        raise CheckpointError(
-            f"The {_NAME} checkpoint {where} is for a target of another hidden size: its projection takes {read} "
-            f"numbers a token, {target_id} has states of {stack.hidden}.",
-            hint=ANOTHER,
-        )
-    if hidden != stack.hidden and not own_embeddings:
-        raise CheckpointError(
-            f"{where} has the hidden size {hidden} and no embeddings: those of {target_id} have {stack.hidden}.",
-            hint=ANOTHER,
-        )
-    is_nested = sizes is not published
-    if not is_nested and published.get("norm_output") is False:
-        raise CheckpointError(
-            f"{where} has no norm before its head (norm_output is false): moa does not compute that.",
-            hint="Give another EAGLE-3 checkpoint of the same target.",
-        )
-    if has_windows(sizes):
-        raise CheckpointError(
-            f"{where} has layers that see a window of the text only (sliding_attention): moa does not compute that.",
-            hint="Give another EAGLE-3 checkpoint of the same target.",
-        )
-    heads = int(sizes["num_attention_heads"]) if "num_attention_heads" in sizes else stack.heads
-    head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
-    each = published.get("fc_norm") is True or "fc_norm.0.weight" in shapes
-    joint = bool(published.get("norm_before_fc")) or "input_norm.weight" in shapes
-    vocabulary, columns = int(target["vocab_size"]), shapes[OWN_HEAD][0]
-    return DrafterConfig(
-        **(target_sizes(target) | {"hidden_size": hidden}),
-        sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
-        sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
-        **unused_sizes(stack),
-        rms_norm_eps=float(sizes.get("rms_norm_eps", stack.eps)),
-        rope_parameters=rope_of(sizes, _THETA),
-        kind=EAGLE3.name,
-        own_layers=sum(name.endswith(".mlp.up_proj.weight") for name in shapes),
-        draft_vocab=columns if DRAFT_IDS in shapes or columns != vocabulary else 0,
-        qkv_bias="layers.0.self_attn.q_proj.bias" in shapes,
-        state_entries=state_entries(published, states, int(target["num_hidden_layers"]), target_id, where),
-        target_hidden_size=0 if hidden == stack.hidden else stack.hidden,
-        own_heads=0 if heads == stack.heads else heads,
-        own_head_dim=0 if head_dim == stack.head_dim else head_dim,
-        own_embeddings=own_embeddings,
-        head_norms="layers.0.self_attn.q_norm.weight" in shapes,
-        feature_norm=EACH if each else JOINT if joint else "",
-        normed_residual=bool(published.get("norm_before_residual")),
-        normed_feedback=is_nested and bool(published.get("norm_output")),
-    )
-
-
-def _has_frozen_embeddings(shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
-    """Whether its embeddings are a copy of the target's: speculators' and DeepSpec's, unless they were trained too."""
-    copies = "transformer_layer_config" in published or "target_layer_ids" in published
-    same = shapes[OWN_EMBEDDINGS] == (target["vocab_size"], target["hidden_size"])
-    return copies and same and not published.get("embed_requires_grad")
+    outputs = (of.config.get("eagle_config") or {}).get(_AUX_IDS) or of.config.get("target_layer_ids")
+    entries: Sequence[int] = EAGLE3.usual_entries(int(of.target["num_hidden_layers"]))
+    if inputs := of.config.get(OVERRIDE) or of.config.get(_AUX_IDS):
+        entries = [int(number) for number in inputs]
+    elif outputs:
+        entries = [int(number) + 1 for number in outputs]
+    return checked_entries(of, entries, states)
 
 
 def _plain(name: str) -> str:
@@ -241,10 +200,6 @@ def _theirs(name: str, shapes: Shapes) -> str:
     return f"midlayer.{name.removeprefix('layers.0.')}" if has_midlayer and name.startswith("layers.0.") else name
 
 
-def _numbers(given: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(number) for number in given)
-
-
 class _Eagle3(KindOfStates):
     name = "eagle3"
     label = "EAGLE-3"
@@ -252,20 +207,7 @@ class _Eagle3(KindOfStates):
     variants: ClassVar = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE"}
     not_run = frozenset({"peagle"})
     layouts = (Layout("EAGLE-3", _fits, _convert, _theirs),)
-    takes = frozenset(
-        {
-            "qkv_bias",
-            "state_entries",
-            "target_hidden_size",
-            "own_heads",
-            "own_head_dim",
-            "head_norms",
-            "own_embeddings",
-            "feature_norm",
-            "normed_residual",
-            "normed_feedback",
-        }
-    )
+    takes = KindOfStates.takes | {"own_embeddings", "feature_norm", "normed_residual", "normed_feedback"}
     objective = "steps"
     has_own_head = True
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moa_kernels import StackShape
 from moa_kernels.transformer.layer import SILU
 
-from moa_shared.drafter.kinds.config import Shapes
+from moa_shared.drafter.kinds.config import Published, Shapes
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
 
 OWN_EMBEDDINGS, OWN_HEAD = "embed_tokens.weight", "lm_head.weight"
 OVERRIDE = "moa_state_entries"  # a key for config.json, by which a user corrects numbers of layers
 IGNORED = ("rotary_emb.inv_freq",)  # ends of names: of older versions of transformers, made from the configuration
+_THETA = 10_000.0  # where a configuration names none, whatever the target's is
 ANOTHER = "Give a drafter that was trained for this target, or --drafter none."
 
 
@@ -41,57 +41,40 @@ def has_windows(sizes: Mapping[str, Any]) -> bool:
     return bool(sizes.get("use_sliding_window")) or "sliding_attention" in (sizes.get("layer_types") or ())
 
 
-def check_same(theirs: Mapping[str, Any], target: Mapping[str, Any], layout: str, where: str, target_id: str) -> None:
-    """Raises CheckpointError where a checkpoint is for a target of other sizes.
+def check_sizes(of: Published, layout: str, theirs: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint for a target of other sizes, or with an activation that is not computed.
 
     Args:
         theirs: by key of the target's configuration; None where the checkpoint does not say.
     """
     words = {"hidden_size": "hidden size", "vocab_size": "vocabulary size"}
     words |= {"num_attention_heads": "number of attention heads", "num_hidden_layers": "number of layers"}
+    activation = of.sizes.get("hidden_act", SILU)
+    if activation != SILU:
+        raise CheckpointError(f"{of.where} has the activation {activation}, moa computes {SILU}.", hint=ANOTHER)
     for key, size in theirs.items():
-        if size is not None and size != target[key]:
+        if size is not None and size != of.target[key]:
             raise CheckpointError(
-                f"The {layout} checkpoint {where} is for a target whose {words[key]} is {size}, "
-                f"{target_id} has {target[key]}.",
+                f"The {layout} checkpoint {of.where} is for a target whose {words[key]} is {size}, "
+                f"{of.target_id} has {of.target[key]}.",
                 hint=ANOTHER,
             )
 
 
-def kept_names(shapes: Shapes) -> list[str]:
-    """The published tensors that are kept: not embeddings, which are frozen, nor what older transformers stored."""
-    return [name for name in shapes if name != OWN_EMBEDDINGS and not name.endswith(IGNORED)]
-
-
-def check_sizes(
-    shapes: Shapes,
-    projection: str,
-    published: Mapping[str, Any],
-    target: Mapping[str, Any],
-    layout: str,
-    target_id: str,
-    where: str,
-) -> None:
-    """Raises CheckpointError where the configuration is another target's, or asks for what is not computed.
+def check_whole(of: Published, layout: str, projection: str) -> list[str]:
+    """As `check_sizes`, of a checkpoint that says the sizes of its target itself.
 
     Args:
         projection: the tensor whose outputs are as many as the target's hidden size.
+
+    Returns:
+        the tensors that are kept: not embeddings, which are frozen, nor what older transformers stored.
     """
-    table, rows = shapes.get(OWN_EMBEDDINGS), shapes.get(projection)
-    check_activation(published, where)
-    theirs = {
-        "hidden_size": rows[0] if rows else published.get("hidden_size"),
-        "vocab_size": table[0] if table else published.get("vocab_size"),
-        "num_attention_heads": published.get("num_attention_heads"),
-    }
-    check_same(theirs, target, layout, where, target_id)
-
-
-def check_activation(published: Mapping[str, Any], where: str) -> None:
-    """Raises CheckpointError for an activation that is not computed."""
-    activation = published.get("hidden_act", SILU)
-    if activation != SILU:
-        raise CheckpointError(f"{where} has the activation {activation}, moa computes {SILU}.", hint=ANOTHER)
+    table, rows, said = of.shapes.get(OWN_EMBEDDINGS), of.shapes.get(projection), of.config.get
+    theirs = {"hidden_size": rows[0] if rows else said("hidden_size")}
+    theirs |= {"vocab_size": table[0] if table else said("vocab_size")}
+    check_sizes(of, layout, theirs | {"num_attention_heads": said("num_attention_heads")})
+    return [name for name in of.shapes if name != OWN_EMBEDDINGS and not name.endswith(IGNORED)]
 
 
 def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,30 +90,46 @@ def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unused_sizes(stack: StackShape) -> dict[str, Any]:
+def unused_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of a configuration that mean nothing to what has neither memory nor its encoder."""
-    heads = stack.kv_heads
+    heads = stack_shape(target).kv_heads
     return {"ca_kv_heads": heads, "ca_mlp": 1, "lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": 1}
 
 
-def check_entries(entries: Sequence[int], states: int, layers: int, target_id: str, where: str) -> None:
-    """Raises CheckpointError for hidden states that the target does not have, or another number than are projected.
+def own_sizes(of: Published, shapes: Shapes, heads: int, head_dim: int, eps: float) -> dict[str, Any]:
+    """What a configuration says of layers of the drafter's own, whose tensors have these shapes, by our names."""
+    stack = stack_shape(of.target)
+    return {
+        **target_sizes(of.target),
+        **unused_sizes(of.target),
+        "sa_kv_heads": shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
+        "sa_mlp": shapes["layers.0.mlp.up_proj.weight"][0],
+        "own_layers": sum(name.endswith(".mlp.up_proj.weight") for name in shapes),
+        "own_heads": 0 if heads == stack.heads else heads,
+        "own_head_dim": 0 if head_dim == stack.head_dim else head_dim,
+        "head_norms": "layers.0.self_attn.q_norm.weight" in shapes,
+        "rms_norm_eps": float(of.sizes.get("rms_norm_eps", eps)),
+        "rope_parameters": rope_of(of.sizes, _THETA),
+    }
+
+
+def checked_entries(of: Published, entries: Sequence[int], states: int) -> tuple[int, ...]:
+    """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1.
 
     Args:
-        entries: that are read: 0 the embeddings, e the output of layer e - 1.
         states: how many the projection takes.
-        layers: of the target.
     """
     if len(entries) != states:
         raise CheckpointError(
-            f"{where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
+            f"{of.where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
             hint=f'Correct its config.json: "{OVERRIDE}" lists them, 0 the embeddings, e the output of layer e - 1.',
         )
-    wrong = [entry for entry in entries if not 0 <= entry <= layers]
-    if wrong:
+    layers = int(of.target["num_hidden_layers"])
+    if wrong := [entry for entry in entries if not 0 <= entry <= layers]:
         raise CheckpointError(
-            f"{where} reads hidden state {wrong[0]} of the target, {target_id} has {layers} layers.", hint=ANOTHER
+            f"{of.where} reads hidden state {wrong[0]} of the target, {of.target_id} has {layers} layers.", hint=ANOTHER
         )
+    return tuple(entries)
 
 
 def rope_of(config: Mapping[str, Any], default_theta: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ target's layers: each token is a session of its own, and every row of it sees al
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from moa_kernels import F32, Cache, Rotary, Segment, Stack, StackShape
@@ -20,10 +20,11 @@ from moa_shared.drafter.kinds.config import (
     Layout,
     MakeRows,
     NewState,
+    Published,
     PublishedConversion,
     Shapes,
 )
-from moa_shared.drafter.kinds.layout import check_sizes, kept_names, layer_shapes, rope_of, target_sizes
+from moa_shared.drafter.kinds.layout import check_whole, layer_shapes, rope_of, target_sizes
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.errors import CheckpointError, InternalError
@@ -116,28 +117,25 @@ def _fits(names: Collection[str]) -> bool:
     return any(name.startswith(("layer_self_attention.", "cross_attention.")) for name in names)
 
 
-def _convert(
-    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
-) -> PublishedConversion:
+def _convert(of: Published) -> PublishedConversion:
     """As its authors publish it: 29 tensors, by our names."""
-    if published.get("disable_LSA"):
+    if of.config.get("disable_LSA"):
         raise CheckpointError(
-            f"{where} was trained without layer self-attention (disable_LSA): moa does not serve it.",
+            f"{of.where} was trained without layer self-attention (disable_LSA): moa does not serve it.",
             hint="Give a checkpoint with it, or train a drafter with moa-train fit.",
         )
-    check_sizes(shapes, "Ekv2E.weight", published, target, "Mixture of Attentions", target_id, where)
-    stack = stack_shape(target)
+    kept, stack = check_whole(of, "Mixture of Attentions", "Ekv2E.weight"), stack_shape(of.target)
     head_dim, lsa_dim = stack.head_dim, max(1, 2 * stack.kv_heads * stack.head_dim // stack.heads)
 
     def kv_heads(part: str, dim: int) -> int:
-        return shapes[f"{part}.self_attn.k_proj.weight"][0] // dim
+        return of.shapes[f"{part}.self_attn.k_proj.weight"][0] // dim
 
     def inner(part: str) -> int:
-        return shapes[f"{part}.mlp.up_proj.weight"][0]
+        return of.shapes[f"{part}.mlp.up_proj.weight"][0]
 
-    rope = rope_of(published, rope_of(target, _THETA)["rope_theta"])
+    rope = rope_of(of.config, rope_of(of.target, _THETA)["rope_theta"])
     config = DrafterConfig(
-        **target_sizes(target),
+        **target_sizes(of.target),
         sa_kv_heads=kv_heads("self_attention", head_dim),
         sa_mlp=inner("self_attention"),
         ca_kv_heads=kv_heads("cross_attention", head_dim),
@@ -145,12 +143,12 @@ def _convert(
         lsa_heads=stack.heads,
         lsa_kv_heads=kv_heads("layer_self_attention", lsa_dim),
         lsa_mlp=inner("layer_self_attention"),
-        rms_norm_eps=float(published.get("rms_norm_eps", stack.eps)),
+        rms_norm_eps=float(of.config.get("rms_norm_eps", stack.eps)),
         rope_parameters=rope,
         unscaled_memory_rope=rope["rope_type"] != "default",
-        reused_layers=int(published.get("target_layer_inference", 0)),
+        reused_layers=int(of.config.get("target_layer_inference", 0)),
     )
-    return PublishedConversion(config, {name: name for name in kept_names(shapes)})
+    return PublishedConversion(config, {name: name for name in kept})
 
 
 class _Moa(Kind):

@@ -68,6 +68,7 @@ class KindOfStates(Kind):
     """A kind whose memory rows are projected from some of the target's hidden states."""
 
     reads_states = True
+    takes = frozenset({"qkv_bias", "state_entries", "target_hidden_size", "own_heads", "own_head_dim", "head_norms"})
 
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         return {f"{self.name} reads the states of layers (state_entries)": bool(config.state_entries)}

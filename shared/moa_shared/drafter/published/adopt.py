@@ -8,7 +8,7 @@ drafter of the target is refused by the tensor's name.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.kinds import KINDS
-from moa_shared.drafter.kinds.config import Layout, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.config import Layout, Published, PublishedConversion
 from moa_shared.drafter.kinds.layout import ANOTHER
 from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafter.published.files import PublishedFiles
@@ -63,7 +63,7 @@ def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, p
 def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) -> None:
     tensors = published.tensors()
     shapes = {each: tuple(tensor.shape) for each, tensor in tensors.items()}
-    conversion = convert(shapes, published.config(), files.config, files.target_id, name)
+    conversion = convert(Published(shapes, published.config(), files.config, files.target_id, name))
     kept: dict[str, npt.NDArray[Any]] = {}
     for theirs, ours in sorted(conversion.names.items()):
         if ours == DRAFT_IDS:
@@ -105,23 +105,16 @@ def _bring_along(folder: Path, entry: Path) -> None:
                 shutil.copyfile(theirs, partial)
 
 
-def convert(
-    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
-) -> PublishedConversion:
-    """What a checkpoint becomes for a target.
-
-    Args:
-        shapes: of its tensors, by their published names.
-        published: its config.json.
-        target: the target's config.json.
-        target_id, where: names of target and checkpoint in messages.
+def convert(of: Published) -> PublishedConversion:
+    """What a checkpoint becomes for its target.
 
     Raises:
         CheckpointError: another layout, or one for another target; it names the tensor or the size.
     """
+    shapes, where = of.shapes, of.where
     layout = _recognise(shapes, where)
     try:
-        conversion = layout.convert(shapes, published, target, target_id, where)
+        conversion = layout.convert(of)
     except KeyError as error:
         lacking = layout.published(str(error.args[0]), shapes)
         raise CheckpointError(f"{where} lacks the tensor {lacking}.", hint=ANOTHER) from None
@@ -134,7 +127,8 @@ def convert(
             raise CheckpointError(f"{where} lacks the tensor {layout.published(name, shapes)}.", hint=ANOTHER)
         if shapes[found] != shape:
             raise CheckpointError(
-                f"In {where} {found} has the shape {list(shapes[found])}, a drafter for {target_id} has {list(shape)}.",
+                f"In {where} {found} has the shape {list(shapes[found])}, "
+                f"a drafter for {of.target_id} has {list(shape)}.",
                 hint=ANOTHER,
             )
     if extra := sorted(name for name in theirs if name not in expected):

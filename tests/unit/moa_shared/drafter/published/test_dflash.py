@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.kinds.config import Shapes
+from moa_shared.drafter.kinds.config import Published, Shapes
 from moa_shared.drafter.published.adopt import convert
 from moa_shared.errors import CheckpointError
 
@@ -57,7 +57,7 @@ def shapes(**changes: tuple[int, ...] | None) -> Shapes:
 
 
 def became(tensors: Shapes, published: dict[str, Any]) -> DrafterConfig:
-    conversion = convert(tensors, published, TARGET, "tiny", "published")
+    conversion = convert(Published(tensors, published, TARGET, "tiny", "published"))
     assert {conversion.names[name]: tensors[name] for name in conversion.names} == conversion.config.shapes()
     return conversion.config
 
@@ -154,4 +154,4 @@ SINKS = {"layers.0.self_attn.sinks": (4,)}
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(tensors: Shapes, changes: dict[str, Any], message: str) -> None:
     with raises(CheckpointError, message):
-        convert(tensors, {**ZLAB, **changes}, TARGET, "tiny", "published")
+        convert(Published(tensors, {**ZLAB, **changes}, TARGET, "tiny", "published"))

@@ -11,7 +11,8 @@ import torch
 from inline_snapshot import snapshot
 from moa_server.loading import check_drafter
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.kinds.eagle3 import state_entries
+from moa_shared.drafter.kinds.config import Published
+from moa_shared.drafter.kinds.eagle3 import _state_entries
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, WeightReader, resolve
@@ -118,7 +119,7 @@ def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, f
     ids=["default", "speculators", "SpecForge", "SpecForge's default", "DeepSpec", "a user's own"],
 )
 def test_which_states_are_read(config: dict[str, Any], entries: tuple[int, ...]) -> None:
-    assert state_entries(config, 3, 32, "target", "drafter") == entries
+    assert _state_entries(Published({}, config, {"num_hidden_layers": 32}, "target", "drafter"), 3) == entries
 
 
 def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
