@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.filesize import decimal
 
@@ -19,23 +19,28 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 
-class Task(Protocol):
-    """One running piece of work."""
+class Task:
+    """One running piece of work, which counts what is done."""
+
+    def __init__(self) -> None:
+        self.done = 0
 
     def advance(self, amount: int) -> None:
         """Count `amount` more units as done."""
+        self.reach(self.done + amount)
 
     def reach(self, done: int) -> None:
         """Say that `done` units in all are done."""
+        self.done = done
 
 
-class Progress(Protocol):
-    """Where progress is shown."""
+class Progress:
+    """Where progress is shown; this one shows nothing, and is the default of library calls."""
 
     @contextmanager
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
         """Show `title` while the block runs; `total` units are expected (None: unknown)."""
-        yield _CountingTask()
+        yield Task()
 
     def note(self, line: str) -> None:
         """Say one thing worth knowing."""
@@ -45,34 +50,10 @@ class Progress(Protocol):
         return False
 
 
-class _CountingTask:
-    """Counts what is done; the base of the plain task."""
-
-    def __init__(self) -> None:
-        self.done = 0
-
-    def advance(self, amount: int) -> None:
-        self.reach(self.done + amount)
-
-    def reach(self, done: int) -> None:
-        self.done = done
+SilentProgress = Progress
 
 
-class SilentProgress:
-    """Shows nothing; the default of library calls."""
-
-    @contextmanager
-    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
-        yield _CountingTask()
-
-    def note(self, line: str) -> None:
-        pass
-
-    def allows(self, question: str) -> bool:
-        return False
-
-
-class _PlainTask(_CountingTask):
+class _PlainTask(Task):
     """Prints a line at each quarter of the way: enough to see life in a log, too little to fill it."""
 
     def __init__(self, title: str, total: int | None, stream: TextIO) -> None:
@@ -90,7 +71,7 @@ class _PlainTask(_CountingTask):
             print(f"{self._title}: {25 * quarters} %", file=self._stream, flush=True)
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """Lines for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -107,11 +88,8 @@ class PlainProgress:
     def note(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
-    def allows(self, question: str) -> bool:
-        return False
 
-
-class TerminalProgress:
+class TerminalProgress(Progress):
     """Bars by rich."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -147,7 +125,7 @@ class TerminalProgress:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-class _BarTask(_CountingTask):
+class _BarTask(Task):
     def __init__(self, bars: Bars, title: str, total: int | None) -> None:
         super().__init__()
         self._bars, self._total = bars, total

@@ -173,7 +173,7 @@ async def run_reporting(work: Callable[[Progress], Result], progress: Progress, 
         raise
 
 
-class _WantedProgress:
+class _WantedProgress(Progress):
     """Another progress, as long as the work that reports to it is wanted."""
 
     def __init__(self, progress: Progress) -> None:
@@ -209,8 +209,9 @@ class _WantedProgress:
             shown.__exit__(asyncio.CancelledError, error, None)
 
 
-class _WantedTask:
+class _WantedTask(Task):
     def __init__(self, task: Task, check: Callable[[], None]) -> None:
+        super().__init__()
         self._task, self._check = task, check
 
     def advance(self, amount: int) -> None:

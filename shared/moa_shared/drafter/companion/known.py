@@ -1,14 +1,25 @@
-"""Which small models fit which targets as companions, as far as that can be told from a configuration. Pure.
+"""What is known of companions: which models fit which targets, how often one agrees, how far its text can be trusted.
 
-By family and size of the vocabulary: the tokens themselves are compared when a companion is loaded
-(`check_vocabulary`), and decide.
+A model fits by family and size of the vocabulary: the tokens themselves are compared when a companion is loaded, and
+decide. A record of agreement for each two models is under `<cache>/hashes`; one that is damaged counts as none.
+Confidence is as `moa-train calibrate` has measured for two models, else by kind: in files beside the companion's own,
+or in the cache folder, which name both models, so that one of others is passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint
+from moa_shared.drafting.confidence import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
+from moa_shared.errors import CheckpointError
+from moa_shared.models import ModelFiles
+from moa_shared.models.sources.digest import combine, recall, remember
+from moa_shared.text.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +89,115 @@ def companions_table() -> str:
     lines = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
     lines += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
     return "\n".join(lines)
+
+
+SUFFIX = "confidence.json"  # also of NAME.confidence.json, for folders with several models
+COMPANION_KEY, TARGET_KEY = "companion_fingerprint", "target_fingerprint"
+# Shifts that were never measured for the two models: below most of what was (docs/measurements/alone.md): text that is
+# shown and not kept is worse than a pause. Either is soon forgotten over what the target decides.
+SAME_MODEL = 1.5  # sizes of the target, mostly itself in another format: 3.7; 2.1 with noise, agreeing on 0.86
+ANOTHER_MODEL = 0.5  # 1.1 to 1.7 with companions that agree on 0.75 to 0.87 of the tokens, 0.2 with one of 0.34
+_SAME_SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+
+
+def remember_agreement(root: Path, companion: str, target: str, agreement: Agreement) -> None:
+    """Keeps what was counted.
+
+    Args:
+        root: the cache folder.
+        companion, target: fingerprints.
+    """
+    remember(root, _key(companion, target), {"tokens": agreement.tokens, "right": agreement.right})
+
+
+def recall_agreement(root: Path, companion: str, target: str) -> Agreement:
+    """What was counted before; nothing where there is no record."""
+    known = recall(root, _key(companion, target))
+    tokens, right = known.get("tokens"), known.get("right")
+    if isinstance(tokens, int) and isinstance(right, int) and 0 <= right <= tokens <= MOST_TOKENS:
+        return Agreement(tokens, right)
+    return Agreement()
+
+
+def _key(companion: str, target: str) -> str:
+    return f"agreement-{combine([companion, target])[:32]}"
+
+
+def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> LearnedConfidence:
+    """The confidence in a companion's text beside a target, from which it goes on to learn.
+
+    Args:
+        root: the cache folder.
+    """
+    measured = _measured(companion, target, root)
+    return measured[1] if measured is not None else kind_confidence(companion, target)
+
+
+def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> Path | None:
+    """The file of these two models; None: they were never measured."""
+    measured = _measured(companion, target, root)
+    return measured[0] if measured is not None else None
+
+
+def _measured(companion: ModelFiles, target: ModelFiles, root: Path) -> tuple[Path, LearnedConfidence] | None:
+    pair = companion.fingerprint, target.fingerprint
+    for path in _files(companion, target.fingerprint, root):
+        said = read_confidence(path)
+        if said is not None and said[0] == pair:
+            return path, said[1]
+    return None
+
+
+def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfidence:
+    """What is known of a companion that was never measured beside this target."""
+    same = all(companion.config.get(size) == target.config.get(size) for size in _SAME_SIZES)
+    return LearnedConfidence(SAME_MODEL if same else ANOTHER_MODEL, PRIOR_EVIDENCE)
+
+
+def cache_file(companion: str, target: str, root: Path) -> Path:
+    """Where the cache has the file of two models, given their fingerprints."""
+    return root / "companions" / f"{combine([companion, target])[:32]}.{SUFFIX}"
+
+
+def _files(companion: ModelFiles, target_fingerprint: str, root: Path) -> Iterator[Path]:
+    folder = companion.weights[0].parent
+    yield from (path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.name.removesuffix(SUFFIX)[-1:] in ("", "."))
+    if (path := cache_file(companion.fingerprint, target_fingerprint, root)).is_file():
+        yield path
+
+
+def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
+    """The fingerprints of the companion and the target that a file is about, and the confidence; None: it is a
+    drafter's.
+    """
+    try:
+        content: Any = parse_json(path.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        if COMPANION_KEY not in content:
+            return None
+        shift, evidence = float(content["shift"]), float(content["evidence"])
+        if not (abs(shift) <= 20 and 0 < evidence <= MOST_EVIDENCE):
+            raise ValueError(f"a shift of {shift} by an evidence of {evidence}")
+        return (str(content[COMPANION_KEY]), str(content[TARGET_KEY])), LearnedConfidence(shift, evidence)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} does not say how far a companion can be trusted ({error}).",
+            hint="Make it again with moa-train calibrate.",
+        ) from None
+
+
+def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:
+    """Writes a file, whole or not at all.
+
+    Args:
+        companion, target: fingerprints.
+    """
+    with whole_checkpoint(path, "confidence") as partial:
+        content = {
+            COMPANION_KEY: companion,
+            TARGET_KEY: target,
+            "shift": round(confidence.shift, 4),
+            "evidence": round(confidence.evidence, 4),
+        }
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
-from moa_shared.drafter.companion.records import recall_agreement
+from moa_shared.drafter.companion.known import recall_agreement
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.drafting.confidence import Agreement

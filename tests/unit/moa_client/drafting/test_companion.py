@@ -14,8 +14,8 @@ from moa_client.drafting import companion as module
 from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair, PairedDrafter
 from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
 from moa_kernels import F32
+from moa_shared.drafter.companion.known import recall_agreement, remember_agreement
 from moa_shared.drafter.companion.loading import Companion
-from moa_shared.drafter.companion.records import recall_agreement, remember_agreement
 from moa_shared.drafting import CHAIN, Growth, draft_chain
 from moa_shared.models.network.network import Network
 from moa_shared.programs import machine

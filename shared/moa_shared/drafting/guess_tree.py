@@ -1,0 +1,234 @@
+"""What a drafter and the text say after each node of a draft that grows: nodes below the newest committed token.
+
+Pure but for the guesser and the form of one conversation, which it asks. State: the nodes with their children, of which
+some are in the draft of the call under way (`call`, `number`). What was computed for unchanged nodes is kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
+from moa_shared.drafting.confidence import Guess
+from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
+from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
+
+SPARE = 8  # candidates beyond those that a draft may take, for text in which some are barred
+LEAST_STEP = -20.0  # log-score of what the form does not allow
+
+
+@dataclass(eq=False, slots=True)
+class GuessNode:
+    token: int
+    parent: GuessNode | None
+    step: float  # its own log-score; -inf for what the drafter did not propose
+    score: float  # sum of log-scores from the first root
+    depth: int
+    expanded: bool = False
+    state_number: int = ROOT  # of an expanded node in the drafter
+    children: dict[int, GuessNode] = field(default_factory=dict)
+    number: int = -2  # in the draft of the call under way, where `call` is that call
+    call: int = 0
+    said: float = -math.inf  # the drafter's own log-score
+    least: float = 0.0  # the least log-score among its candidates, for what is none of them
+    spare: tuple[tuple[int, float], ...] = ()  # further tokens with their log-scores, best first
+    looked: bool = False  # whether what the text suggests after it is among the children
+    is_forced_on: bool = False  # the form leaves one token to follow it, its only child
+
+    def add(self, token: int, step: float, said: float = -math.inf) -> GuessNode:
+        """A child; one that is there gets the better of both scores."""
+        child = self.children.get(token)
+        if child is None:
+            child = self.children[token] = GuessNode(token, self, step, self.score + step, self.depth + 1)
+        else:
+            child.step, child.score = max(step, child.step), max(self.score + step, child.score)
+        child.said = max(said, child.said)
+        return child
+
+    @property
+    def uncovered(self) -> float:
+        """The chance that none of its known children is right."""
+        return max(0.0, 1.0 - sum(math.exp(child.step) for child in self.children.values()))
+
+
+class GuessTree:
+    """The nodes of one conversation."""
+
+    def __init__(self, guesser: TextGuesser | None) -> None:
+        self.guesser = guesser
+        self.form: TextForm | None = None
+        self.sampling = Sampling()
+        self.call = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets all nodes."""
+        self.root = self._said = GuessNode(-1, None, 0.0, 0.0, 0)
+
+    def drop(self) -> None:
+        """As `forget`, while the text stays: `choices_along` still knows what the drafter has said."""
+        said = self.root
+        self.forget()
+        self._said = said
+
+    def advance(self, tokens: Sequence[int], kept: Sequence[int]) -> bool:
+        """Makes the node that these tokens lead to the root; whether there is such a node, which was expanded.
+
+        Args:
+            kept: former numbers in the drafter of the nodes below it, now numbered 0, 1, ...
+        """
+        node: GuessNode | None = self.root
+        for token in tokens:
+            node = node.children.get(token) if node is not None else None
+        if node is None or not node.expanded:  # the drafter says that it knows that node
+            return False
+        node.parent, node.state_number = None, ROOT
+        self.root = self._said = node
+        number = {former: now for now, former in enumerate(kept)}
+        below = list(node.children.values())
+        while below:
+            child = below.pop()
+            if child.expanded:
+                child.state_number = number[child.state_number]
+                below += child.children.values()
+        return True
+
+    def choices_along(self, tokens: Sequence[int]) -> list[Guess | None]:
+        """The drafter's own first choice at each place that these tokens, about to be committed, go through.
+
+        None where it was not asked, or had nothing to say.
+        """
+        choices: list[Guess | None] = []
+        node: GuessNode | None = self.root if self.root.expanded else self._said
+        for token in tokens:
+            said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
+            best = max(said, key=lambda child: child.said, default=None)
+            choices.append((best.token, best.said) if best is not None else None)
+            node = node.children.get(token) if node is not None else None
+        return choices
+
+    def place(self, draft: DraftTree, floor: float) -> list[GuessNode]:
+        """The root and the nodes of a draft."""
+        self.call += 1
+        nodes = [self.root]
+        self.root.call, self.root.number = self.call, ROOT
+        for number, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+            above = nodes[parent + 1]
+            self.look(above, floor)
+            node = above.children.get(token)
+            if node is None:  # another drafter's guess
+                node = above.children[token] = GuessNode(token, above, -math.inf, above.score, above.depth + 1)
+            node.score = above.score + (node.step if node.step > -math.inf else above.least)
+            node.call, node.number = self.call, number
+            nodes.append(node)
+        return nodes
+
+    def look(self, node: GuessNode, floor: float) -> None:
+        """Adds what the text suggests after a node, and after that, likeliest first, as far as it is likely enough."""
+        if (self.guesser is None and self.form is None) or node.looked:
+            return
+        least = self.root.score + max(floor, LEAST_LOG_SURVIVAL)
+        order = count()
+        below = [(-node.score, next(order), node)]
+        for _ in range(MOST_PLACES):
+            if not below or -below[0][0] < least:
+                return
+            _, _, node = heapq.heappop(below)
+            if node.looked:
+                continue
+            node.looked = True
+            for token, log_chance in self._suggestions(node):
+                child = node.add(token, log_chance)
+                heapq.heappush(below, (-child.score, next(order), child))
+
+    def _suggestions(self, node: GuessNode) -> list[tuple[int, float]]:
+        """What form and text suggest after a node: tokens with their log-chances."""
+        form, guesser, ahead = self.form, self.guesser, self.ahead(node)
+        if form is not None and (forced := form.forced(ahead)):
+            node.is_forced_on = True
+            return [(forced[0], 0.0)]
+        guesses = guesser.guesses(ahead) if guesser is not None else []
+        if form is None or not guesses:
+            return guesses
+        permitted = form.permitted(ahead, [token for token, _ in guesses])
+        return [guess for guess in guesses if guess[0] in permitted]
+
+    def ahead(self, node: GuessNode) -> list[int]:
+        """The tokens from below the root down to a node."""
+        ahead: list[int] = []
+        above: GuessNode | None = node
+        while above is not None and above is not self.root:
+            ahead.append(above.token)
+            above = above.parent
+        ahead.reverse()
+        return ahead
+
+    def is_copy(self, node: GuessNode) -> bool:
+        """Whether earlier text goes on with this node, which the drafter did not propose."""
+        if self.guesser is None or node.said > -math.inf or node.parent is None:
+            return False
+        copied = self.guesser.copied(self.ahead(node.parent), SHORTEST)
+        return copied is not None and copied[0] == node.token
+
+
+class CandidateRanking:
+    """Ranks what a drafter says after nodes, and gives them their children. State: ranks of the block under way."""
+
+    def __init__(self, drafter: GrowingDrafter, breadth: int) -> None:
+        self._drafter, self._breadth = drafter, breadth
+        self._ranked: dict[int, tuple[Rows, Rows, TokenIds]] = {}  # logits, log-scores and tokens, by position
+
+    def forget(self) -> None:
+        self._ranked.clear()
+
+    def expand(self, tree: GuessTree, nodes: Sequence[GuessNode], logits: npt.NDArray[np.float32]) -> None:
+        """Gives each node its candidates from its row of logits."""
+        drafter, form, sampling = self._drafter, tree.form, tree.sampling
+        first = drafter.next_position - tree.root.depth
+        positions = [first + node.depth for node in nodes]
+        paths = [tree.ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
+        before = TextBefore(drafter.tokens, paths) if sampling.reads_text else None
+        allowed = form.allowed_after(paths) if form is not None else None
+        if drafter.most_depth is not None and before is None and allowed is None:
+            best, tokens = self._of_block(sampling, logits, positions)
+        else:
+            most = self._breadth + SPARE
+            best, tokens = draft_candidates(logits, positions, sampling, most, drafter.token_ids, before, allowed)
+        if allowed is not None:
+            best = np.where(np.take_along_axis(allowed, tokens, axis=1), best, np.float32(-np.inf))
+        for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
+            node.expanded = True
+            node.least = min(0.0, max(LEAST_STEP, row_scores[: self._breadth][-1]))
+            pairs = list(zip(row_tokens, row_scores, strict=True))
+            node.spare = tuple((token, min(0.0, score)) for token, score in pairs[self._breadth :] if score > -math.inf)
+            for token, score in pairs[: self._breadth]:
+                if score == -math.inf:
+                    break  # not allowed
+                node.add(token, min(0.0, score), said=min(0.0, score))
+
+    def _of_block(self, sampling: Sampling, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
+        """`draft_candidates` of rows of a block, which are mostly the same for all nodes of a level: looking through a
+        large vocabulary for each would take longer than the block.
+        """
+        found: list[tuple[Rows, Rows, TokenIds]] = []
+        for row, position in zip(logits, positions, strict=True):
+            ranked = self._ranked.get(position)
+            if ranked is None or not np.array_equal(ranked[0], row):
+                most, ids = self._breadth + SPARE, self._drafter.token_ids
+                best, tokens = draft_candidates(row[None], [position], sampling, most, ids)
+                if len(self._ranked) >= (self._drafter.most_depth or 0):  # of a text that goes on below its block
+                    self._ranked.clear()
+                ranked = self._ranked[position] = row, best, tokens
+            found.append(ranked)
+        return np.concatenate([each[1] for each in found]), np.concatenate([each[2] for each in found])
