@@ -7,7 +7,6 @@ as a client of a text API: it has what was served, and no more. Pure but for the
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,19 +78,6 @@ def cut_points(folder: Path, up_to_step: int) -> None:
         (folder / LINES).write_text(text, encoding="utf-8")
 
 
-def gain_per_doubling(points: list[dict[str, float]]) -> float | None:
-    """What a doubling of the tokens brings in agreement: the slope over the base-2 logarithm of the tokens, by least
-    squares, from an eighth of the run on (three doublings); None for less than 16 points there.
-
-    The learning rate falls along a run, so that a longer run would not have had all of it at the same tokens: a guide.
-    """
-    late = [point for point in points if point["tokens"] >= points[-1]["tokens"] / 8]
-    if len(late) < 16:
-        return None
-    x = [math.log2(point["tokens"]) for point in late]
-    return statistics.linear_regression(x, [point["agreement"] for point in late]).slope
-
-
 def draw_curves(folder: Path) -> None:
     """Loss and agreement over tokens, smoothed over a twentieth of the run; a picture newer than its points stays."""
     points, picture = read_points(folder), folder / PICTURE
@@ -139,7 +125,6 @@ def write_card(
     """
     points = read_points(folder)
     agreement = sum(point["agreement"] for point in points[-10:]) / max(1, len(points[-10:]))
-    gain = gain_per_doubling(points)
     rows = "\n".join(f"| {name} | {value} |" for name, value in config.traits.form(config).items())
     memory_of = settings.drafter.memory_of
     if memory_of is not None:  # without folders of this machine
@@ -158,7 +143,6 @@ def write_card(
 | tokens seen | {place["tokens"]:,} in {place["step"]:,} updates, {place["epoch"] + 1} epoch(s) begun |
 | running time | {place["seconds"] / 60:.0f} minutes |
 | agreement with the target at the end of training | {agreement:.3f} of the positions that it was trained on |
-| each doubling of the tokens brought | {"unknown, too short a run" if gain is None else f"{gain:.3f} of agreement"} |
 
 Command: `moa-train fit CONFIG` with
 
@@ -289,11 +273,7 @@ def _result(evaluation: dict[str, Any], share: str, key: str) -> float | None:
 
 
 def draw_shares(evaluations: Evaluations, path: Path) -> None:
-    """Quality against the share that was served: a line for each drafter, and one for a client without any.
-
-    Raises:
-        DiskFullError: the picture cannot be written.
-    """
+    """Quality against the share that was served: a line for each drafter, and one for a client without any."""
     first, tasks = _first_shares(evaluations), _first_tasks(evaluations)
     # Where the target itself is never right, nobody can be.
     told = {"right": any(_result(each, at, "target_right") for at, each in tasks.items()), "same_result": bool(tasks)}

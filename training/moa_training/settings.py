@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from moa_shared.drafter import KINDS
@@ -17,9 +17,24 @@ from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.values import plain_words
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+# Raised with every change of a default, or of what a setting does, that makes the same file train another drafter.
+DEFAULTS_VERSION = 1
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(gt=0, le=1)]
 _TRAINED = tuple(name for name, kind in KINDS.items() if kind.objective)
+_NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
 
 
 class TrainingSettings(BaseModel):
@@ -31,55 +46,33 @@ class TrainingSettings(BaseModel):
 class DrafterSettings(TrainingSettings):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
-    kind: str = Field(default="moa", description=f"one of {', '.join(_TRAINED)}; the others are baselines")
-    own_layers: int = Field(
-        default=4,
-        gt=0,
-        description="of independent, a seventh of the default target's; of drafters of blocks, whose authors have 5",
-    )
-    state_entries: tuple[int, ...] | None = Field(
-        default=None,
-        description="of kinds that read states, and moa without lsa: which hidden states of the target are read, 0 its "
-        "embeddings, e the output of its layer e - 1; default of eagle3, as its authors: 2, the middle one, and the "
-        "output of the fourth last; of drafters of blocks: five from 2 to there; of moa: none",
-    )
-    eagle31: bool = Field(
-        default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
-    )
-    block_size: int = Field(default=8, ge=2, le=64, description="rows of a block; authors: 16, and 8")
-    mask_token: int | None = Field(
-        default=None,
-        ge=0,
-        description="what blocks are filled with; default: the vocabulary's last token",
-    )
-    eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
-    lsa: bool = Field(
-        default=True, description="false: the memory is made from state_entries, or is the last hidden state (ablation)"
-    )
-    ca: bool = Field(
-        default=True, description="false: no cross-attention, of which the MLP is left, and no memory (ablation)"
-    )
-    norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
-    unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
-    reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
-    draft_vocab: int = Field(default=16384, ge=0, description="tokens that the drafter can propose; 0: all")
-    sa_kv_heads: int | None = Field(default=None, gt=0)
-    sa_mlp: int | None = Field(default=None, gt=0)
-    ca_kv_heads: int | None = Field(default=None, gt=0)
-    ca_mlp: int | None = Field(default=None, gt=0)
-    lsa_heads: int | None = Field(
-        default=None, gt=0, description="default: twice the target's KV heads, of its head dimension"
-    )
-    lsa_kv_heads: int | None = Field(default=None, gt=0)
-    lsa_mlp: int = Field(default=512, gt=0, description="512 of 384 * 4: the smallest that learned as fast")
-    output_norm: bool = Field(
-        default=True, description="a norm of its own before the head where N = 0; the authors have none"
-    )
-    warm_start: bool = Field(default=True, description="start from the target's layers; the authors start at random")
-    memory_of: Path | None = Field(
-        default=None,
-        description="a drafter whose memory rows this one is to read: its memory encoder is taken over and not trained",
-    )
+    kind: str = "moa"  # or another of KINDS, the baselines
+    own_layers: PositiveInt = 4  # of independent, a seventh of the default target's; of drafters of blocks: authors 5
+    # Which hidden states of the target are read, 0 its embeddings, e the output of its layer e - 1; of kinds that read
+    # states, and moa without lsa. Default of eagle3, as its authors: 2, the middle one, and the output of the fourth
+    # last; of drafters of blocks: five from 2 to there; of moa: none.
+    state_entries: tuple[int, ...] | None = None
+    eagle31: bool = False  # eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)
+    block_size: int = Field(default=8, ge=2, le=64)  # rows of a block; authors: 16, and 8
+    mask_token: NonNegativeInt | None = None  # what blocks are filled with; default: the vocabulary's last token
+    eagle_noise: NonNegativeFloat = 0.2  # width of the noise on EAGLE-2's inputs; authors: 0.2
+    lsa: bool = True  # false: the memory is made from state_entries, or is the last hidden state (ablation)
+    ca: bool = True  # false: no cross-attention, of which the MLP is left, and no memory (ablation)
+    norms_near_zero: bool = False  # authors' mistake: norms start near 0 (cold starts)
+    unscaled_memory_rope: bool = False  # authors' mistake: CA and LSA lose rope scaling
+    reused_layers: NonNegativeInt = 0  # N, the target's last layers that the drafter runs too
+    draft_vocab: NonNegativeInt = 16384  # tokens that the drafter can propose; 0: all
+    sa_kv_heads: PositiveInt | None = None
+    sa_mlp: PositiveInt | None = None
+    ca_kv_heads: PositiveInt | None = None
+    ca_mlp: PositiveInt | None = None
+    lsa_heads: PositiveInt | None = None  # default: twice the target's KV heads, of its head dimension
+    lsa_kv_heads: PositiveInt | None = None
+    lsa_mlp: PositiveInt = 512  # of 384 * 4: the smallest that learned as fast
+    output_norm: bool = True  # a norm of its own before the head where N = 0; the authors have none
+    warm_start: bool = True  # start from the target's layers; the authors start at random
+    # A drafter whose memory rows this one is to read: its memory encoder is taken over and not trained.
+    memory_of: Path | None = None
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> DrafterSettings:
@@ -111,27 +104,17 @@ class DrafterSettings(TrainingSettings):
 class BlockSettings(TrainingSettings):
     """How far beyond its memory the drafter predicts."""
 
-    shortest: int = Field(default=5, ge=2, description="authors: 6")
-    longest: int = Field(default=12, ge=2, description="authors: 14; up to 40 for pipelined drafting on old memory")
-    bounded: bool = Field(default=True, description="false: an answer is one block (ablation of the bound)")
-    staircase: bool = Field(default=True, description="self-attention of early training sees only its own block")
-    memory_dropout: float = Field(
-        default=0.1, ge=0, le=1, description="share of rows with one block a conversation: memory of its start only"
-    )
-    own_text: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="scheduled sampling: share of updates, from half time on, in which half of the tokens behind a "
-        "block's beginning are the drafter's own choices; it learns what the target says after these",
-    )
-    prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
-    depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
-    anchors: int = Field(
-        default=128,
-        gt=0,
-        description="of drafters of blocks: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens",
-    )
+    shortest: int = Field(default=5, ge=2)  # authors: 6
+    longest: int = Field(default=12, ge=2)  # authors: 14; up to 40 for pipelined drafting on old memory
+    bounded: bool = True  # false: an answer is one block (ablation of the bound)
+    staircase: bool = True  # self-attention of early training sees only its own block
+    memory_dropout: Share = 0.1  # of rows with one block a conversation: memory of its start only
+    # Scheduled sampling: share of updates, from half time on, in which half of the tokens behind a block's beginning
+    # are the drafter's own choices; it learns what the target says after these.
+    own_text: Share = 0.0
+    prompts: bool = True  # blocks and losses in prompts too; authors: only in answers
+    depth_decay: Decay = 0.9  # weight of each further token of a block
+    anchors: PositiveInt = 128  # blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens
 
     @model_validator(mode="after")
     def _ordered(self) -> BlockSettings:
@@ -145,88 +128,61 @@ class BlockSettings(TrainingSettings):
 class LossSettings(TrainingSettings):
     """Weights of the losses."""
 
-    cross_entropy: float = Field(default=1.0, ge=0, description="authors: 0.1")
-    feature: float = Field(default=1.0, ge=0)
-    count_starts: bool = Field(default=False, description="authors' mistake: block starts count as zero state error")
-    inject_true_state: bool = Field(default=False, description="authors' form for N > 0")
-    steps: int = Field(default=7, gt=0, description="of eagle3's test in training; authors: 7, speculators: 3")
-    step_decay: float = Field(default=0.8, gt=0, le=1, description="weight of each further step; authors: 0.8")
-    guess_decay: float = Field(
-        default=4.0,
-        gt=0,
-        description="guesses of a block until their weight is 1 / e; authors: 7, blocks of 8: 4",
-    )
+    cross_entropy: NonNegativeFloat = 1.0  # authors: 0.1, which learned more slowly on small budgets
+    feature: NonNegativeFloat = 1.0  # with N > 0 half of it goes to the state that enters the reused layers
+    count_starts: bool = False  # authors' mistake: block starts count as zero state error
+    inject_true_state: bool = False  # authors' form for N > 0
+    steps: PositiveInt = 7  # of eagle3's test in training; authors: 7, speculators: 3
+    step_decay: Decay = 0.8  # weight of each further step; authors: 0.8
+    guess_decay: PositiveFloat = 4.0  # guesses of a block until their weight is 1 / e; authors: 7, blocks of 8: 4
 
 
 class OptimiserSettings(TrainingSettings):
     """The settings of AdamW."""
 
-    learning_rate: float = Field(default=1.5e-3, gt=0, description="authors: 6e-4")
-    final_learning_rate: float = Field(default=3e-5, ge=0)
-    warmup_steps: int = Field(default=50, ge=0)
+    learning_rate: PositiveFloat = 1.5e-3  # authors: 6e-4
+    final_learning_rate: NonNegativeFloat = 3e-5
+    warmup_steps: NonNegativeInt = 50
     schedule: Literal["cosine", "authors"] = "cosine"
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    clip: float = Field(default=1.0, gt=0)
-    batch_rows: int = Field(default=2, gt=0, description="of one process; small batches learn faster on small budgets")
+    clip: PositiveFloat = 1.0
+    batch_rows: PositiveInt = 2  # of one process; small batches learn faster on small budgets
     row_tokens: int = Field(default=512, ge=16)
-    memory_gradient_share: float = Field(
-        default=0.25, gt=0, le=1, description="tokens whose memory rows carry gradients; 0.25 takes half the time of 1"
-    )
+    memory_gradient_share: Decay = 0.25  # tokens whose memory rows carry gradients; 0.25 takes half the time of 1
 
 
 class BudgetSettings(TrainingSettings):
     """When training ends: at the first of these limits."""
 
-    tokens: int = Field(gt=0)
-    minutes: float | None = Field(default=None, gt=0, description="of running time, all pieces together")
-
-
-# Raised with every change of a default, or of what a setting does, that makes the same file train another drafter.
-DEFAULTS_VERSION = 1
-_NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
-
-
-class CacheSettings(TrainingSettings):
-    """What the target computed, kept for later epochs."""
-
-    gigabytes: float = Field(
-        default=0.0,
-        ge=0,
-        description="of disk in the output folder, each process; 14 kB a token of the default target, 5 for eagle3. "
-        "An epoch whose batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows "
-        "again",
-    )
+    tokens: PositiveInt
+    minutes: PositiveFloat | None = None  # of running time, all pieces together
 
 
 class FitSettings(TrainingSettings):
     """The settings of a training run."""
+
+    target: str = "default"
+    shards: tuple[Path, ...] = Field(min_length=1)  # files or folders of token shards
+    output: Path
+    start_from: Path | None = None  # continue from this drafter instead of fresh tensors
+    seed: int = 0
+    dtype: Literal["bf16", "float32"] = "bf16"
+    execution: Literal["torch", "int8"] = "torch"  # of the target: torch in `dtype`, or the kernels, faster on CPUs
+    threads: NonNegativeInt = 1  # of torch on a CPU; 0: its own choice
+    checkpoint_minutes: NonNegativeFloat = 3.0
+    report_steps: PositiveInt = 10
+    drafter: DrafterSettings = DrafterSettings()
+    blocks: BlockSettings = BlockSettings()
+    losses: LossSettings = LossSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
+    budget: BudgetSettings
 
     @model_validator(mode="after")
     def _own_text_of_moa(self) -> FitSettings:
         if self.blocks.own_text and not KINDS[self.drafter.kind].shares_memory:
             raise ValueError(f"blocks.own_text is for drafters that share their memory, not for {self.drafter.kind}")
         return self
-
-    target: str = "default"
-    shards: tuple[Path, ...] = Field(min_length=1, description="files or folders of token shards")
-    output: Path
-    start_from: Path | None = Field(default=None, description="continue from this drafter instead of fresh tensors")
-    seed: int = 0
-    dtype: Literal["bf16", "float32"] = "bf16"
-    execution: Literal["torch", "int8"] = Field(
-        default="torch",
-        description="what computes the target: torch in `dtype`, or the kernels, which are faster on CPUs",
-    )
-    threads: int = Field(default=1, ge=0, description="of torch on a CPU; 0: its own choice")
-    checkpoint_minutes: float = Field(default=3.0, ge=0)
-    report_steps: int = Field(default=10, gt=0)
-    drafter: DrafterSettings = DrafterSettings()
-    blocks: BlockSettings = BlockSettings()
-    losses: LossSettings = LossSettings()
-    optimiser: OptimiserSettings = OptimiserSettings()
-    cache: CacheSettings = CacheSettings()
-    budget: BudgetSettings
 
     def identity(self) -> dict[str, Any]:
         """What a run must have in common with one that it resumes: the settings that differ from their defaults, and
@@ -237,12 +193,7 @@ class FitSettings(TrainingSettings):
 
 
 def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> FitSettings:
-    """Reads a configuration; relative paths in it are relative to its folder.
-
-    Raises:
-        NotFoundError: no such file.
-        ConfigError: not TOML or YAML, an unknown name, or a value that is not allowed.
-    """
+    """Reads a configuration; relative paths in it are relative to its folder."""
     if not path.is_file():
         raise NotFoundError(f"There is no configuration {path}.", hint="Check the path; training/configs has examples.")
     try:
@@ -252,6 +203,11 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
         raise ConfigError(f"The configuration {path} cannot be read: {error}.", hint="Correct that line.") from None
     if not isinstance(content, dict):
         raise ConfigError(f"The configuration {path} holds no settings.", hint="Write at least shards, output, budget.")
+    if "cache" in content:
+        raise ConfigError(
+            f"[cache] in {path} is not a setting any more. Each epoch computes the target again.",
+            hint="Leave it out: moa 0.2.0 was the last that had it.",
+        )
     try:
         settings = FitSettings.model_validate({**content, **(overrides or {})})
     except ValidationError as error:

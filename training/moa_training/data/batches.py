@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from moa_shared.errors import DataError
@@ -51,14 +51,12 @@ class PackedBatch:
         positions: within the conversation.
         segment: number of the conversation in its row, -1 where padded.
         answer: bool, tokens of answers.
-        number: of the batch in its epoch's plan; names it in every epoch, where epochs repeat their batches.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     segment: torch.Tensor
     answer: torch.Tensor
-    number: int = 0
 
     @property
     def tokens(self) -> int:
@@ -79,7 +77,7 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         parts = [part.to(device) for part in (self.ids, self.positions, self.segment, self.answer)]
-        return PackedBatch(parts[0], parts[1], parts[2], parts[3], self.number)
+        return PackedBatch(*parts)
 
 
 def plan_rows(lengths: Sequence[int], row_tokens: int, seed: int) -> list[list[int]]:
@@ -127,45 +125,25 @@ def pack(rows: Sequence[Sequence[TokenRow]], row_tokens: int) -> PackedBatch:
 
 
 class BatchStream:
-    """An endless stream of batches.
-
-    Args:
-        batch_rows: packed rows in a batch of one process.
-        share: which of the processes this is; each gets its own rows.
-        repeat: every epoch has the batches of the first, in another order.
-    """
+    """An endless stream of batches of `batch_rows` packed rows for one process; each gets its own rows."""
 
     def __init__(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_rows: int,
-        row_tokens: int,
-        seed: int,
-        share: RowShare = WHOLE,
-        repeat: bool = False,
+        self, rows: Sequence[TokenRow], *, batch_rows: int, row_tokens: int, seed: int, share: RowShare = WHOLE
     ) -> None:
         if not rows:
             raise DataError("The token shards hold no conversation.", hint="Prepare some text first.")
         self._rows = rows
         self._lengths = [len(row.ids) for row in rows]
-        self._batch_rows, self._row_tokens, self._seed = batch_rows, row_tokens, seed
-        self._share, self._repeat = share, repeat
+        self._batch_rows, self._row_tokens, self._seed, self._share = batch_rows, row_tokens, seed, share
 
     def from_position(self, epoch: int, batch: int) -> Iterator[tuple[int, int, PackedBatch]]:
         """(epoch, number of the batch after this one, batch), beginning with batch number `batch` of `epoch`."""
+        each = self._share.total(self._batch_rows)
         while True:
-            plan_seed = hash((self._seed, 0 if self._repeat else epoch))
-            plan = plan_rows(self._lengths, self._row_tokens, plan_seed)
-            each = self._share.total(self._batch_rows)
-            order = list(range(max(1, len(plan) // each)))
-            if self._repeat and epoch:
-                random.Random(hash((self._seed, epoch))).shuffle(order)
-            while batch < len(order):
-                number = order[batch]
-                first = number * each + self._share.process * self._batch_rows
+            plan = plan_rows(self._lengths, self._row_tokens, hash((self._seed, epoch)))
+            while batch < max(1, len(plan) // each):
+                first = batch * each + self._share.process * self._batch_rows
                 chosen = [plan[index % len(plan)] for index in range(first, first + self._batch_rows)]
                 batch += 1
-                packed = pack([[self._rows[i] for i in members] for members in chosen], self._row_tokens)
-                yield epoch, batch, replace(packed, number=number)
+                yield epoch, batch, pack([[self._rows[i] for i in members] for members in chosen], self._row_tokens)
             epoch, batch = epoch + 1, 0

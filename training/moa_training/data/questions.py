@@ -45,10 +45,6 @@ def read_questions(
 
     Returns:
         The questions, and how many rows were left out (malformed or too long).
-
-    Raises:
-        NotFoundError: no such path.
-        DataError: no question at all.
     """
     if not path.exists():
         raise NotFoundError(

@@ -87,12 +87,7 @@ class ShardWriter:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, decompressed where its name ends in .zst; a torn last frame is left out.
-
-    Raises:
-        NotFoundError: no such file.
-        DataError: not zstd.
-    """
+    """Lines of a text file, decompressed where its name ends in .zst; a torn last frame is left out."""
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.", hint="Check the path.")
     if path.suffix != ".zst":
@@ -131,12 +126,7 @@ def _cut_torn_frame(path: Path) -> None:
 
 
 def check_header(path: Path, tokenizer_hash: str) -> ShardHeader:
-    """Reads a shard's header.
-
-    Raises:
-        DataError: not a token shard.
-        MismatchError: made with another tokenizer.
-    """
+    """Reads a shard's header."""
     first = next(read_lines(path), "")
     try:
         content: Any = json.loads(first)
@@ -155,12 +145,7 @@ def check_header(path: Path, tokenizer_hash: str) -> ShardHeader:
 
 
 def read_shard(path: Path, tokenizer_hash: str, vocab_size: int) -> Iterator[TokenRow]:
-    """Rows of a shard.
-
-    Raises:
-        DataError: not a token shard, or a row that is damaged or outside the vocabulary.
-        MismatchError: made with another tokenizer.
-    """
+    """Rows of a shard."""
     check_header(path, tokenizer_hash)
     for number, line in enumerate(read_lines(path)):
         if number == 0:
@@ -177,11 +162,7 @@ def read_shard(path: Path, tokenizer_hash: str, vocab_size: int) -> Iterator[Tok
 
 
 def find_shards(paths: Iterable[Path]) -> list[Path]:
-    """Shard files among files and folders, sorted within a folder.
-
-    Raises:
-        NotFoundError: a path that is not there, or a folder without shards.
-    """
+    """Shard files among files and folders, sorted within a folder."""
     found: list[Path] = []
     for path in paths:
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]

@@ -1,8 +1,7 @@
-"""From conversations to token shards: JSON lines of `messages`, or of tokens that the target wrote.
+"""From conversations to token shards: JSON lines of {"messages": [{"role", "content"}, ...]}.
 
-Two forms of a row: {"messages": [{"role", "content"}, ...]} and {"prompt_ids": [...], "answer_ids": [...],
-"temperature": t}; bad rows are counted by their reason, not fatal. A row's answers are what its assistant turns hold,
-found as the difference between the chat template with and without them, so that any template serves.
+Bad rows are counted by their reason, not fatal. A row's answers are what its assistant turns hold, found as the
+difference between the chat template with and without them, so that any template serves.
 """
 
 from __future__ import annotations
@@ -57,12 +56,7 @@ class RowCounts:
 
 
 def find_sources(names: Iterable[str], progress: Progress) -> list[Path]:
-    """Files of JSON lines; "hub:owner/name" means all of that data set.
-
-    Raises:
-        NotFoundError: a file that is not there.
-        DataError: a data set that cannot be fetched or holds no JSON lines.
-    """
+    """Files of JSON lines; "hub:owner/name" means all of that data set."""
     found: list[Path] = []
     for name in names:
         if name.startswith(HUB_PREFIX):
@@ -94,13 +88,11 @@ def _fetch(repository: str, progress: Progress) -> list[Path]:
     return files
 
 
-def read_conversations(
-    sources: Iterable[Path], counts: RowCounts, vocab_size: int
-) -> Iterator[TrainingConversation | TokenRow]:
+def read_conversations(sources: Iterable[Path], counts: RowCounts) -> Iterator[TrainingConversation]:
     """Good rows of files, in order; the others are counted in `counts` by their reason."""
     for path in sources:
         for number, line in enumerate(read_lines(path)):
-            row = _parse(line, f"{path.name}:{number}", vocab_size)
+            row = _parse(line, f"{path.name}:{number}")
             if isinstance(row, str):
                 counts.bad[row] += 1
             else:
@@ -108,7 +100,7 @@ def read_conversations(
                 yield row
 
 
-def _parse(line: str, key: str, vocab_size: int) -> TrainingConversation | TokenRow | str:
+def _parse(line: str, key: str) -> TrainingConversation | str:
     """A row, or the reason why it is not valid."""
     if not line.strip():
         return "empty"
@@ -118,9 +110,6 @@ def _parse(line: str, key: str, vocab_size: int) -> TrainingConversation | Token
         return "not JSON"
     if not isinstance(content, dict):
         return "not an object"
-    source = str(content.get("source", ""))
-    if "prompt_ids" in content:
-        return _parse_tokens(content, source, key, vocab_size)
     messages = content.get("messages")
     if not isinstance(messages, list) or not messages:
         return "without messages"
@@ -132,19 +121,7 @@ def _parse(line: str, key: str, vocab_size: int) -> TrainingConversation | Token
     if not any(message["role"] == "user" and message["content"].strip() for message in messages):
         return "without a user's message"
     kept = tuple({"role": message["role"], "content": message["content"]} for message in messages)
-    return TrainingConversation(kept, source, key)
-
-
-def _parse_tokens(content: dict[str, Any], source: str, key: str, vocab_size: int) -> TokenRow | str:
-    prompt, answer = (content.get(name) for name in ("prompt_ids", "answer_ids"))
-    for ids in (prompt, answer):
-        if not isinstance(ids, list) or not ids or not all(isinstance(t, int) and 0 <= t < vocab_size for t in ids):
-            return "with tokens outside the vocabulary"
-    temperature = content.get("temperature")
-    if temperature is not None and not isinstance(temperature, int | float):
-        return "with a temperature that is not a number"
-    ids = [*prompt, *answer]  # type: ignore[misc]
-    return TokenRow(ids, [(len(prompt), len(ids))], source, temperature, str(content.get("key", key)))  # type: ignore[arg-type]
+    return TrainingConversation(kept, str(content.get("source", "")), key)
 
 
 def prepare(files: ModelFiles, sources: Iterable[Path], output: Path, max_tokens: int, progress: Progress) -> RowCounts:
@@ -154,13 +131,10 @@ def prepare(files: ModelFiles, sources: Iterable[Path], output: Path, max_tokens
     counts = RowCounts()
     output.unlink(missing_ok=True)
     writer = ShardWriter(output, ShardHeader(files.tokenizer_hash, files.fingerprint))
-    tokenizer: Tokenizer | None = None
-    written = 0
+    tokenizer, written = load_tokenizer(files), 0
     with progress.task(f"preparing {output.name}") as bar:
-        for row in read_conversations(sources, counts, int(files.config["vocab_size"])):
-            if isinstance(row, TrainingConversation):
-                tokenizer = tokenizer or load_tokenizer(files)
-                row = _tokenize(tokenizer, row)
+        for conversation in read_conversations(sources, counts):
+            row = _tokenize(tokenizer, conversation)
             cut = [(start, min(stop, max_tokens)) for start, stop in row.answers if start < max_tokens]
             if not cut:
                 counts.good -= 1

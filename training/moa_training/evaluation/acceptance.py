@@ -32,25 +32,19 @@ class DraftShape:
 
 @dataclass(slots=True)
 class Acceptance:
-    """Counts over verifications.
-
-    Attributes:
-        accepted: verifications by number of accepted drafts.
-        draft_seconds: spent on drafts, all together.
-    """
+    """Counts over verifications: `accepted`, verifications by number of accepted drafts."""
 
     accepted: list[int] = field(default_factory=list)
-    draft_seconds: float = field(default=0.0, compare=False)
+    draft_seconds: float = field(default=0.0, compare=False)  # spent on drafts, all together
 
-    def add(self, count: int) -> None:
+    def add(self, count: int, times: int = 1) -> None:
         self.accepted += [0] * (count + 1 - len(self.accepted))
-        self.accepted[count] += 1
+        self.accepted[count] += times
 
     def merge(self, other: Acceptance) -> None:
         self.draft_seconds += other.draft_seconds
         for count, times in enumerate(other.accepted):
-            self.accepted += [0] * (count + 1 - len(self.accepted))
-            self.accepted[count] += times
+            self.add(count, times)
 
     @property
     def forwards(self) -> int:

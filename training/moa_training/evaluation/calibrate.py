@@ -70,13 +70,7 @@ class Calibrated:
 
 
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
-    """Measures a checkpoint, or a companion, on questions whose answers it has not seen.
-
-    Raises:
-        ConfigError: a drafter that reads the target's last hidden states, which no server sends.
-        DataError: fewer than two questions with answers of more than EVERY tokens.
-        MoaError: a model, a checkpoint or questions cannot be read.
-    """
+    """Measures a checkpoint, or a companion, on questions whose answers it has not seen."""
     set_threads(1)
     files = resolve(options.target, progress=progress)
     sampling = asked_sampling(options.temperature, files)

@@ -68,9 +68,6 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     means that `StandaloneQuality` describes; `all_shares`, `cold` (a device that begins without its server): the same
     of one (null: not measured); and `task`: for each share and category the questions and the shares that
     `TaskAccuracy` describes.
-
-    Raises:
-        DataError: no questions, or none with a result where results are to be checked.
     """
     set_threads(options.threads)
     if options.threads:

@@ -25,11 +25,7 @@ PREFIX = "companion:"  # in place of a checkpoint's name
 
 
 def find_checkpoint(name: str, files: ModelFiles) -> Path:
-    """The file that a user means: one of SHIPPED_DRAFTERS, or as of `find_drafter`.
-
-    Raises:
-        NotFoundError, ModelSourceError, CheckpointError: no such checkpoint for this target.
-    """
+    """The file that a user means: one of SHIPPED_DRAFTERS, or as of `find_drafter`."""
     if name in SHIPPED_DRAFTERS:
         hint = "Train one with moa-train fit."
         return require_shipped_drafter(files.fingerprint, files.target_id, name, hint=hint)
@@ -67,12 +63,7 @@ def load_subject(
     weights: str = "int8",
     guarded: bool = True,
 ) -> Subject:
-    """A checkpoint or companion with the target `files`, prompt look-up, or plain steps.
-
-    Raises:
-        ConfigError: a companion's weights are as its file has them.
-        MoaError: a model or a checkpoint cannot be read, or does not fit.
-    """
+    """A checkpoint or companion with the target `files`, prompt look-up, or plain steps."""
     stop_ids, companion = stop_tokens(files), companion_named(name, progress)
     if name in (LOOKUP, NONE):
         return LookupSubject(load_reader(files, 0, execution, progress), stop_ids)
@@ -83,7 +74,7 @@ def load_subject(
             )
         loaded = load_companion(companion, files, progress=progress, weights=weights)
         reader = load_reader(files, 0, execution, progress)
-        subject: Subject = CompanionSubject(loaded, reader, stop_ids, sampling)
+        subject: DrafterSubject = CompanionSubject(loaded, reader, stop_ids, sampling)
         subject.confidence = confidence_beside(companion, files, cache_root())
         return subject
     path = find_checkpoint(name, files)

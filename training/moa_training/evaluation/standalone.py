@@ -1,13 +1,8 @@
 """How a drafter continues without the server: cut off at some place of an answer, it writes the rest.
 
-Task accuracy says whether the result is right then. The target's own accuracy on the same questions is counted too:
-where that is zero, the drafter's says nothing. So is that of the first tokens alone, which are all that somebody
-without a drafter has.
-
 Measures that looping text cannot flatter: agreement with the target's own continuation over the first tokens, the
 target's likelihood of what was written, how much of it repeats itself, and how often the target would have written the
-same token where the text is new. Besides, what a reader has of it: tokens until the first that the target would not
-have written, and how much of what a device shows while it trusts itself is kept. Pure but for the networks.
+same token where the text is new. Besides, what a reader has of it, and whether the result of a task is right then.
 """
 
 from __future__ import annotations
@@ -41,7 +36,6 @@ class AnswerAfterCut:
 
     Args:
         served: by the server, before the cut.
-        answer: the whole answer.
         useful: written alone, before the first that the target would not have written.
         shown: written alone while the chance that all of it is right is at least LEAST_CHANCE.
     """
@@ -59,12 +53,7 @@ class AnswerAfterCut:
 
 @dataclass(slots=True)
 class StandaloneQuality:
-    """Standalone quality: means over cuts, kept as sums.
-
-    Attributes:
-        questions: whose answers go on after the cut.
-        texts: one for each cut.
-    """
+    """Standalone quality: means over cuts, kept as sums, with a text for each cut."""
 
     questions: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -86,31 +75,28 @@ class StandaloneQuality:
         """agreement_8, _16 and _32 (share of the first tokens equal to the target's own continuation, of answers that
         reach so far), repeated (share of 4-grams that occurred before), target_repeated (of the target's own
         continuation), log_likelihood (the target's, nats a token), new_agreement (target's choice equals the token,
-        where the 4-gram is new); and those of `reader_means`.
+        where the 4-gram is new).
+
+        Of readers: served (share of the answer before the cut: all that there is without a drafter), in_hand and
+        in_hand_gated (the same with the useful and the kept tokens), useful_run, shown and their medians (tokens),
+        precision (kept share of all shown tokens; left out where none is).
         """
         means = {name: self.sums[name] / self.counts[name] for name in self.sums if self.counts[name]}
-        return {**means, **reader_means(self.texts)}
-
-
-def reader_means(texts: Sequence[AnswerAfterCut]) -> dict[str, float]:
-    """What readers have, by mean: served (share of the answer before the cut: all that there is without a drafter),
-    in_hand and in_hand_gated (the same with the useful and the kept tokens), useful_run, shown and their medians
-    (tokens), precision (kept share of all shown tokens; left out where none is).
-    """
-    if not texts:
-        return {}
-    means = {
-        "served": fmean(text.served / text.answer for text in texts),
-        "in_hand": fmean((text.served + text.useful) / text.answer for text in texts),
-        "in_hand_gated": fmean((text.served + text.kept) / text.answer for text in texts),
-        "useful_run": fmean(text.useful for text in texts),
-        "median_useful_run": median(text.useful for text in texts),
-        "shown": fmean(text.shown for text in texts),
-        "median_shown": median(text.shown for text in texts),
-    }
-    if shown := sum(text.shown for text in texts):
-        means["precision"] = sum(text.kept for text in texts) / shown
-    return means
+        texts = self.texts
+        if not texts:
+            return means
+        means |= {
+            "served": fmean(text.served / text.answer for text in texts),
+            "in_hand": fmean((text.served + text.useful) / text.answer for text in texts),
+            "in_hand_gated": fmean((text.served + text.kept) / text.answer for text in texts),
+            "useful_run": fmean(text.useful for text in texts),
+            "median_useful_run": median(text.useful for text in texts),
+            "shown": fmean(text.shown for text in texts),
+            "median_shown": median(text.shown for text in texts),
+        }
+        if shown := sum(text.shown for text in texts):
+            means["precision"] = sum(text.kept for text in texts) / shown
+        return means
 
 
 def shown_tokens(run: StandaloneRun, confidence: TokenConfidence | None, threshold: float) -> int:
@@ -144,7 +130,6 @@ def standalone_quality(
 
     Args:
         run: what was written there, `length` tokens at most.
-        confidence: the drafter's; None: its own chances are taken.
         sampling: by which the target chooses.
     """
     quality = StandaloneQuality(1)
@@ -155,8 +140,7 @@ def standalone_quality(
             equal = sum(ours == theirs for ours, theirs in zip(written[:first], rest[:first], strict=False))
             quality.add(f"agreement_{first}", equal / first)
     for name, text in (("repeated", written), ("target_repeated", rest[:length])):
-        share = repeated_share(text)
-        if share is not None:
+        if (share := repeated_share(text)) is not None:
             quality.add(name, share)
     if not written:  # nothing to copy
         return quality
@@ -166,30 +150,24 @@ def standalone_quality(
     quality.add("log_likelihood", float(likelihood.mean()), len(written))
     positions = range(len(known), len(known) + len(written))
     before = TextBefore(known, [written[:at] for at in range(len(written))]) if sampling.reads_text else None
-    agrees = [a == b for a, b in zip(select(logits, positions, sampling, before), written, strict=True)]
-    fresh = _fresh(known, written)
-    if any(fresh):
-        share = sum(a and f for a, f in zip(agrees, fresh, strict=True)) / sum(fresh)
-        quality.add("new_agreement", share, sum(fresh))
-    return quality
-
-
-def _fresh(known: Sequence[int], written: Sequence[int]) -> list[bool]:
-    """For each written token whether the 4-gram that it ends is new to the text."""
-    text = [*known, *written]
-    seen: set[tuple[int, ...]] = set()
-    fresh = []
-    for index in range(len(text)):
-        gram = tuple(text[max(0, index - _GRAM + 1) : index + 1])
-        if index >= len(known):
-            fresh.append(gram not in seen)
+    choices, whole = select(logits, positions, sampling, before), [*known, *written]
+    grams = [tuple(whole[max(0, at - _GRAM + 1) : at + 1]) for at in range(len(whole))]
+    seen, agrees = set(grams[: len(known)]), list[bool]()
+    for choice, token, gram in zip(choices, written, grams[len(known) :], strict=True):
+        if gram not in seen:
+            agrees.append(choice == token)
         seen.add(gram)
-    return fresh
+    if agrees:
+        quality.add("new_agreement", sum(agrees) / len(agrees), len(agrees))
+    return quality
 
 
 @dataclass(slots=True)
 class TaskAccuracy:
     """Counts over questions whose answers the cut shortens.
+
+    The target's own are counted too: where it is never right, the drafter's accuracy says nothing. So are those of the
+    cut answer as it is, which is all that somebody without a drafter has.
 
     Attributes:
         right: the cut answer, continued by the drafter, gives the reference's result. target_right: the target's does.
@@ -252,7 +230,5 @@ def task_accuracy(
 
 def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> tuple[list[int], bool]:
     """Tokens before the first that ends the answer, and whether there is one."""
-    for place, token in enumerate(tokens):
-        if token in stop_ids:
-            return list(tokens[:place]), True
-    return list(tokens), False
+    end = next((place for place, token in enumerate(tokens) if token in stop_ids), None)
+    return list(tokens[:end]), end is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -65,11 +64,12 @@ class WritingLimit:
         return self.after if self.whole is None else max(0, min(self.after, self.whole - cut))
 
 
-class Subject(ABC):
+class _Subject:
     """What is under test, with the target that it drafts for.
 
     Args:
         stop_ids: tokens that end an answer.
+        sampling: by which the target chooses.
 
     Attributes:
         fingerprint: of the drafter; empty where there is none.
@@ -83,32 +83,9 @@ class Subject(ABC):
     reads_memory = False
     reads_last_hidden = False
 
-    def __init__(self, reader: TargetReader, stop_ids: Collection[int] = ()) -> None:
+    def __init__(self, reader: TargetReader, stop_ids: Collection[int] = (), sampling: Sampling = GREEDY) -> None:
         self.reader = reader
-        self._stop_ids = frozenset(stop_ids)
-
-    @abstractmethod
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
-        """Acceptance of each shape over one answer (whose first token the prefill gives)."""
-
-    @abstractmethod
-    def runs(
-        self,
-        prompt: Sequence[int],
-        answer: Sequence[int],
-        cuts: Sequence[int],
-        room: WritingLimit,
-        *,
-        memory: bool = True,
-        thin: ThinMemory | None = None,
-    ) -> list[StandaloneRun]:
-        """What it writes after each cut, if the server is lost there.
-
-        Args:
-            cuts: tokens of the answer before each, ascending; 0: the server has read the prompt.
-            memory: whether it has that of the tokens before the cut, all but the newest.
-            thin: the only rows of it that it has; None: all.
-        """
+        self._stop_ids, self._sampling = frozenset(stop_ids), sampling
 
     def _run(self, following: NextToken, answer: Sequence[int], cut: int, room: WritingLimit) -> StandaloneRun:
         """What is written after a cut, compared with the rest of the answer."""
@@ -128,14 +105,13 @@ class Subject(ABC):
         return StandaloneRun(tuple(written), right, judged)
 
 
-class DrafterSubject(Subject):
+class DrafterSubject(_Subject):
     """A checkpoint of any kind.
 
     Args:
         target: the parts of the target that the drafter takes over.
         weights: of both of its halves: "int8", "int4" or "float32".
         guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
-        sampling: by which the target chooses.
     """
 
     reads_memory = True
@@ -151,15 +127,16 @@ class DrafterSubject(Subject):
         guarded: bool = True,
         sampling: Sampling = GREEDY,
     ) -> None:
-        super().__init__(reader, stop_ids)
+        super().__init__(reader, stop_ids, sampling)
         self.fingerprint = checkpoint.fingerprint
-        self._guarded, self._sampling = guarded, sampling
+        self._guarded = guarded
         self._copies = True  # where the conversation has likelier ones
         self.reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state: Callable[[], ConversationDrafter] = checkpoint.states(target, weights)
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
+        """Acceptance of each shape over one answer (whose first token the prefill gives)."""
         ids = [*prompt, *answer]
         memory, state = self._read(ids)
         return [self._replay(ids, prompt, memory, state, shape) for shape in shapes]
@@ -174,6 +151,12 @@ class DrafterSubject(Subject):
         memory: bool = True,
         thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
+        """What it writes after each cut, if the server is lost there.
+
+        Args:
+            cuts: tokens of the answer before each, ascending; 0: the server has read the prompt.
+            memory: whether it has that of the tokens before the cut, all but the newest; `thin`: only these rows of it.
+        """
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)
         draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
@@ -246,23 +229,20 @@ class CompanionSubject(DrafterSubject):
     def __init__(
         self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = (), sampling: Sampling = GREEDY
     ) -> None:
-        Subject.__init__(self, reader, stop_ids)
+        _Subject.__init__(self, reader, stop_ids, sampling)
         self.fingerprint = companion.fingerprint
         self._new_state = companion.new_state
         self._guarded = self._copies = False
-        self._sampling = sampling
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, None]:
         """Nothing: a companion needs no rows of the target."""
         return np.empty((len(ids), 0), np.float32), None
 
 
-class LookupSubject(Subject):
+class LookupSubject(_Subject):
     """Prompt look-up: a chain copied from the conversation, whatever the shape."""
 
-    def __init__(self, reader: TargetReader, stop_ids: Collection[int] = (), longest: int = 3) -> None:
-        super().__init__(reader, stop_ids)
-        self._longest = longest  # tokens that must agree: as the client has it
+    LONGEST = 3  # tokens that must agree: as the client has it
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
@@ -274,20 +254,18 @@ class LookupSubject(Subject):
         answer: Sequence[int],
         cuts: Sequence[int],
         room: WritingLimit,
-        *,
-        memory: bool = True,
-        thin: ThinMemory | None = None,
+        **_: object,
     ) -> list[StandaloneRun]:
-        """A run ends where there is nothing to copy; none reads memory."""
-        text = TextIndex(self._longest)
+        """Likewise; a run ends where there is nothing to copy, and none reads memory."""
+        text = TextIndex(self.LONGEST)
         text.restart(prompt)
         runs = []
 
         def following(written: Sequence[int]) -> WrittenToken | None:
             position, size = text.matched(written)
-            return (
-                WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), TokenOrigin.COPY) if size else None
-            )
+            if not size:
+                return None
+            return WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), TokenOrigin.COPY)
 
         for cut in cuts:
             text.extend(answer[len(text.tokens) - len(prompt) : cut])
@@ -295,7 +273,7 @@ class LookupSubject(Subject):
         return runs
 
     def _replay(self, ids: Sequence[int], prompt: int, shape: DraftShape) -> Acceptance:
-        text, counts = TextIndex(self._longest), Acceptance()
+        text, counts = TextIndex(self.LONGEST), Acceptance()
         text.restart(ids[: prompt + 1])
         newest = prompt
         while newest + 1 < len(ids):
@@ -304,3 +282,6 @@ class LookupSubject(Subject):
             text.extend(ids[newest + 1 : newest + 1 + moved])
             newest += moved
         return counts
+
+
+Subject = DrafterSubject | LookupSubject

@@ -30,11 +30,11 @@ from moa_training.fit.optimiser import MasterWeights, learning_rate
 from moa_training.fit.processes import Processes
 from moa_training.fit.run_state import Position, load_state, save_state
 from moa_training.fit.setup import OBJECTIVES, choose_draft_ids, drafter_config, starting_tensors
+from moa_training.objective.losses import Losses
 from moa_training.objective.objective import Lesson, Update
 from moa_training.report import append_point, cut_points, draw_curves, write_card
 from moa_training.settings import FitSettings
 from moa_training.teacher.teacher import Activations, Teacher, load_teacher
-from moa_training.teacher.teacher_cache import TeacherCache
 
 DRAFTER = DRAFTER_FILE
 Tensors = dict[str, torch.Tensor]
@@ -86,10 +86,6 @@ class TrainingRun:
             if not weight.requires_grad
         }
         self.stream = self._batches(share)
-        self.cache: TeacherCache | None = None
-        if settings.cache.gigabytes:
-            kept, room = f"activations-{share.process}", int(settings.cache.gigabytes * 1e9)
-            self.cache = TeacherCache(self.teacher, settings.output / kept, room, progress)
         self.position = Position(self.identity) if saved is None else saved[0]
         if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
             self.objective.fit_inputs(self.drafter, self._sample)
@@ -123,7 +119,7 @@ class TrainingRun:
                 if spent >= 1.0:
                     break
                 rate = learning_rate(settings.optimiser, self.position.step, spent)
-                losses = self._losses(batch.to(self.device), spent, epoch)
+                losses = self._losses(batch.to(self.device), spent)
                 self.accelerator.backward(losses.total)
                 norm = self.masters.step(rate)
                 now = time.monotonic()
@@ -150,8 +146,6 @@ class TrainingRun:
         if sums:
             self._write_point(sums)
         path = self.save()
-        if self.cache is not None:
-            self.cache.remove()
         del self.module  # holds the process group
         self.processes.leave()
         return path
@@ -167,11 +161,10 @@ class TrainingRun:
         by_time = position.seconds / (60 * budget.minutes) if budget.minutes else 0.0
         return max(position.tokens / budget.tokens, by_time)
 
-    def _losses(self, batch: PackedBatch, spent: float, epoch: int) -> Any:
+    def _losses(self, batch: PackedBatch, spent: float) -> Losses:
         generator = torch.Generator().manual_seed((self.settings.seed * 1_000_003 + self.position.step) * 4096)
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
-        target = self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
-        return self.objective.losses(self.module, Update(batch, target, spent, generator))
+        return self.objective.losses(self.module, Update(batch, self.teacher.run_packed(batch), spent, generator))
 
     def _write_point(self, sums: dict[str, float]) -> None:
         """Writes the means since the last point down."""
@@ -209,9 +202,8 @@ class TrainingRun:
         """The batches of one process."""
         settings, optimiser = self.settings, self.settings.optimiser
         return BatchStream(
-            self.rows, batch_rows=optimiser.batch_rows, row_tokens=optimiser.row_tokens, seed=settings.seed,
-            share=share, repeat=settings.cache.gigabytes > 0,
-        )  # fmt: skip
+            self.rows, batch_rows=optimiser.batch_rows, row_tokens=optimiser.row_tokens, seed=settings.seed, share=share
+        )
 
     def _start(
         self, config: DrafterConfig, saved: tuple[Position, Tensors] | None
@@ -244,12 +236,7 @@ class TrainingRun:
         return config, draft_ids, tensors
 
     def _similar(self, path: Path, config: DrafterConfig, names: tuple[str, ...], words: str = "") -> Checkpoint:
-        """Another drafter, whose named values must be this one's.
-
-        Raises:
-            MismatchError: it was made for another target.
-            ConfigError: a value differs.
-        """
+        """Another drafter, whose named values must be this one's."""
         other = load_checkpoint(checkpoint_path(path))
         if other.config.target_fingerprint != self.files.fingerprint:
             raise MismatchError(

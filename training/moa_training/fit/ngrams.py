@@ -76,11 +76,7 @@ class NgramCounts:
 
 
 def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays:
-    """The table of some text.
-
-    Raises:
-        DataError: no context occurs often enough.
-    """
+    """The table of some text."""
     curve = _correction(rows, options)
     counts = NgramCounts(rows, options)
     contexts: list[Context] = []

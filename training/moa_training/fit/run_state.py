@@ -41,11 +41,7 @@ class Position:
 
 @contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """Keeps other runs out of an output folder.
-
-    Raises:
-        ConfigError: one is in it.
-    """
+    """Keeps other runs out of an output folder."""
     import filelock
 
     try:
@@ -73,11 +69,7 @@ def save_state(folder: Path, position: Position, tensors: Mapping[str, torch.Ten
 
 
 def load_state(folder: Path, identity: str) -> tuple[Position, dict[str, torch.Tensor]] | None:
-    """The last whole state; None where there is none.
-
-    Raises:
-        CheckpointError: damaged, or of a run with other settings or data.
-    """
+    """The last whole state; None where there is none."""
     path = folder / NAME
     if not path.is_file():
         return None

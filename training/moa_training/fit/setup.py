@@ -99,11 +99,7 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
 
 
 def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
-    """Those of the settings, or the authors' for a target of so many layers; none where they read none.
-
-    Raises:
-        ConfigError: it has too few layers for the authors'.
-    """
+    """Those of the settings, or the authors' for a target of so many layers; none where they read none."""
     if wanted.state_entries is not None:
         return wanted.state_entries
     entries = KINDS[wanted.kind].usual_entries(layers)
@@ -144,11 +140,7 @@ def starting_tensors(
     warm: bool,
     norms_near_zero: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """Tensors by the checkpoint's names, float32.
-
-    Raises:
-        ConfigError: the sizes of self- or cross-attention are not those of the target's layers.
-    """
+    """Tensors by the checkpoint's names, float32."""
     ids = None if draft_ids is None else draft_ids.numpy()
     fresh = fresh_tensors(config, seed, ids, norms_near_zero=norms_near_zero)
     tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}

@@ -141,7 +141,7 @@ class TrainingDrafter(nn.Module):
         config, layer = self.config, self.layer_self_attention
         tokens, layers, width = kv.shape
         attention, mlp = layer.self_attn, layer.mlp
-        normed = _norm(kv, layer.input_layernorm)
+        normed = _normed(kv, layer.input_layernorm)
         turn = self._layer_rotary(torch.arange(layers, device=kv.device), kv.dtype)
         heads, kv_heads, dim = config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads
         queries = rotate(attention.q_proj(normed).view(tokens, layers, heads, dim).transpose(1, 2), *turn)
@@ -153,7 +153,7 @@ class TrainingDrafter(nn.Module):
         mixed = torch.bmm(scores.softmax(-1), values.reshape(tokens * kv_heads, layers, dim))
         attended = mixed.view(tokens, heads, layers, dim).transpose(1, 2).reshape(tokens, layers, heads * dim)
         x = kv + attention.o_proj(attended)
-        inner = _norm(x, layer.post_attention_layernorm)
+        inner = _normed(x, layer.post_attention_layernorm)
         inner = (F.silu(mlp.gate_proj(inner)) * mlp.up_proj(inner)).mean(1)
         out: torch.Tensor = x.mean(1) + mlp.down_proj(inner)
         return out
@@ -184,33 +184,8 @@ class TrainingDrafter(nn.Module):
         return run_behind(self._frozen[0], x, target.kv[:, :, first:], self.config.target_head_dim, blocks, turn)
 
 
-class _FastNorm(torch.autograd.Function):
-    """RMS norm with a hand-written gradient; sums in float32, everything else in the input's type."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        square = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
-        scale = (square / x.shape[-1] + eps).rsqrt_().to(x.dtype)
-        normed = x * scale
-        ctx.save_for_backward(normed, weight, scale)
-        out: torch.Tensor = normed * weight
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        (gradient,) = gradients
-        normed, weight, scale = ctx.saved_tensors
-        product = gradient * normed
-        for_weight = product.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, for_weight, None
-        mean = (product @ weight)[..., None] / normed.shape[-1]
-        return (gradient * weight - normed * mean) * scale, for_weight, None
-
-
-def _norm(x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-    out: torch.Tensor = _FastNorm.apply(x, norm.weight, norm.eps)  # type: ignore[no-untyped-call]
-    return out
+def _normed(x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
 
 
 def run_behind(

@@ -30,15 +30,10 @@ def rewrite(
     progress: Progress,
     dtype: torch.dtype = torch.bfloat16,
 ) -> RowCounts:
-    """Adds answers to the shard `output` until every prompt has one; what was read and left out.
-
-    Raises:
-        MoaError: the shard is another tokenizer's, or the disk is full. What is finished is kept.
-    """
+    """Adds answers to the shard `output` until every prompt has one; what was read and left out."""
     counts = RowCounts()
     vocab = int(files.config["vocab_size"])
-    read = read_conversations(sources, counts, vocab)
-    conversations = [row for row in read if isinstance(row, TrainingConversation)]
+    conversations = list(read_conversations(sources, counts))
     random.Random(options.seed).shuffle(conversations)
     done: set[str] = set()
     if output.is_file() and output.stat().st_size:

@@ -112,9 +112,6 @@ def load_reader(
 
     Args:
         entries: of its hidden states, to be read in place of keys and values.
-
-    Raises:
-        ModelSourceError: weights that cannot be read, or that the level does not compute.
     """
     if level == INT8:
         return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers, entries)

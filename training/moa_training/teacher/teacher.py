@@ -76,11 +76,6 @@ class Teacher:
         return self.layers if self.reused_layers or not self.entries else 0
 
     @property
-    def head_dim(self) -> int:
-        config = self.model.config
-        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-    @property
     def embeddings(self) -> torch.Tensor:
         """[vocab, hidden]."""
         weight: torch.Tensor = self.model.model.embed_tokens.weight
@@ -203,9 +198,6 @@ def load_teacher(
 
     Args:
         kernels: to run it on the level int8, and hear of what that takes; None: in torch.
-
-    Raises:
-        ModelSourceError: a target that the kernels do not compute.
     """
     from moa_shared.models import load_target_model  # and with it all of transformers
 
