@@ -16,7 +16,7 @@ from moa_shared.drafting.base import Drafter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from moa_training.objective.baselines import TrainingEagle2
-from moa_training.objective.losses import (
+from moa_training.objective.objective import (
     feature_losses,
 )
 from moa_training.settings import LossSettings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from moa_training.objective.blocks import Blocks
-from moa_training.objective.losses import (
+from moa_training.objective.moa import TrainingDrafter
+from moa_training.objective.objective import (
     Prediction,
     feature_losses,
 )
-from moa_training.objective.moa import TrainingDrafter
 from moa_training.settings import LossSettings
 from moa_training.teacher.teacher import Activations
 

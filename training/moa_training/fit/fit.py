@@ -26,12 +26,10 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 from moa_training.data.batches import BatchStream, PackedBatch, RowShare
 from moa_training.data.shards import find_shards, read_shard
-from moa_training.fit.optimiser import MasterWeights, learning_rate
 from moa_training.fit.processes import Processes
-from moa_training.fit.run_state import Position, load_state, save_state
+from moa_training.fit.run_state import MasterWeights, Position, learning_rate, load_state, save_state
 from moa_training.fit.setup import OBJECTIVES, choose_draft_ids, drafter_config, starting_tensors
-from moa_training.objective.losses import Losses
-from moa_training.objective.objective import Lesson, Update
+from moa_training.objective.objective import Lesson, Losses, Update
 from moa_training.report import append_point, cut_points, draw_curves, write_card
 from moa_training.settings import FitSettings
 from moa_training.teacher.teacher import Activations, Teacher, load_teacher

@@ -15,8 +15,16 @@ from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchR
 from torch import nn
 
 from moa_training.data.batches import WHOLE, RowShare
-from moa_training.objective.losses import Losses, Prediction, feature_losses
-from moa_training.objective.objective import Objective, Sample, Update, fit_projection, run_layer
+from moa_training.objective.objective import (
+    Losses,
+    Objective,
+    Prediction,
+    Sample,
+    Update,
+    feature_losses,
+    fit_projection,
+    run_layer,
+)
 from moa_training.teacher.teacher import Activations
 
 

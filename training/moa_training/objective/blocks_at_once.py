@@ -17,9 +17,8 @@ from moa_shared.drafter.layers.torch_layers import RMSNorm, TorchRotary, rotate
 from torch import nn
 
 from moa_training.data.batches import WHOLE, PackedBatch, RowShare
-from moa_training.objective.losses import Losses, guess_losses
-from moa_training.objective.objective import Objective, Sample, Update, fit_projection
-from moa_training.objective.own_layers import OwnLayer, attend_with_own
+from moa_training.objective.eagle3 import OwnLayer, attend_with_own
+from moa_training.objective.objective import Losses, Objective, Sample, Update, fit_projection, guess_losses
 from moa_training.settings import BlockSettings
 from moa_training.teacher.teacher import Activations
 

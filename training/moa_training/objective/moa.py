@@ -21,8 +21,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from moa_training.objective.blocks import Blocks, draw_blocks, own_share, with_own_choices
-from moa_training.objective.losses import Losses, Prediction, feature_losses
-from moa_training.objective.objective import Objective, Sample, Turn, Update, fit_projection, run_layer
+from moa_training.objective.objective import (
+    Losses,
+    Objective,
+    Prediction,
+    Sample,
+    Turn,
+    Update,
+    feature_losses,
+    fit_projection,
+    run_layer,
+)
 from moa_training.teacher.teacher import Activations, Teacher
 
 

@@ -19,7 +19,7 @@ from moa_shared.programs.progress import Progress
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_shard
 from moa_training.data.text import RowCounts, TrainingConversation, read_conversations, template_ids
 from moa_training.options import PrepareOptions
-from moa_training.teacher.generation import Choice, write_answers
+from moa_training.teacher.teacher import Choice, write_answers
 
 
 def rewrite(

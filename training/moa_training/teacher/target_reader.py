@@ -27,8 +27,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 
-from moa_training.teacher.generation import write_answers
-from moa_training.teacher.teacher import Teacher, load_teacher
+from moa_training.teacher.teacher import Teacher, load_teacher, write_answers
 
 Rows = npt.NDArray[np.float32]
 GREEDY = Sampling()

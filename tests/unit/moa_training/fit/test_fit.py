@@ -17,7 +17,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.batches import PackedBatch
 from moa_training.data.text import prepare
 from moa_training.fit.fit import DRAFTER, TrainingRun
-from moa_training.fit.optimiser import MasterWeights
+from moa_training.fit.run_state import MasterWeights
 from moa_training.fit.setup import drafter_config
 from moa_training.report import PICTURE, append_point, draw_curves, read_points
 from moa_training.settings import FitSettings, load_fit_settings

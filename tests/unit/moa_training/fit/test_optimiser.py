@@ -4,7 +4,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import CheckpointError
-from moa_training.fit.optimiser import MasterWeights, learning_rate
+from moa_training.fit.run_state import MasterWeights, learning_rate
 from moa_training.settings import OptimiserSettings
 from torch import nn
 

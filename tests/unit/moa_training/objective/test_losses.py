@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from moa_training.objective.losses import (
+from moa_training.objective.objective import (
     Prediction,
     feature_losses,
 )

@@ -15,10 +15,8 @@ from moa_training.data.batches import WHOLE, PackedBatch, RowShare, pack
 from moa_training.data.shards import TokenRow
 from moa_training.fit.setup import OBJECTIVES, drafter_config
 from moa_training.objective.blocks_at_once import draw_anchors, place_blocks
-from moa_training.objective.eagle3 import TrainingEagle3, eagle3_rows, step_weights, teach
-from moa_training.objective.losses import Losses
-from moa_training.objective.objective import Lesson, Update
-from moa_training.objective.own_layers import attend_with_own
+from moa_training.objective.eagle3 import TrainingEagle3, attend_with_own, eagle3_rows, step_weights, teach
+from moa_training.objective.objective import Lesson, Losses, Update
 from moa_training.settings import BlockSettings, FitSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
 

@@ -11,8 +11,8 @@ from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
 from moa_training.options import PrepareOptions
-from moa_training.teacher.generation import write_answers
 from moa_training.teacher.rewrite import noise, rewrite
+from moa_training.teacher.teacher import write_answers
 
 from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files, write_conversations
