@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare
-from moa_training.fit.fit import DRAFTER, TrainingRun
+from moa_training.fit.fit import TrainingRun
 from moa_training.fit.run_state import NAME as STATE
 from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
@@ -64,7 +65,7 @@ def require_same_training(folder: Path, other: Path) -> None:
     assert len(points) == len(theirs) > 4
     for mine, yours in zip(points, theirs, strict=True):
         np.testing.assert_allclose([mine[n] for n in LOSSES], [yours[n] for n in LOSSES], rtol=2e-3, atol=2e-4)
-    tensors, others = load_checkpoint(folder / DRAFTER).tensors, load_checkpoint(other / DRAFTER).tensors
+    tensors, others = load_checkpoint(folder / DRAFTER_FILE).tensors, load_checkpoint(other / DRAFTER_FILE).tensors
     assert tensors.keys() == others.keys()
     for name, tensor in tensors.items():
         np.testing.assert_allclose(
@@ -105,7 +106,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
 
     out, errors = train_on_two_nodes(two / "fit.toml", tmp_path / "cache", tmp_path)
     assert "Going on from update" in errors
-    assert out.count(DRAFTER) == 1  # one of them writes and speaks
+    assert out.count(DRAFTER_FILE) == 1  # one of them writes and speaks
     assert "Warning" not in errors
     require_same_training(two / "out", one / "out")
 

@@ -15,8 +15,8 @@ from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-from moa_training.objective.baselines import TrainingEagle2
 from moa_training.objective.objective import (
+    TrainingBaseline,
     feature_losses,
 )
 from moa_training.settings import LossSettings
@@ -38,9 +38,9 @@ def eagle(reference: Reference) -> Checkpoint:
     return load_checkpoint(reference.folder / "a_eagle.safetensors", config)
 
 
-def training_form(reference: Reference) -> tuple[TrainingEagle2, Activations, torch.Tensor]:
+def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, torch.Tensor]:
     checkpoint = eagle(reference)
-    network = TrainingEagle2(checkpoint.config)
+    network = TrainingBaseline(checkpoint.config)
     network.load_state_dict(checkpoint.torch_tensors())
     ids = torch.from_numpy(reference.train["input_ids"]).long()
     positions = torch.from_numpy(reference.train["position_ids"]).long()

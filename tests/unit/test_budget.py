@@ -30,12 +30,12 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     ),
     "server": (("server",), 16592, 113),
     "shared": (("shared",), 19289, 139),
-    "training": (("training",), 5515, 39),
+    "training": (("training",), 4847, 33),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 888, 13),
-    "tests": (("tests",), 90506, 617),
+    "tests": (("tests",), 90356, 616),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -118,10 +118,8 @@ def _save(figure: Figure, path: Path) -> None:
 def write_card(
     folder: Path, config: DrafterConfig, settings: FitSettings, files: ModelFiles, place: Mapping[str, Any]
 ) -> None:
-    """Writes the model card next to a checkpoint, whole or not at all: what it was made from and how.
-
-    Args:
-        place: conversations, and how far the run has come.
+    """Writes the model card next to a checkpoint, whole or not at all: what it was made from and how. `place`:
+    conversations, and how far the run has come.
     """
     points = read_points(folder)
     agreement = sum(point["agreement"] for point in points[-10:]) / max(1, len(points[-10:]))
@@ -190,10 +188,7 @@ def evaluation_text(evaluation: dict[str, Any]) -> str:
 
 def acceptance_table(evaluations: Evaluations, forward_ms: float, node_ms: float) -> str:
     """Acceptance length and time of a draft of each shape, and its speed-up: tokens a second against plain steps, one
-    after the other on one machine.
-
-    Args:
-        forward_ms, node_ms: of a target forward with one token, and of each node more.
+    after the other on one machine. `forward_ms`, `node_ms`: of a target forward with one token, and of each node more.
     """
     rows = []
     for name, evaluation in evaluations.items():
@@ -205,10 +200,8 @@ def acceptance_table(evaluations: Evaluations, forward_ms: float, node_ms: float
 
 
 def text_table(evaluations: Evaluations, *, after_tokens: bool = True) -> str:
-    """The measures of standalone text at each cut; empty without any.
-
-    Args:
-        after_tokens: the cuts after so many tokens too, not only those at each share of an answer.
+    """The measures of standalone text at each cut; empty without any. `after_tokens`: the cuts after so many tokens
+    too, not only those at each share of an answer.
     """
     rows = []
     for name, evaluation in evaluations.items():

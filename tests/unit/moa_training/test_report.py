@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from moa_shared.errors import ConfigError, DataError
 from moa_training.cli import cli
-from moa_training.report import gain_per_doubling, read_evaluation
+from moa_training.report import read_evaluation
 
 
 def evaluation(length: float) -> dict[str, Any]:
@@ -72,11 +72,3 @@ def test_what_is_no_evaluation(tmp_path: Path) -> None:
             read_evaluation(path)
     result = CliRunner().invoke(cli, ["compare", "file.json"])
     assert isinstance(result.exception, ConfigError)
-
-
-def test_the_gain_of_a_doubling_is_the_slope() -> None:
-    points = [{"tokens": 1000.0 * n, "agreement": 0.1 + 0.05 * (n.bit_length() - 1)} for n in (1, 2, 4, 8)]
-    assert gain_per_doubling(points) is None
-    assert gain_per_doubling([]) is None
-    gain = gain_per_doubling([point for point in points for _ in range(8)])
-    assert gain == pytest.approx(0.05)

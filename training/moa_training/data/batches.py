@@ -44,19 +44,12 @@ WHOLE = RowShare()  # one process, whose rows are all
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """A batch of packed rows; each tensor is [rows, length].
+    """A batch of packed rows; each tensor is [rows, length]."""
 
-    Args:
-        ids: tokens, 0 where padded.
-        positions: within the conversation.
-        segment: number of the conversation in its row, -1 where padded.
-        answer: bool, tokens of answers.
-    """
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    segment: torch.Tensor
-    answer: torch.Tensor
+    ids: torch.Tensor  # tokens, 0 where padded
+    positions: torch.Tensor  # within the conversation
+    segment: torch.Tensor  # number of the conversation in its row, -1 where padded
+    answer: torch.Tensor  # bool, tokens of answers
 
     @property
     def tokens(self) -> int:
@@ -82,9 +75,7 @@ class PackedBatch:
 
 def plan_rows(lengths: Sequence[int], row_tokens: int, seed: int) -> list[list[int]]:
     """Which conversations share a row: shuffled, then first fit decreasing within windows; rows shuffled again.
-
-    Args:
-        lengths: tokens of each conversation; longer ones than a row count as a full row.
+    `lengths`: tokens of each conversation; longer ones than a row count as a full row.
     """
     order = list(range(len(lengths)))
     generator = random.Random(seed)

@@ -23,34 +23,21 @@ _LEVEL = 12  # 1.2 bytes a token at 50 MB/s; higher levels gain less than 3 %
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """What a shard's tokens belong to.
+    """What a shard's tokens belong to."""
 
-    Args:
-        tokenizer_hash: of moa_shared.models.ModelFiles.
-        target_fingerprint: of the target that wrote the answers; empty for other text.
-    """
-
-    tokenizer_hash: str
-    target_fingerprint: str = ""
+    tokenizer_hash: str  # of moa_shared.models.ModelFiles
+    target_fingerprint: str = ""  # of the target that wrote the answers; empty for other text
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One conversation as tokens.
+    """One conversation as tokens."""
 
-    Args:
-        ids: all of its tokens.
-        answers: (start, stop) of each answer among them.
-        source: where the prompt comes from.
-        temperature: at which the target wrote the answer; None: not the target's own text.
-        key: identifies the prompt, so that a rewrite can be resumed.
-    """
-
-    ids: Sequence[int]
-    answers: Sequence[tuple[int, int]]
-    source: str = ""
-    temperature: float | None = None
-    key: str = ""
+    ids: Sequence[int]  # all of its tokens
+    answers: Sequence[tuple[int, int]]  # (start, stop) of each answer among them
+    source: str = ""  # where the prompt comes from
+    temperature: float | None = None  # at which the target wrote the answer; None: not the target's own text
+    key: str = ""  # identifies the prompt, so that a rewrite can be resumed
 
 
 class ShardWriter:

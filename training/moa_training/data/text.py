@@ -28,16 +28,11 @@ _FLUSH_ROWS = 512  # about 100 kB of compressed text a frame
 
 @dataclass(frozen=True, slots=True)
 class TrainingConversation:
-    """A conversation in words.
+    """A conversation in words."""
 
-    Args:
-        messages: alternating user and assistant, perhaps after a system prompt.
-        key: identifies it within its file.
-    """
-
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, str], ...]  # alternating user and assistant, perhaps after a system prompt
     source: str
-    key: str
+    key: str  # identifies it within its file
 
 
 @dataclass(slots=True)

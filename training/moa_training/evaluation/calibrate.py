@@ -36,12 +36,9 @@ THRESHOLDS = (0.0, 0.05, 0.1, 0.2, LEAST_CHANCE, 0.5, 0.6, 0.7, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """Standalone text that goes on while the chance that all of it is right is at least `threshold`.
-
-    Args:
-        shown: tokens a cut, on average; `median_shown`: in the middle one.
-        kept: share of all shown tokens that come before the first wrong one of their cut.
-        useful: such tokens a cut, on average.
+    """Standalone text that goes on while the chance that all of it is right is at least `threshold`. `shown`: tokens a
+    cut, on average; `median_shown`: in the middle one; `kept`: share of all shown tokens that come before the first
+    wrong one of their cut; `useful`: such tokens a cut, on average.
     """
 
     threshold: float
@@ -53,20 +50,14 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A drafter's confidence, and what gating by it brings.
-
-    Args:
-        fingerprint: of the checkpoint, or of the companion.
-        target: the target's.
-        gates: on the questions of even number, with the confidence of those of odd number.
-    """
+    """A drafter's confidence, and what gating by it brings."""
 
     confidence: Confidence | LearnedConfidence
-    fingerprint: str
-    target: str
+    fingerprint: str  # of the checkpoint, or of the companion
+    target: str  # the target's
     questions: int
     cuts: int
-    gates: Sequence[Gated]
+    gates: Sequence[Gated]  # on the questions of even number, with the confidence of those of odd number
 
 
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
@@ -112,11 +103,7 @@ def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
 
 
 def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> LearnedConfidence:
-    """The confidence in a companion's text, likewise.
-
-    Args:
-        start: what is known before; it stays as it is.
-    """
+    """The confidence in a companion's text, likewise. `start`: what is known before; it stays as it is."""
     learned = replace(start)
     for run in runs:
         for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
@@ -125,11 +112,7 @@ def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> Lear
 
 
 def gated(runs: Sequence[StandaloneRun], confidence: Confidence | LearnedConfidence, threshold: float) -> Gated:
-    """What of each run is shown, and kept.
-
-    Args:
-        runs: at least one.
-    """
+    """What of each run is shown, and kept. `runs`: at least one."""
     shown = [shown_tokens(run, confidence, threshold) for run in runs]
     kept = sum(min(count, run.right) for count, run in zip(shown, runs, strict=True))
     total = sum(shown)

@@ -42,21 +42,15 @@ _NO_BASIS = ("target", "limit", "prompt_tokens", "threads")  # which no question
 
 @dataclass(slots=True)
 class QuestionMeasures:
-    """What was measured of one question.
-
-    Args:
-        acceptance: by the name of a draft's shape.
-        standalone: by the number of answer tokens before the cut; answers that are shorter have none.
-        shares: by the share of the answer before the cut.
-        cold: without any memory.
-        task: by the share of the answer before the cut; empty where there is no result to check.
-    """
+    """What was measured of one question."""
 
     category: str
-    acceptance: dict[str, Acceptance]
+    acceptance: dict[str, Acceptance]  # by the name of a draft's shape
+    # by the number of answer tokens before the cut; answers that are shorter have none
     standalone: dict[int, StandaloneQuality] = field(default_factory=dict)
-    shares: dict[str, StandaloneQuality] = field(default_factory=dict)
-    cold: StandaloneQuality | None = None
+    shares: dict[str, StandaloneQuality] = field(default_factory=dict)  # by the share of the answer before the cut
+    cold: StandaloneQuality | None = None  # without any memory
+    # by the share of the answer before the cut; empty where there is no result to check
     task: dict[str, TaskAccuracy] = field(default_factory=dict)
 
 

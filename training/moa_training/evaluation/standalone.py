@@ -32,18 +32,12 @@ _GRAM = 4
 
 @dataclass(frozen=True, slots=True)
 class AnswerAfterCut:
-    """What a reader has of one answer after a cut, in tokens.
+    """What a reader has of one answer after a cut, in tokens."""
 
-    Args:
-        served: by the server, before the cut.
-        useful: written alone, before the first that the target would not have written.
-        shown: written alone while the chance that all of it is right is at least LEAST_CHANCE.
-    """
-
-    served: int
+    served: int  # by the server, before the cut
     answer: int
-    useful: int
-    shown: int
+    useful: int  # written alone, before the first that the target would not have written
+    shown: int  # written alone while the chance that all of it is right is at least LEAST_CHANCE
 
     @property
     def kept(self) -> int:
@@ -100,10 +94,8 @@ class StandaloneQuality:
 
 
 def shown_tokens(run: StandaloneRun, confidence: TokenConfidence | None, threshold: float) -> int:
-    """How many tokens that can be judged come before the chance of the run falls below the threshold.
-
-    Args:
-        confidence: None: the stated chances are taken, as a client does.
+    """How many tokens that can be judged come before the chance of the run falls below the threshold. `confidence`:
+    None: the stated chances are taken, as a client does.
     """
     chances = (chance_of(written, confidence) for written in run.written[: run.judged])
     below = (count for count, all_right in enumerate(accumulate(chances, mul)) if all_right < threshold)
@@ -126,11 +118,8 @@ def standalone_quality(
     confidence: TokenConfidence | None = None,
     sampling: Sampling = GREEDY,
 ) -> StandaloneQuality:
-    """One answer, cut after `cut` tokens, of which it has more.
-
-    Args:
-        run: what was written there, `length` tokens at most.
-        sampling: by which the target chooses.
+    """One answer, cut after `cut` tokens, of which it has more. `run`: what was written there, `length` tokens at most;
+    `sampling`: by which the target chooses.
     """
     quality = StandaloneQuality(1)
     rest, written, known = list(answer[cut:]), list(run.tokens), [*prompt, *answer[:cut]]
@@ -204,12 +193,8 @@ def task_accuracy(
     decode: Callable[[Sequence[int]], str],
     stop_ids: Collection[int],
 ) -> TaskAccuracy:
-    """One question whose answer was cut after `cut` tokens; not counted if the cut does not shorten it.
-
-    Args:
-        expected: the reference's result.
-        answer: the target's own.
-        written: what was written after the cut.
+    """One question whose answer was cut after `cut` tokens; not counted if the cut does not shorten it. `expected`: the
+    reference's result; `answer`: the target's own; `written`: what was written after the cut.
     """
     own, target_ended = _until_stop(answer, stop_ids)
     if len(own) <= cut:

@@ -31,16 +31,11 @@ NextToken = Callable[[Sequence[int]], WrittenToken | None]  # after standalone t
 
 @dataclass(frozen=True, slots=True)
 class StandaloneRun:
-    """What a drafter wrote without the server, up to its own end of the answer.
-
-    Args:
-        right: how many of the first tokens are the target's.
-        judged: how many can be compared: the target's answer may have been cut off.
-    """
+    """What a drafter wrote without the server, up to its own end of the answer."""
 
     written: tuple[WrittenToken, ...]
-    right: int
-    judged: int
+    right: int  # how many of the first tokens are the target's
+    judged: int  # how many can be compared: the target's answer may have been cut off
 
     @property
     def tokens(self) -> list[int]:
@@ -49,15 +44,10 @@ class StandaloneRun:
 
 @dataclass(frozen=True, slots=True)
 class WritingLimit:
-    """How much is written after a cut.
+    """How much is written after a cut."""
 
-    Args:
-        after: tokens after it at most.
-        whole: tokens of the answer at most, with those before the cut; None: any number.
-    """
-
-    after: int
-    whole: int | None = None
+    after: int  # tokens after it at most
+    whole: int | None = None  # tokens of the answer at most, with those before the cut; None: any number
 
     def left(self, cut: int) -> int:
         """Tokens that may be written after a cut."""
@@ -106,12 +96,9 @@ class _Subject:
 
 
 class DrafterSubject(_Subject):
-    """A checkpoint of any kind.
-
-    Args:
-        target: the parts of the target that the drafter takes over.
-        weights: of both of its halves: "int8", "int4" or "float32".
-        guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
+    """A checkpoint of any kind. `target`: the parts of the target that the drafter takes over; `weights`: of both of
+    its halves: "int8", "int4" or "float32"; `guarded`: its standalone text repeats no run of tokens, as in the client
+    (`barred_after`).
     """
 
     reads_memory = True
@@ -151,11 +138,9 @@ class DrafterSubject(_Subject):
         memory: bool = True,
         thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
-        """What it writes after each cut, if the server is lost there.
-
-        Args:
-            cuts: tokens of the answer before each, ascending; 0: the server has read the prompt.
-            memory: whether it has that of the tokens before the cut, all but the newest; `thin`: only these rows of it.
+        """What it writes after each cut, if the server is lost there. `cuts`: tokens of the answer before each,
+        ascending; 0: the server has read the prompt; `memory`: whether it has that of the tokens before the cut, all
+        but the newest; `thin`: only these rows of it.
         """
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from moa_training.report import append_point, cut_points, draw_curves, write_car
 from moa_training.settings import FitSettings
 from moa_training.teacher.teacher import Activations, Teacher, load_teacher
 
-DRAFTER = DRAFTER_FILE
 Tensors = dict[str, torch.Tensor]
 _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 # An update takes seconds; what takes longer is a suspended machine or a stopped process, not running time.
@@ -109,7 +109,7 @@ class TrainingRun:
         """Trains until the budget is spent; the checkpoint's path."""
         settings, budget = self.settings, self.settings.budget
         last_update = last_saved = time.monotonic()
-        sums: dict[str, float] = {}
+        sums: Any = Counter()  # of what was reported since the last point
         with self.progress.task("training", budget.tokens) as bar:
             self.drafter.train()
             for epoch, following, batch in self.stream.from_position(self.position.epoch, self.position.batch):
@@ -130,12 +130,7 @@ class TrainingRun:
                 bar.reach(min(seen, budget.tokens))
                 parts = {name: part.detach() for name in _REPORTED if (part := getattr(losses, name)) is not None}
                 means = self.processes.mean(torch.stack(list(parts.values()))).tolist()
-                found = dict(zip(parts, means, strict=True)) | {
-                    "gradient_norm": norm,
-                    "learning_rate": rate,
-                    "count": 1.0,
-                }
-                sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+                sums.update(dict(zip(parts, means, strict=True)), gradient_norm=norm, learning_rate=rate, count=1.0)
                 if self.position.step % settings.report_steps == 0:
                     self._write_point(sums)
                 if time.monotonic() - last_saved >= 60 * settings.checkpoint_minutes:
@@ -177,7 +172,7 @@ class TrainingRun:
     def save(self) -> Path:
         """Writes drafter, card, curves, and last the training state."""
         output, config = self.settings.output, self.config
-        path = output / DRAFTER
+        path = output / DRAFTER_FILE
         if not self.is_main:
             return path
         tensors: dict[str, npt.NDArray[Any]] = {

@@ -26,10 +26,8 @@ DISCOUNT = 0.8  # off each count, for what was never seen
 
 
 class NgramCounts:
-    """How often each token followed each context.
-
-    Args:
-        rows: whose answers are counted; what stands before an answer is context.
+    """How often each token followed each context. `rows`: whose answers are counted; what stands before an answer is
+    context.
     """
 
     def __init__(self, rows: Iterable[TokenRow], options: NgramOptions) -> None:
@@ -68,7 +66,9 @@ class NgramCounts:
         candidates: set[int] = set()
         for first in range(len(context)):
             counts = self._after.get(context[first:], Counter())
-            candidates.update(token for token, _ in _most_common(counts, 2 * MOST_TOKENS))
+            # The lower token first among equals, so that the order of rows does not matter.
+            common = sorted(counts, key=lambda token: (-counts[token], token))
+            candidates.update(common[: 2 * MOST_TOKENS])
         ranked = sorted(
             ((self.chance(context, token), token) for token in candidates), key=lambda each: (-each[0], each[1])
         )
@@ -122,8 +122,3 @@ def _places(rows: Iterable[TokenRow]) -> Iterator[tuple[Context, int]]:
         for start, stop in row.answers:
             for place in range(start, stop):
                 yield tuple(row.ids[max(0, place - LONGEST_CONTEXT) : place]), row.ids[place]
-
-
-def _most_common(counts: Counter[int], count: int) -> list[tuple[int, int]]:
-    """As `Counter.most_common`, the lower token first among equals, so that the order of rows does not matter."""
-    return sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]

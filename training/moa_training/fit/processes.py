@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
 from moa_shared.errors import MismatchError
 
 from moa_training.data.batches import RowShare
@@ -18,47 +19,28 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes of a run, of which this is one.
-
-    Args:
-        accelerator: of `accelerate`.
-    """
+    """The processes of a run, of which this is one; `accelerator` is accelerate's."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self.share = RowShare(accelerator.process_index, accelerator.num_processes)
-        self._several = accelerator.num_processes > 1
 
     def mean(self, values: torch.Tensor) -> torch.Tensor:
         """Of all processes, the same for each."""
-        if not self._several:
-            return values
         mean: torch.Tensor = self._accelerator.reduce(values, "mean")
         return mean
 
     def from_main(self, read: Callable[[], T]) -> T:
         """What the main process reads: the others' machines need not have it."""
         found = [read() if self._accelerator.is_main_process else None]
-        if self._several:
-            from accelerate.utils import broadcast_object_list
-
-            broadcast_object_list(found)
-        return found[0]  # type: ignore[return-value]
+        return broadcast_object_list(found)[0]  # type: ignore[no-any-return]
 
     def of_main(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The main process's values of tensors that each has: another machine may round otherwise."""
-        if not self._several:
-            return dict(tensors)
-        from accelerate.utils import broadcast
-
         return {name: broadcast(tensor) for name, tensor in tensors.items()}
 
     def require_same(self, identity: str) -> None:
         """Raises MismatchError, in each process, where one of them was started with other settings or data."""
-        if not self._several:
-            return
-        from accelerate.utils import gather_object
-
         others = [process for process, theirs in enumerate(gather_object([identity])) if theirs != identity]
         if others:
             raise MismatchError(
@@ -72,6 +54,6 @@ class Processes:
         What uses the group must be gone: where a model wrapped for it holds the last reference, torch 2.13 joins gloo's
         thread with the interpreter's lock held, and waits for ever if that thread still has a tensor to give back.
         """
-        if self._several:
+        if self.share.processes > 1:
             self._accelerator.free_memory()
             self._accelerator.end_training()

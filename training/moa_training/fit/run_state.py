@@ -28,11 +28,8 @@ _KEY = "moa_run"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a run has come.
-
-    Args:
-        step: updates done. epoch, batch: the next batch. tokens: seen by all processes. seconds: of running time.
-        identity: hash of the settings and data that the run was begun with.
+    """How far a run has come. `step`: updates done. epoch, batch: the next batch. tokens: seen by all processes.
+    seconds: of running time; `identity`: hash of the settings and data that the run was begun with.
     """
 
     identity: str
@@ -113,10 +110,8 @@ def learning_rate(settings: OptimiserSettings, step: int, progress: float) -> fl
 
 
 class MasterWeights:
-    """The optimiser of a module's trainable parameters.
-
-    Args:
-        start: float32 values by parameter name; a module in bfloat16 has already lost their low bits.
+    """The optimiser of a module's trainable parameters. `start`: float32 values by parameter name; a module in bfloat16
+    has already lost their low bits.
     """
 
     def __init__(self, module: nn.Module, settings: OptimiserSettings, start: Mapping[str, torch.Tensor]) -> None:

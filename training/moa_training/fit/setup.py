@@ -23,11 +23,10 @@ from moa_shared.models.gguf.keys import SLIDING
 from moa_shared.models.network.layer_sizes import layer_kinds, with_defaults
 
 from moa_training.data.shards import TokenRow
-from moa_training.objective.baselines import PositionsObjective
 from moa_training.objective.blocks_at_once import BlocksObjective
 from moa_training.objective.eagle3 import StepsObjective
 from moa_training.objective.moa import MemoryObjective
-from moa_training.objective.objective import Objective
+from moa_training.objective.objective import Objective, PositionsObjective
 from moa_training.settings import DrafterSettings, FitSettings
 from moa_training.teacher.teacher import Teacher
 
@@ -172,12 +171,9 @@ def starting_tensors(
 def _first_value(
     part: str, state: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor] | None
 ) -> torch.Tensor:
-    """What one tensor of a layer begins as.
-
-    Args:
-        state: of the target's layer.
-        first: of its first layer, where the drafter's reads an embedding next to a state: the part of its projections
-            that reads the state begins as the target's, and the other at zero.
+    """What one tensor of a layer begins as. `state`: of the target's layer; `first`: of its first layer, where the
+    drafter's reads an embedding next to a state: the part of its projections that reads the state begins as the
+    target's, and the other at zero.
     """
     if first is None:
         return state[part].float().cpu()

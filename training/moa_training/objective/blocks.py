@@ -16,26 +16,17 @@ from moa_training.settings import BlockSettings
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Where blocks start, and what may be seen.
+    """Where blocks start, and what may be seen."""
 
-    Args:
-        start: [batch, length], s(i).
-        self_visible: [batch, length, length] bool, self-attention.
-        memory_visible: [batch, length, length] bool, cross-attention over memory rows.
-    """
-
-    start: torch.Tensor
-    self_visible: torch.Tensor
-    memory_visible: torch.Tensor
+    start: torch.Tensor  # [batch, length], s(i)
+    self_visible: torch.Tensor  # [batch, length, length] bool, self-attention
+    memory_visible: torch.Tensor  # [batch, length, length] bool, cross-attention over memory rows
 
     @classmethod
     def from_starts(cls, starts: torch.Tensor, staircase: torch.Tensor, same: torch.Tensor | None = None) -> Blocks:
-        """Masks of a batch.
-
-        Args:
-            starts: [batch, length] bool, where a block starts; the first position does in any case.
-            staircase: [batch] bool: rows whose self-attention sees only its own block after the start, and itself.
-            same: [batch, length, length] bool: positions of the same conversation; None: all.
+        """Masks of a batch. `starts`: [batch, length] bool, where a block starts; the first position does in any case;
+        `staircase`: [batch] bool: rows whose self-attention sees only its own block after the start, and itself;
+        `same`: [batch, length, length] bool: positions of the same conversation; None: all.
         """
         places = torch.arange(starts.shape[1], device=starts.device)
         start = torch.where(starts, places, 0).cummax(dim=1).values

@@ -25,26 +25,17 @@ from moa_training.teacher.teacher import Activations
 
 @dataclass(frozen=True, slots=True)
 class DrawnBlocks:
-    """Blocks of a batch, at the places [batch, blocks] of their anchors.
-
-    Args:
-        visible: [batch, blocks, length] bool: which tokens' states a block sees.
-        guessed: [batch, blocks, rows - 1] places after which the target says what the rows behind the anchor guess.
-        weight: of these guesses; 0 where the text ends before, or a row has fewer places than blocks.
-    """
+    """Blocks of a batch, at the places [batch, blocks] of their anchors."""
 
     anchors: torch.Tensor
-    visible: torch.Tensor
+    visible: torch.Tensor  # [batch, blocks, length] bool: which tokens' states a block sees
+    # [batch, blocks, rows - 1] places after which the target says what the rows behind the anchor guess
     guessed: torch.Tensor
-    weight: torch.Tensor
+    weight: torch.Tensor  # of these guesses; 0 where the text ends before, or a row has fewer places than blocks
 
 
 class TrainingBlocks(nn.Module):
-    """The training form of a drafter of blocks.
-
-    Args:
-        mask: [hidden], the target's embedding of the mask token.
-    """
+    """The training form of a drafter of blocks. `mask`: [hidden], the target's embedding of the mask token."""
 
     def __init__(self, config: DrafterConfig, mask: torch.Tensor) -> None:
         super().__init__()
@@ -83,11 +74,8 @@ class TrainingBlocks(nn.Module):
         return out
 
     def forward(self, target: Activations, blocks: DrawnBlocks, head: torch.Tensor, teacher: torch.Tensor) -> Losses:
-        """The losses of all blocks.
-
-        Args:
-            head: [draft vocab, hidden], frozen.
-            teacher: [batch, length, draft vocab], the target's distribution after each token.
+        """The losses of all blocks. `head`: [draft vocab, hidden], frozen; `teacher`: [batch, length, draft vocab], the
+        target's distribution after each token.
         """
         counted = blocks.weight > 0
         each = torch.arange(len(blocks.anchors), device=head.device)[:, None, None].expand_as(blocks.guessed)
@@ -117,11 +105,8 @@ def draw_anchors(
 def place_blocks(
     batch: PackedBatch, anchors: torch.Tensor, counts: torch.Tensor, size: int, decay: float
 ) -> DrawnBlocks:
-    """Blocks of `size` rows at the anchors.
-
-    Args:
-        counts: [batch, blocks] bool, which of them count.
-        decay: guesses after which the weight has fallen to 1 / e.
+    """Blocks of `size` rows at the anchors. `counts`: [batch, blocks] bool, which of them count; `decay`: guesses after
+    which the weight has fallen to 1 / e.
     """
     length = batch.ids.shape[1]
     places = torch.arange(length, device=anchors.device)

@@ -47,10 +47,8 @@ class OwnAttention(TorchAttention):
 
 
 class OwnLayer(DecoderLayer):
-    """One of the drafter's layers.
-
-    Args:
-        inputs: width of the rows that queries, keys and values are made from; None: the drafter's own.
+    """One of the drafter's layers. `inputs`: width of the rows that queries, keys and values are made from; None: the
+    drafter's own.
     """
 
     def __init__(self, config: DrafterConfig, inputs: int | None = None) -> None:
@@ -88,19 +86,12 @@ def attend_with_own(queries: torch.Tensor, shared: Columns, visible: torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """Rows of text as EAGLE-3 reads them.
+    """Rows of text as EAGLE-3 reads them."""
 
-    Args:
-        states: [batch, length, entries, state width] of the token before each.
-        embeddings: [batch, length, hidden] of the tokens.
-        positions: [batch, length] of the rows, for rotary positions.
-        visible: [batch, length, length] bool, who sees whom in the first step.
-    """
-
-    states: torch.Tensor
-    embeddings: torch.Tensor
-    positions: torch.Tensor
-    visible: torch.Tensor
+    states: torch.Tensor  # [batch, length, entries, state width] of the token before each
+    embeddings: torch.Tensor  # [batch, length, hidden] of the tokens
+    positions: torch.Tensor  # [batch, length] of the rows, for rotary positions
+    visible: torch.Tensor  # [batch, length, length] bool, who sees whom in the first step
 
 
 class Eagle3Layer(OwnLayer):
@@ -163,11 +154,8 @@ class TrainingEagle3(nn.Module):
             x = normed if config.normed_feedback else x
 
     def forward(self, rows: StateRows, teacher: torch.Tensor, weight: torch.Tensor) -> Losses:
-        """The losses of all steps.
-
-        Args:
-            teacher: [batch, length, draft vocab], the target's distribution after each token.
-            weight: [steps, batch, length] of each row's guess in each step.
+        """The losses of all steps. `teacher`: [batch, length, draft vocab], the target's distribution after each token;
+        `weight`: [steps, batch, length] of each row's guess in each step.
         """
         total, agreement = weight.new_zeros(()), weight.new_zeros(())
         for step, normed in enumerate(self.steps(rows, len(weight))):
@@ -190,10 +178,8 @@ def step_weights(
     batch: PackedBatch, proposable: torch.Tensor, settings: BlockSettings, steps: int, decay: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each row's guess in each step, [steps, batch, length], and the number of rows, which divides them.
-
-    Args:
-        proposable: [batch, length] bool, whether the target's choice after each token is in the draft vocabulary.
-        decay: weight of a step relative to the step before.
+    `proposable`: [batch, length] bool, whether the target's choice after each token is in the draft vocabulary;
+    `decay`: weight of a step relative to the step before.
     """
     text = (batch.segment >= 0) & (batch.answer | settings.prompts)
     guesses = text & proposable
@@ -209,11 +195,8 @@ def teach(
     last_hidden: torch.Tensor, head: torch.Tensor, draft_ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The target's distribution over the draft vocabulary, [..., draft vocab], and whether its choice is in there.
-
-    Args:
-        last_hidden: [..., hidden] after the final norm.
-        head: [vocab, hidden].
-        draft_ids: [draft vocab]; None: the whole vocabulary.
+    `last_hidden`: [..., hidden] after the final norm; `head`: [vocab, hidden]; `draft_ids`: [draft vocab]; None: the
+    whole vocabulary.
     """
     logits = last_hidden @ head.t()
     choices = logits.argmax(-1)

@@ -201,11 +201,8 @@ def run_behind(
     layers: Sequence[Any], x: torch.Tensor, kv: torch.Tensor, head_dim: int, blocks: Blocks, turn: Turn
 ) -> torch.Tensor:
     """What leaves the last of some target layers, for rows that see the text up to their block's start and their own
-    block behind it.
-
-    Args:
-        x: [batch, length, hidden] entering the first of them.
-        kv: [batch, length, layers, KV width] of the text.
+    block behind it. `x`: [batch, length, hidden] entering the first of them; `kv`: [batch, length, layers, KV width] of
+    the text.
     """
     visible = torch.cat((blocks.memory_visible, blocks.behind), dim=-1)[:, None]
     for index, layer in enumerate(layers):

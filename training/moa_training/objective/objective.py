@@ -1,4 +1,4 @@
-"""How drafters are trained: a network, where what it reads of the target starts, and its losses."""
+"""How drafters are trained: a network, where what it reads of the target starts, and its losses; and the baselines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.layers.torch_layers import DecoderLayer, attend, rotate
+from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,17 +22,11 @@ Mean = Callable[[torch.Tensor], torch.Tensor]  # of a value over all processes
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a drafter predicts for a batch, [batch, length, hidden] each.
+    """What a drafter predicts for a batch, [batch, length, hidden] each."""
 
-    Args:
-        feature: what the head takes.
-        state: predicted input of the first reused layer (None for N = 0).
-        self_out: what its first layer gives.
-    """
-
-    feature: torch.Tensor
-    state: torch.Tensor | None
-    self_out: torch.Tensor
+    feature: torch.Tensor  # what the head takes
+    state: torch.Tensor | None  # predicted input of the first reused layer (None for N = 0)
+    self_out: torch.Tensor  # what its first layer gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +47,7 @@ def guess_losses(
     logits: torch.Tensor, teacher: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weighted sums over guesses: cross-entropy with the teacher's distribution, and agreement of the first choices.
-
-    Args:
-        logits, teacher: [..., draft vocab]; weight: [...].
+    `logits`, `teacher`: [..., draft vocab]; weight: [...].
     """
     log_q = F.log_softmax(logits.float(), dim=-1)
     cross_entropy = -(weight * (teacher * log_q).sum(-1)).sum()
@@ -71,14 +63,10 @@ def feature_losses(
     is_start: torch.Tensor,
     mean: Mean = lambda own: own,
 ) -> Losses:
-    """Losses over the positions that count; the head is applied to those only.
-
-    Args:
-        head: [draft vocab, hidden], frozen; the teacher's distribution is over the same tokens.
-        weight: [batch, length] of each position.
-        is_start: [batch, length] bool, block starts: no prediction of the state is made there.
-        mean: from this process's sums of weights, [2], to their means over all processes: then the mean of all
-            processes' losses is the loss of all their rows.
+    """Losses over the positions that count; the head is applied to those only. `head`: [draft vocab, hidden], frozen;
+    the teacher's distribution is over the same tokens; `weight`: [batch, length] of each position; `is_start`: [batch,
+    length] bool, block starts: no prediction of the state is made there; `mean`: from this process's sums of weights,
+    [2], to their means over all processes: then the mean of all processes' losses is the loss of all their rows.
     """
     counted = weight > 0
     w = weight[counted]
@@ -108,20 +96,14 @@ _RIDGE = 1e-2  # of the mean square of the inputs; the regression's rows outnumb
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a run gives its objective.
-
-    Args:
-        share: the rows that this process has of an update's.
-        mean: of a value over all processes.
-        draft_ids: the tokens that the drafter can propose; None: all.
-    """
+    """What a run gives its objective."""
 
     settings: FitSettings
     config: DrafterConfig
     teacher: Teacher
-    draft_ids: torch.Tensor | None = None
-    share: RowShare = WHOLE
-    mean: Mean = lambda own: own
+    draft_ids: torch.Tensor | None = None  # the tokens that the drafter can propose; None: all
+    share: RowShare = WHOLE  # the rows that this process has of an update's
+    mean: Mean = lambda own: own  # of a value over all processes
 
     @property
     def head(self) -> torch.Tensor:
@@ -132,17 +114,12 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one update learns from.
-
-    Args:
-        spent: of the budget, 0 to 1.
-        generator: of all that is drawn for it.
-    """
+    """What one update learns from."""
 
     batch: PackedBatch
     target: Activations
-    spent: float
-    generator: torch.Generator
+    spent: float  # of the budget, 0 to 1
+    generator: torch.Generator  # of all that is drawn for it
 
 
 class Objective(ABC):
@@ -167,10 +144,7 @@ class Objective(ABC):
 @torch.no_grad()
 def fit_projection(projection: nn.Linear, rows: torch.Tensor, truth: torch.Tensor) -> None:
     """Sets a projection, by ridge regression, so that it comes near `truth`, the input of the layer that the drafter's
-    own begins as.
-
-    Args:
-        rows: [..., inputs]; truth: [..., hidden].
+    own begins as. `rows`: [..., inputs]; truth: [..., hidden].
     """
     rows, truth = (part.flatten(0, -2).double() for part in (rows, truth))
     identity = torch.eye(rows.shape[1], device=rows.device, dtype=torch.float64)
@@ -190,13 +164,74 @@ def fit_projection(projection: nn.Linear, rows: torch.Tensor, truth: torch.Tenso
 def run_layer(
     layer: DecoderLayer, x: torch.Tensor, visible: torch.Tensor, turn: Turn, source: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """What leaves one of the drafter's layers.
-
-    Args:
-        visible: [batch, length, length] bool, who sees whom.
-        source: rows that it attends to; None: its own.
+    """What leaves one of the drafter's layers. `visible`: [batch, length, length] bool, who sees whom; `source`: rows
+    that it attends to; None: its own.
     """
     normed, attention = layer.input_layernorm(x), layer.self_attn
     seen = normed if source is None else layer.input_layernorm(source)
     queries, keys = rotate(attention.queries(normed), *turn), rotate(attention.keys(seen), *turn)
     return layer.finish(x, attend(queries, keys, attention.values(seen), visible[:, None]))
+
+
+class TrainingBaseline(nn.Module):
+    """EAGLE-2's layer and an independent small model as they are trained, each applied to whole rows.
+
+    Aligned as the drafter: what is at position i is predicted from the tokens up to i, and compared with the target's
+    feature there. `noise`: width of the uniform noise on EAGLE-2's features and embeddings while it trains.
+    """
+
+    def __init__(self, config: DrafterConfig, noise: float = 0.0, share: RowShare = WHOLE) -> None:
+        super().__init__()
+        hidden, heads, head_dim = config.hidden_size, config.target_heads, config.target_head_dim
+        sizes = (hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, config.rms_norm_eps)
+        self._stack = layers = [DecoderLayer(*sizes) for _ in config.traits.layers(config)]
+        self._reads_target, self._noise, self._share = config.reads_last_hidden, noise, share
+        if config.reads_last_hidden:
+            self.spec_model = layers[0]
+            self.spec_model_fc = nn.Linear(2 * hidden, hidden, bias=False)
+        else:
+            self.layers = nn.ModuleList(layers)
+        self.output_norm = RMSNorm(hidden, config.rms_norm_eps) if config.output_norm else None
+        self._rotary = TorchRotary(head_dim, config.rope_parameters)
+
+    def forward(self, target: Activations, visible: torch.Tensor) -> Prediction:
+        """Predictions at every position; EAGLE-2's at the first token of a conversation mean nothing."""
+        x, positions = target.embeddings, target.positions
+        if self._reads_target:
+            before = target.last_hidden.roll(1, dims=1)
+            if self._noise and self.training:
+                x, before = (part + (self._drawn_for(part) - 0.5) * self._noise for part in (x, before))
+            x = self.spec_model_fc(torch.cat((x, before), dim=-1))
+            first = positions == 0  # has no feature before it: no row
+            visible = visible & ~first[:, None, :] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+            positions = (positions - 1).clamp(min=0)
+        cos, sin = (part[:, None] for part in self._rotary(positions, x.dtype))
+        for layer in self._stack:
+            x = run_layer(layer, x, visible, (cos, sin))
+        return Prediction(x if self.output_norm is None else self.output_norm(x), None, x)
+
+    def _drawn_for(self, rows: torch.Tensor) -> torch.Tensor:
+        """Uniform noise of the shape of `rows`."""
+        shape = (self._share.total(len(rows)), *rows.shape[1:])
+        return self._share.own(torch.rand(shape, dtype=rows.dtype, device=rows.device))
+
+
+class PositionsObjective(Objective):
+    """Every position of the text, by distribution and feature."""
+
+    def fit_inputs(self, network: TrainingBaseline, sample: Sample) -> None:
+        config = self.lesson.config
+        if config.reads_last_hidden:
+            target, state = sample(config.target_layers - 1, 10 * config.hidden_size)
+            rows, kept = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), -1), target.positions > 0
+            fit_projection(network.spec_model_fc, rows[kept], state[kept])
+
+    def network(self) -> TrainingBaseline:
+        return TrainingBaseline(self.lesson.config, self.lesson.settings.drafter.eagle_noise, self.lesson.share)
+
+    def losses(self, module: Callable[..., Any], update: Update) -> Losses:
+        settings, batch, target = self.lesson.settings, update.batch, update.target
+        taught = (batch.answer | settings.blocks.prompts) & (batch.positions > 0) & (batch.segment >= 0)
+        prediction, no_start = module(target, batch.causal), torch.zeros_like(taught)
+        mean = self.lesson.mean
+        return feature_losses(prediction, target, self.head, taught.float(), settings.losses, no_start, mean)

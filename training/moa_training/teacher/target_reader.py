@@ -38,18 +38,12 @@ TOGETHER = 8  # questions that are asked in one batch, always the same: on level
 
 @dataclass(frozen=True, slots=True)
 class TargetReading:
-    """What a target computes for a text, float32.
+    """What a target computes for a text, float32."""
 
-    Args:
-        kv: [tokens, layers, 2 * kv heads * head_dim], interleaved by KV head; no layers where `entries` are read.
-        last_hidden: [tokens, hidden size], after the final norm.
-        state: [tokens, hidden size] entering the first reused layer; None where none are reused.
-        entries: [tokens, entries * hidden size], of a drafter's `state_entries` side by side; None where it has none.
-    """
-
-    kv: Rows
-    last_hidden: Rows
-    state: Rows | None
+    kv: Rows  # [tokens, layers, 2 * kv heads * head_dim], interleaved by KV head; no layers where `entries` are read
+    last_hidden: Rows  # [tokens, hidden size], after the final norm
+    state: Rows | None  # [tokens, hidden size] entering the first reused layer; None where none are reused
+    # [tokens, entries * hidden size], of a drafter's `state_entries` side by side; None where it has none
     entries: Rows | None = None
 
 
@@ -107,10 +101,8 @@ def _choose(text: Sequence[int], logits: Rows, sampling: Sampling) -> int:
 def load_reader(
     files: ModelFiles, reused_layers: int, level: str, progress: Progress, entries: Sequence[int] = ()
 ) -> TargetReader:
-    """The target on a level of `moa_shared.protocol.levels`.
-
-    Args:
-        entries: of its hidden states, to be read in place of keys and values.
+    """The target on a level of `moa_shared.protocol.levels`. `entries`: of its hidden states, to be read in place of
+    keys and values.
     """
     if level == INT8:
         return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers, entries)

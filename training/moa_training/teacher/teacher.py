@@ -24,27 +24,20 @@ from moa_training.data.batches import PackedBatch
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What the frozen target computed for a batch.
+    """What the frozen target computed for a batch."""
 
-    Args:
-        embeddings: [batch, length, hidden] of the tokens.
-        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads
-            states instead.
-        last_hidden: [batch, length, hidden] after the final norm.
-        state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
-        positions: [batch, length] absolute.
-        guessed: embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
-            `last_hidden` and `state` are then the target's after these, and `kv` its of the text.
-        entries: [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
-            configuration names.
-    """
-
-    embeddings: torch.Tensor
+    embeddings: torch.Tensor  # [batch, length, hidden] of the tokens
+    # [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads states
+    # instead
     kv: torch.Tensor
-    last_hidden: torch.Tensor
-    state: torch.Tensor | None
-    positions: torch.Tensor
+    last_hidden: torch.Tensor  # [batch, length, hidden] after the final norm
+    state: torch.Tensor | None  # [batch, length, hidden] that enters the first reused layer; None for N = 0
+    positions: torch.Tensor  # [batch, length] absolute
+    # embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
+    # `last_hidden` and `state` are then the target's after these, and `kv` its of the text
     guessed: torch.Tensor | None = None
+    # [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
+    # configuration names
     entries: torch.Tensor | None = None
 
     @property
@@ -56,12 +49,9 @@ class Activations:
 
 
 class Teacher:
-    """The target as a teacher.
-
-    Args:
-        model: transformers causal LM, in evaluation mode.
-        reused_layers: N; the state that enters the first of them is recorded.
-        entries: of the target's hidden states, to be recorded; keys and values then are only if layers are reused.
+    """The target as a teacher. `model`: transformers causal LM, in evaluation mode; `reused_layers`: N; the state that
+    enters the first of them is recorded; `entries`: of the target's hidden states, to be recorded; keys and values then
+    are only if layers are reused.
     """
 
     def __init__(self, model: Any, reused_layers: int, entries: Sequence[int] = ()) -> None:
@@ -99,10 +89,8 @@ class Teacher:
 
     @torch.no_grad()
     def run(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> Activations:
-        """Activations of [rows, length] tokens.
-
-        Args:
-            visible: [rows, length, length] bool, who sees whom; None: each row is one conversation.
+        """Activations of [rows, length] tokens. `visible`: [rows, length, length] bool, who sees whom; None: each row
+        is one conversation.
         """
         states: dict[int, torch.Tensor] = {}
         first = self.layers - self.reused_layers
@@ -194,11 +182,7 @@ def load_teacher(
     entries: Sequence[int] = (),
     kernels: Progress | None = None,
 ) -> Teacher:
-    """The target as a teacher.
-
-    Args:
-        kernels: to run it on the level int8, and hear of what that takes; None: in torch.
-    """
+    """The target as a teacher. `kernels`: to run it on the level int8, and hear of what that takes; None: in torch."""
     from moa_shared.models import load_target_model  # and with it all of transformers
 
     model = load_target_model(files, dtype).to(device)
@@ -216,11 +200,8 @@ Choice = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def write_answers(
     model: Any, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], choose: Choice
 ) -> list[list[int]]:
-    """The answers to prompts, in one batch; each ends with an end-of-text token, or after `most_tokens`.
-
-    Args:
-        model: transformers causal LM.
-        choose: is given texts that begin with zeros where others have longer prompts.
+    """The answers to prompts, in one batch; each ends with an end-of-text token, or after `most_tokens`. `model`:
+    transformers causal LM; `choose`: is given texts that begin with zeros where others have longer prompts.
     """
     from transformers import GenerationConfig, LogitsProcessorList  # and with them all of transformers
 

@@ -42,20 +42,6 @@ def test_processes_share_out_the_batches() -> None:
     assert two.ids.equal(whole[1])
 
 
-def test_repeated_epochs_have_the_same_batches_in_another_order() -> None:
-    repeating = BatchStream(ROWS, batch_rows=2, row_tokens=32, seed=3, repeat=True)
-    batches = [(epoch, batch) for epoch, _, batch in islice(repeating.from_position(0, 0), 24)]
-    epochs = [[batch for number, batch in batches if number == epoch] for epoch in (0, 1)]
-    assert [batch.number for batch in epochs[0]] == list(range(len(epochs[0])))
-    assert [batch.number for batch in epochs[1]] != list(range(len(epochs[0])))
-    assert sorted(batch.number for batch in epochs[1]) == list(range(len(epochs[0])))
-    for batch in epochs[1]:
-        assert batch.ids.equal(epochs[0][batch.number].ids)
-        assert batch.to(batch.ids.device).number == batch.number
-    (epoch, following, _) = list(islice(repeating.from_position(0, 0), 15))[-1]
-    assert next(repeating.from_position(epoch, following))[2].ids.equal(batches[15][1].ids)
-
-
 def test_no_text_is_an_error() -> None:
     with pytest.raises(DataError):
         BatchStream([], batch_rows=1, row_tokens=8, seed=0)

@@ -10,27 +10,28 @@ from inline_snapshot import snapshot
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.data.shards import TokenRow, read_shard
+from moa_training.data.shards import read_shard
 from moa_training.data.text import RowCounts, TrainingConversation, find_sources, prepare, read_conversations
 
 from tests.support.messages import raises
 from tests.support.tiny_training import WORDS
 
-GOOD = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "source": "x"}
+GOOD: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+    "source": "x",
+}
 
 
-def read(folder: Path, *lines: object) -> tuple[list[TrainingConversation | TokenRow], RowCounts]:
+def read(folder: Path, *lines: object) -> tuple[list[TrainingConversation], RowCounts]:
     counts, path = RowCounts(), folder / "f"
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
-    return list(read_conversations([path], counts, 50)), counts
+    return list(read_conversations([path], counts)), counts
 
 
 def test_good_rows_pass(tmp_path: Path) -> None:
-    rows, counts = read(tmp_path, GOOD, {"prompt_ids": [1, 2], "answer_ids": [3], "temperature": 0.8})
-    assert isinstance(rows[0], TrainingConversation)
-    assert rows[1] == TokenRow([1, 2, 3], [(2, 3)], "", 0.8, "f:1")
-    assert counts.good == 2
-    assert str(counts) == "2 rows, none malformed"
+    rows, counts = read(tmp_path, GOOD)
+    assert rows == [TrainingConversation(tuple(GOOD["messages"]), "x", "f:0")]
+    assert str(counts) == "1 rows, none malformed"
 
 
 @pytest.mark.parametrize(
@@ -47,10 +48,6 @@ def test_good_rows_pass(tmp_path: Path) -> None:
         ({"messages": [{"role": "user", "content": 5}]}, "with a message that is not text"),
         ({"messages": [{"role": "user", "content": "  "}]}, "without a user's message"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "without a user's message"),
-        ({"prompt_ids": [1], "answer_ids": [50]}, "with tokens outside the vocabulary"),
-        ({"prompt_ids": [-1], "answer_ids": [5]}, "with tokens outside the vocabulary"),
-        ({"prompt_ids": [1], "answer_ids": []}, "with tokens outside the vocabulary"),
-        ({"prompt_ids": [1], "answer_ids": [2], "temperature": "hot"}, "with a temperature that is not a number"),
     ],
 )
 def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: object, reason: str) -> None:
@@ -102,23 +99,13 @@ def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, 
         json.dumps({"messages": [{"role": role, "content": text} for role, text in turns], "source": "toy"}),
         "not json",
         json.dumps({"messages": [{"role": "user", "content": "w1"}]}),
-        json.dumps({"prompt_ids": [1, 2], "answer_ids": [3, 4], "temperature": 0.0}),
     ]
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(rows))
-    counts = prepare(files, [source], tmp_path / "out.jsonl.zst", 64, SilentProgress())
-    assert counts.good == 2
-    assert dict(counts.bad) == {"not JSON": 1, "without an answer that fits": 1}
-    first, second = read_shard(tmp_path / "out.jsonl.zst", files.tokenizer_hash, len(WORDS))
-    words = [WORDS[token] for token in first.ids]
-    assert [words[start:stop] for start, stop in first.answers] == [["w3", "<end>"], ["w5", "w6", "<end>"]]
-    assert second.ids == [1, 2, 3, 4]
-    assert second.answers == [(2, 4)]
-
-
-def test_long_conversations_are_cut(tmp_path: Path, files: ModelFiles) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({"prompt_ids": [1] * 5, "answer_ids": [2] * 9}) + "\n")
-    prepare(files, [source], tmp_path / "out.jsonl.zst", 8, SilentProgress())
-    (row,) = read_shard(tmp_path / "out.jsonl.zst", files.tokenizer_hash, len(WORDS))
-    assert (len(row.ids), row.answers) == (8, [(5, 8)])
+    for most, answers in ((64, [["w3", "<end>"], ["w5", "w6", "<end>"]]), (12, [["w3", "<end>"], ["w5"]])):
+        counts = prepare(files, [source], tmp_path / "out.jsonl.zst", most, SilentProgress())
+        assert counts.good == 1
+        assert dict(counts.bad) == {"not JSON": 1, "without an answer that fits": 1}
+        (row,) = read_shard(tmp_path / "out.jsonl.zst", files.tokenizer_hash, len(WORDS))
+        words = [WORDS[token] for token in row.ids]
+        assert [words[start:stop] for start, stop in row.answers] == answers

@@ -16,7 +16,6 @@ from moa_training.evaluation.standalone import (
     AnswerAfterCut,
     StandaloneQuality,
     TaskAccuracy,
-    reader_means,
     repeated_share,
     standalone_quality,
     task_accuracy,
@@ -78,8 +77,7 @@ def test_a_reader_has_what_is_right_and_sees_what_is_trusted(files: ModelFiles) 
     assert short.means["served"] == pytest.approx(0.35)
     assert short.means["in_hand"] == short.means["in_hand_gated"] == pytest.approx((11 / 40 + 20 / 40) / 2)
     assert (short.means["useful_run"], short.means["median_shown"]) == (1.5, 6.5)
-    assert "precision" not in reader_means([AnswerAfterCut(1, 9, 0, 0)])
-    assert reader_means([]) == {}
+    assert "precision" not in StandaloneQuality(1, texts=[AnswerAfterCut(1, 9, 0, 0)]).means
 
 
 @pytest.mark.parametrize("reused", [0, 2])

@@ -11,7 +11,7 @@ from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun
-from moa_training.objective.baselines import TrainingEagle2
+from moa_training.objective.objective import TrainingBaseline
 from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 
@@ -82,7 +82,7 @@ def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFi
 def test_the_projection_starts_near_what_the_layer_was_made_for(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     run = TrainingRun(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     target, state = run._sample(run.config.target_layers - 1, 1000)
-    assert isinstance(run.drafter, TrainingEagle2)
+    assert isinstance(run.drafter, TrainingBaseline)
     near = run.drafter.spec_model_fc(torch.cat((target.embeddings, target.last_hidden.roll(1, 1)), -1))
     kept = target.positions > 0
     assert (near - state)[kept].square().mean() < 0.8 * state[kept].square().mean()
