@@ -9,10 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_shared.errors import ContextLengthError, MoaError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 from tests.support.skipping import needs_package
@@ -86,12 +84,6 @@ async def test_a_loop_of_tools() -> None:
     assert "I look." in told
     assert "<tool_response>" in told
     assert "noon" in told
-
-
-async def test_a_stop_sequence_is_named() -> None:
-    async with asking(saying(*WORDS, finish=Finish.STOP)) as (client, _):
-        message = await client.messages.create(model=MODEL, max_tokens=9, messages=HI, stop_sequences=["!"])
-    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "!")
 
 
 async def test_tokens_are_counted_and_the_model_is_listed() -> None:
@@ -179,19 +171,3 @@ async def test_the_key_may_be_sent_as_anthropics_older_clients_do() -> None:
     async with serving(ScriptedSource(), key=KEY) as server, httpx.AsyncClient() as client:
         response = await client.get(f"{server.url}/v1/models", headers={"x-api-key": KEY})
     assert response.json()["data"][0]["display_name"] == MODEL
-
-
-async def test_a_lost_server_pauses_a_stream() -> None:
-    async def script(answer: ScriptedAnswer) -> None:
-        answer.commit("Good")
-        answer.link(LinkState.OFFLINE)
-        answer.write(" night")
-        answer.link(LinkState.BACK)
-        answer.commit(" day", ".")
-        answer.end()
-
-    async with (
-        asking(script) as (client, _),
-        client.messages.stream(model=MODEL, max_tokens=9, messages=HI) as stream,
-    ):
-        assert await stream.get_final_text() == "Good day."

@@ -77,17 +77,6 @@ async def test_a_loop_of_tools() -> None:
     assert "noon UTC" in "".join(each["content"] for each in source.rendered)
 
 
-async def test_a_cut_call_has_what_came_of_it() -> None:
-    script = saying("<tool_call>", '{"name": "now", "arguments": {"zone": "U', finish=Finish.MAX_TOKENS)
-    tool = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
-    async with asking(script) as (client, _):
-        whole = await client.chat(MODEL, messages=HI, tools=[tool])
-        parts = [part async for part in await client.chat(MODEL, messages=HI, tools=[tool], stream=True)]
-    for each in (whole, parts[-2]):
-        assert [call.function.arguments for call in each.message.tool_calls or ()] == [{"zone": "U"}]
-    assert whole.done_reason == parts[-1].done_reason == "length"
-
-
 async def test_a_prompt_is_answered() -> None:
     async with asking(saying(*WORDS)) as (client, source):
         whole = await client.generate(MODEL, "Hi there", format="json")

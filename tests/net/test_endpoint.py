@@ -81,26 +81,6 @@ async def test_texts_are_the_servers_own_for_many_at_once(target: Target) -> Non
         assert not host.conversations
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_each_of_several_answers_is_that_of_a_seed_of_its_own(target: Target, is_stream: bool) -> None:
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-        several: dict[str, Any] = {**ASKED, "max_tokens": 12, "n": 8}
-        texts = [""] * 8
-        if is_stream:
-            async for chunk in await client.completions.create(stream=True, **several):
-                for choice in chunk.choices:
-                    texts[choice.index] += choice.text
-        else:
-            completion = await client.completions.create(**several)
-            texts = [choice.text for choice in completion.choices]
-            assert completion.usage is not None
-            assert completion.usage.prompt_tokens == len(PROMPT)
-        assert not host.conversations
-    settings = [AnswerSettings(Sampling(0.7, seed=4 + index), max_tokens=12) for index in range(8)]
-    assert texts == [decode(plain_text(target, PROMPT, each)[0]) for each in settings]
-    assert len(set(texts)) > 1
-
-
 async def test_a_chat_is_rendered_by_the_targets_template(target: Target) -> None:
     async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
         completion = await client.chat.completions.create(
@@ -294,16 +274,6 @@ async def test_a_prompt_s_own_chances_come_through_a_cut(target: Target) -> None
         assert len(choice.logprobs.token_logprobs) == length
         assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected[: length - 1], abs=1e-4)
         assert "".join(choice.logprobs.tokens or []) == choice.text
-
-
-async def test_processed_chances_are_of_what_tokens_are_drawn_from(target: Target) -> None:
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-        asked = {**ASKED, "max_tokens": 12, "logprobs": 2, "extra_body": {"top_k": 1, "moa": {"logprobs": "processed"}}}
-        completion = await client.completions.create(**asked)
-    logprobs = completion.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.token_logprobs == [0.0] * 12
-    assert [len(likeliest) for likeliest in logprobs.top_logprobs or []] == [1] * 12
 
 
 async def test_what_cannot_tell_a_prompt_s_chances_is_refused_in_words(

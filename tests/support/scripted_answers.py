@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -169,7 +169,11 @@ class ScriptedSource(HostModel):
     sampling = NOTHING_SAID
     chat_template = "{{ message.content }}"
     special_tokens: Mapping[str, int] = {}
-    end_of_text: Set[int] = frozenset()
+    end_of_text: frozenset[int] = frozenset()
+
+    @property
+    def tokenizer(self) -> Any:
+        return self
 
     def with_tools(self) -> ScriptedSource:
         return self

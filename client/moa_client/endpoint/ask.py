@@ -150,7 +150,7 @@ class ChatAsk:
         offer, asked = self.offer, self.reasoning
         if offer.tools:
             model = model.with_tools()
-        template, form = model.chat_template, self.options.constraint
+        template, form = model.tokenizer.chat_template or "", self.options.constraint
         thinking, calls = find_thinking(template), find_format(template)
         if thinking is None and self.spares_reasoning:
             asked = AS_IT_IS
@@ -164,7 +164,7 @@ class ChatAsk:
         reasoning = None
         if thinking is not None:
             is_open, ends = thinking.is_open(model.spelled(tokens[-END:])), frozenset(model.end_of_text)
-            reasoning = Reasoning(thinking, is_open, asked.budget, model.token_id, ends)
+            reasoning = Reasoning(thinking, is_open, asked.budget, model.tokenizer.token_id, ends)
         has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
         is_open = reasoning is not None and reasoning.is_open
         markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)
@@ -183,7 +183,7 @@ def _constraint(
             grammar = forced_grammar(
                 calls,
                 offer.tools,
-                model.special_tokens,
+                model.tokenizer.special_tokens,
                 is_parallel=offer.is_parallel,
                 reasoning=reasoning,
                 otherwise=None if form is None or offer.is_forced else _schema(form),
@@ -192,9 +192,9 @@ def _constraint(
         if reasoning is None or (form.kind is ConstraintKind.LARK and not reasoning.is_open):
             return form
         with refusing("response_format"):
-            grammar = reasoned_grammar(reasoning, form, model.special_tokens)
+            grammar = reasoned_grammar(reasoning, form, model.tokenizer.special_tokens)
     elif reasoning is not None and reasoning.budget is not None:
-        grammar = limited_grammar(reasoning, model.special_tokens)
+        grammar = limited_grammar(reasoning, model.tokenizer.special_tokens)
     else:
         return None
     return Constraint(ConstraintKind.LARK, grammar)

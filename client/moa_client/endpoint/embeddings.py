@@ -7,26 +7,17 @@ gives vectors too, but worse ones than a model that was trained to.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
-from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, RequestFields, parsed_request, refused
+from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, RequestFields, refused
 from moa_client.endpoint.host_source import Embeddings, HostModel
+from moa_client.endpoint.openai_fields import as_prompts
 
 MOST_TEXTS = 256
-
-
-def _as_texts(value: object) -> object:
-    """Texts, or the tokens of each: one may stand alone."""
-    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
-        value = [value]
-    if not isinstance(value, list) or not value or not all(isinstance(each, str | list) and each for each in value):
-        raise PydanticCustomError("input", "expected a text, the ids of its tokens, or a list of them, none empty")
-    return value
 
 
 class EmbeddingRequest(RequestFields):
@@ -34,7 +25,7 @@ class EmbeddingRequest(RequestFields):
 
     refused = REFUSED
     model: str = DEFAULT_MODEL
-    input: Annotated[list[str | list[int]], BeforeValidator(_as_texts)] = Field(max_length=MOST_TEXTS)
+    input: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(max_length=MOST_TEXTS)
     encoding_format: Literal["float", "base64"] = "float"
 
     def texts(self, model: HostModel) -> list[list[int]]:
@@ -49,19 +40,10 @@ class EmbeddingRequest(RequestFields):
         return texts
 
 
-def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
-    """The request of a body."""
-    return parsed_request(EmbeddingRequest, body)
-
-
 def embedding_fields(
     asked: EmbeddingRequest, model: str, texts: Sequence[Sequence[int]], embeddings: Embeddings
 ) -> dict[str, Any]:
-    """The response.
-
-    Args:
-        texts: their tokens.
-    """
+    """The response; `texts`: their tokens."""
     tokens = sum(map(len, texts))
     return {
         "object": "list",

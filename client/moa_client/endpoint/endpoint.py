@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from moa_shared.errors import MoaError
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
@@ -109,10 +110,10 @@ class Endpoint:
     def _following(
         self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, name: str, traceparent: str
     ) -> Answering:
-        decoder = None
-        if prompt.markup.has_any(model.special_tokens):
+        decoder, tokenizer = None, model.tokenizer
+        if prompt.markup.has_any(tokenizer.special_tokens):
             decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
-        decode = _shown(model) if decoder is None else model.spelled
+        shown = _without(tokenizer, frozenset(tokenizer.special_tokens.values())) if decoder is None else model.spelled
         settle_seconds = self._settings.settle_seconds
         answer = Answer(
             ends_unverified=(ask.unverified or self._settings.unverified) == "end",
@@ -121,8 +122,8 @@ class Endpoint:
             markup=prompt.markup,
             decoder=decoder,
             stops=StopSearch(options.stop, model.spelled) if options.stop else None,
-            told=ToldTokens(model, decode) if options.chances is not None else None,
-            echoed=ToldTokens(model, _prompt_text(model, prompt)) if ask.is_repeated else None,
+            told=ToldTokens(tokenizer, shown) if options.chances is not None else None,
+            echoed=ToldTokens(tokenizer, _prompt_text(tokenizer, prompt)) if ask.is_repeated else None,
         )
 
         async def repeat() -> None:
@@ -145,15 +146,13 @@ class Endpoint:
             return await model.embed(texts, self._settings.settle_seconds)
 
 
-def _shown(model: HostModel) -> Callable[[Sequence[int]], str]:
-    """Makes the text of an answer, without special tokens."""
-    special = frozenset(model.special_tokens.values())
-    return lambda tokens: model.decode([token for token in tokens if token not in special])
+def _without(tokenizer: Tokenizer, left_out: Collection[int]) -> Callable[[Sequence[int]], str]:
+    """Makes the text of tokens but for these."""
+    return lambda tokens: tokenizer.decode([token for token in tokens if token not in left_out])
 
 
-def _prompt_text(model: HostModel, prompt: Prompt) -> Callable[[Sequence[int]], str]:
+def _prompt_text(tokenizer: Tokenizer, prompt: Prompt) -> Callable[[Sequence[int]], str]:
     """Makes the text of a prompt, without the BOS token that a text was given here."""
     first = prompt.tokens[0]
-    if not prompt.text or first not in model.special_tokens.values() or prompt.text.startswith(model.decode([first])):
-        return model.decode
-    return lambda tokens: model.decode([token for token in tokens if token != first])
+    is_given = first in tokenizer.special_tokens.values() and not prompt.text.startswith(tokenizer.decode([first]))
+    return _without(tokenizer, [first]) if prompt.text and is_given else tokenizer.decode

@@ -30,11 +30,7 @@ AnyFields = TypeVar("AnyFields", bound="RequestFields")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a name is refused.
-
-    Args:
-        harmless: the values that ask for nothing special; null always is one.
-    """
+    """Why a name is refused; `harmless`: the values that ask for nothing special; null always is one."""
 
     words: str
     harmless: tuple[Any, ...]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.text.template import ChatTemplate, prompt_tokens
 
@@ -57,36 +58,18 @@ class HostModel:
         self.context_tokens = self._device.context_tokens
         self.sampling = self._device.sampling
         self.vocab_size = int(self._device.files.config["vocab_size"])
+        self.fingerprint = self._device.fingerprint  # of the target's weights and of the server's execution
+        self.end_of_text = self._device.end_of_text
 
     @property
-    def fingerprint(self) -> str:
-        return self._device.fingerprint
-
-    @property
-    def chat_template(self) -> str:
-        return self._device.tokenizer.chat_template or ""
+    def tokenizer(self) -> Tokenizer:
+        return self._device.tokenizer
 
     def with_tools(self) -> HostModel:
+        """The same with the chat template for conversations with tools."""
         other = copy(self)
-        other._device = replace(self._device, tokenizer=self._device.tokenizer.with_tools())
+        other._device = replace(self._device, tokenizer=self.tokenizer.with_tools())
         return other
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return self._device.tokenizer.special_tokens
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._device.tokenizer.decode(tokens)
-
-    def token_bytes(self, token: int) -> bytes:
-        return self._device.tokenizer.token_bytes(token)
-
-    @property
-    def end_of_text(self) -> Set[int]:
-        return self._device.end_of_text
-
-    def token_id(self, text: str) -> int | None:
-        return self._device.tokenizer.token_id(text)
 
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
@@ -94,13 +77,12 @@ class HostModel:
 
     def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
-        template = ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens)
+        template = ChatTemplate(self.tokenizer, context_tokens=self.context_tokens)
         return template.whole(given.messages, given.arguments, given.marks)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, with BOS before it where the model's files say so."""
-        tokenizer = self._device.tokenizer
-        return tokenizer.with_bos(prompt_tokens(tokenizer, text, self.context_tokens))
+        return self.tokenizer.with_bos(prompt_tokens(self.tokenizer, text, self.context_tokens))
 
     async def score(
         self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
@@ -126,10 +108,8 @@ class HostModel:
     def _require_online(self, what: str) -> None:
         """Raises UnavailableError if the user wants no server; `what` only it does."""
         if self._host.is_offline:
-            raise UnavailableError(
-                f"You are offline, and only the server {what}.",
-                hint="Go online again, in the page or with /online in a chat.",
-            )
+            hint = "Go online again, in the page or with /online in a chat."
+            raise UnavailableError(f"You are offline, and only the server {what}.", hint=hint)
 
 
 def model_source(host: Callable[[], Awaitable[Host]]) -> Callable[[], Awaitable[HostModel]]:

@@ -155,9 +155,9 @@ class OllamaRequest(RequestFields):
             **more,
         )
 
-    def form(self, kind: type[OllamaForm]) -> Callable[[AnswerHeader], Form]:
+    def form(self, header: AnswerHeader) -> OllamaForm:
         """How its answer is sent."""
-        return lambda header: kind(header, shows_thinking=self.think is not False)
+        return OllamaForm(header, is_chat=isinstance(self, ChatRequest), shows_thinking=self.think is not False)
 
 
 class ChatRequest(OllamaRequest):
@@ -185,7 +185,7 @@ def chat_request(body: Mapping[str, Any]) -> AskedOrLoaded:
         return request.model, {"message": {"role": "assistant", "content": ""}}
     refuse_continuing(request.messages)
     offer = tool_offer([tool.function for tool in request.tools])
-    return request.asked(messages=conversation(request.messages), offer=offer), request.form(ChatForm)
+    return request.asked(messages=conversation(request.messages), offer=offer), request.form
 
 
 def text_request(body: Mapping[str, Any]) -> AskedOrLoaded:
@@ -198,7 +198,7 @@ def text_request(body: Mapping[str, Any]) -> AskedOrLoaded:
     system = [ChatMessage("system", request.system)] if request.system else []
     messages = [] if request.raw else [*system, ChatMessage("user", request.text)]
     texts = [request.text] if request.raw else []
-    return request.asked(messages=messages, texts=texts), request.form(TextForm)
+    return request.asked(messages=messages, texts=texts), request.form
 
 
 class OllamaForm(Form):
@@ -207,7 +207,7 @@ class OllamaForm(Form):
     State: when the answer was asked for and began.
 
     Args:
-        shows_thinking: reasoning is sent.
+        is_chat: it is a message; `shows_thinking`: reasoning is sent.
         clock: in ns.
     """
 
@@ -215,9 +215,15 @@ class OllamaForm(Form):
     path = "/api/"
 
     def __init__(
-        self, header: AnswerHeader, *, shows_thinking: bool, clock: Callable[[], int] = time.monotonic_ns
+        self,
+        header: AnswerHeader,
+        *,
+        is_chat: bool,
+        shows_thinking: bool,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__(header)
+        self._is_chat = is_chat
         self._shows_thinking = shows_thinking
         self._clock = clock
         self._asked = self._begun = clock()  # where an answer is sent whole, nothing says when it began
@@ -254,7 +260,11 @@ class OllamaForm(Form):
 
     def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
         """The fields of an object that have a piece of the answer."""
-        raise NotImplementedError
+        thought = {"thinking": thinking} if thinking else {}
+        if not self._is_chat:
+            return {"response": text, **thought}
+        called = {"tool_calls": list(calls)} if calls else {}
+        return {"message": {"role": "assistant", "content": text, **thought, **called}}
 
     def _line(self, content: Fields) -> bytes:
         return f"{written({**self._fields(), **content, 'done': False})}\n".encode()
@@ -279,25 +289,6 @@ class OllamaForm(Form):
     def _fields(self) -> Fields:
         """The first fields of an object."""
         return {"model": self.header.model, "created_at": date_of(self.header.created)}
-
-
-class ChatForm(OllamaForm):
-    """The next message of a chat."""
-
-    def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
-        message: Fields = {"role": "assistant", "content": text}
-        if thinking:
-            message["thinking"] = thinking
-        if calls:
-            message["tool_calls"] = list(calls)
-        return {"message": message}
-
-
-class TextForm(OllamaForm):
-    """The answer to a prompt."""
-
-    def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
-        return {"response": text, **({"thinking": thinking} if thinking else {})}
 
 
 def date_of(seconds: int) -> str:

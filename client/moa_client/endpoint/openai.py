@@ -6,13 +6,12 @@ Every value that cannot be used is refused with the name of its parameter.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer import Answer
@@ -28,7 +27,16 @@ from moa_client.endpoint.fields import (
     refused,
 )
 from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event, verification
-from moa_client.endpoint.openai_fields import AnswerRequest, Effort, FormKind, Limit, NamedSchema, ToolField, tool_offer
+from moa_client.endpoint.openai_fields import (
+    AnswerRequest,
+    Effort,
+    FormKind,
+    Limit,
+    NamedSchema,
+    ToolField,
+    as_prompts,
+    tool_offer,
+)
 from moa_client.endpoint.tokens import ToldToken
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
@@ -126,10 +134,11 @@ class ChoicesRequest(AnswerRequest):
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     response_format: ResponseFormat = ResponseFormat(type="text")
 
-    def form(self, kind: type[ChatForm]) -> Callable[[AnswerHeader], Form]:
+    def form(self, header: AnswerHeader) -> ChatForm:
         """How its answers are sent."""
+        kind = ChatForm if isinstance(self, ChatRequest) else TextForm
         with_usage = self.stream_options is not None and self.stream_options.include_usage
-        return lambda header: kind(header, with_usage=with_usage, with_provisional=self.moa.provisional)
+        return kind(header, with_usage=with_usage, with_provisional=self.moa.provisional)
 
     def chosen(self, answers: int, most_tokens: int, likeliest: int | None) -> AnswerOptions:
         """The options of its answers, of which there are so many."""
@@ -195,19 +204,10 @@ class ChatRequest(ChoicesRequest):
         return AskedReasoning(self.reasoning_effort, self.enable_thinking, budget, self.chat_template_kwargs)
 
 
-def _several_prompts(value: object) -> object:
-    """The list of prompts, which may also be given as the only one of it."""
-    prompts = value if isinstance(value, list) and any(isinstance(each, str | list) for each in value) else [value]
-    if not all(isinstance(prompt, str | list) and prompt for prompt in prompts):
-        words = "expected a text that is not empty, or the ids of its tokens, or a list of several of these"
-        raise PydanticCustomError("prompt", words)
-    return prompts
-
-
 class TextRequest(ChoicesRequest):
     """A request for the continuation of one text or more. Programs say false where they want no chances."""
 
-    texts: Annotated[list[str | list[int]], BeforeValidator(_several_prompts)] = Field(alias="prompt")
+    texts: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(alias="prompt")
     max_tokens: int = Field(TEXT_TOKENS, ge=0, lt=1 << 31)
     echo: bool = False
     logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
@@ -237,13 +237,13 @@ class TextRequest(ChoicesRequest):
 def chat_request(body: Mapping[str, Any]) -> Asked:
     """What a body asks, and how its answers are sent."""
     request = parsed_request(ChatRequest, body)
-    return request.ask(), request.form(ChatForm)
+    return request.ask(), request.form
 
 
 def text_request(body: Mapping[str, Any]) -> Asked:
     """The same for the continuation of texts."""
     request = parsed_request(TextRequest, body)
-    return request.ask(), request.form(TextForm)
+    return request.ask(), request.form
 
 
 @dataclass(slots=True)

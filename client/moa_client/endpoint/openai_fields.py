@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias
 from moa_client.endpoint.ask import checked, schema_form
@@ -42,11 +43,7 @@ class SamplingFields(RequestFields):
     stop: Texts = Field(default_factory=list)
 
     def sampled(self, **more: Any) -> AnswerOptions:
-        """The options of an answer.
-
-        Args:
-            more: that have other names in each API.
-        """
+        """The options of an answer; `more`: that have other names in each API."""
         names = SamplingFields.model_fields.keys() - {"stop"}
         return AnswerOptions(**{name: getattr(self, name) for name in names}, stop=tuple(self.stop), **more)
 
@@ -222,3 +219,12 @@ def tool_offer(
         check_tools(tools)
     with refusing("tool_choice"):
         return offer_of(tools, mode, name, is_parallel=is_parallel)
+
+
+def as_prompts(value: object) -> object:
+    """Texts, or the tokens of each: one may stand alone."""
+    prompts = value if isinstance(value, list) and any(isinstance(each, str | list) for each in value) else [value]
+    if not all(isinstance(prompt, str | list) and prompt for prompt in prompts):
+        words = "expected a text that is not empty, or the ids of its tokens, or a list of several of these"
+        raise PydanticCustomError("prompt", words)
+    return prompts

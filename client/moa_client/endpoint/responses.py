@@ -173,11 +173,7 @@ class ResponseRequest(AnswerRequest):
     parallel_tool_calls: bool = True
 
     def ask(self, before: Sequence[Item] = ()) -> ChatAsk:
-        """What is asked.
-
-        Args:
-            before: the items of the responses that this one continues.
-        """
+        """What is asked; `before`: the items of the responses that this one continues."""
         if self.stream_options is not None and self.stream_options.include_usage:
             raise refused("stream_options.include_usage", "a response says how many tokens there were in any case")
         if self.moa.provisional:

@@ -19,9 +19,9 @@ from starlette.routing import BaseRoute, Route
 
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.ask import ChatAsk
-from moa_client.endpoint.embeddings import embedding_fields, embedding_request
+from moa_client.endpoint.embeddings import EmbeddingRequest, embedding_fields
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
-from moa_client.endpoint.fields import DEFAULT_MODEL, refused
+from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
 from moa_client.endpoint.form import Fields
 from moa_client.endpoint.host_source import HostModel
 from moa_client.history.responses import KeptResponses
@@ -99,7 +99,7 @@ class Handlers:
 
     async def embeddings(self, request: Request) -> Response:
         """The vectors of some texts."""
-        asked = embedding_request(await read_json(request))
+        asked = parsed_request(EmbeddingRequest, await read_json(request))
         model = await self._endpoint.model(asked.model)
         texts = await asyncio.to_thread(asked.texts, model)
         return JSONResponse(embedding_fields(asked, model.name, texts, await self._endpoint.embed(model, texts)))
@@ -153,13 +153,13 @@ class Handlers:
         if not isinstance(name, str):
             raise RequestError(400, "model: expected a text.", param="model")
         model = await self._endpoint.model(name.removesuffix(ollama.LATEST))
-        thinking = ["thinking"] if find_thinking(model.chat_template) is not None else []
+        thinking = ["thinking"] if find_thinking(model.tokenizer.chat_template or "") is not None else []
         fields = self._ollama_fields(model)
         return JSONResponse(
             {
                 "modelfile": "",
                 "parameters": "",
-                "template": model.chat_template,
+                "template": model.tokenizer.chat_template or "",
                 "details": fields["details"],
                 "model_info": {"general.architecture": FAMILY, f"{FAMILY}.context_length": model.context_tokens},
                 "capabilities": ["completion", "tools", *thinking],

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.text.text_stream import TextStream
-
-from moa_client.endpoint.host_source import HostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +42,14 @@ class ToldToken:
 
 
 class ToldTokens:
-    """The tokens of one text.
+    """The tokens of one text; `decode`: text of some tokens, as the whole text is made."""
 
-    Args:
-        decode: text of some tokens, as the whole text is made.
-    """
-
-    def __init__(self, vocabulary: HostModel, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, decode: Callable[[Sequence[int]], str]) -> None:
         self.tokens: list[ToldToken] = []  # but for those that wait
         self.length = 0  # characters of what they add up to
-        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
         self._decode = decode
-        self._special = frozenset(vocabulary.special_tokens.values())
+        self._special = frozenset(tokenizer.special_tokens.values())
         self._stream = TextStream(decode)
         self._waiting: list[tuple[int, TokenChances | None]] = []
 
@@ -74,11 +69,7 @@ class ToldTokens:
         self.finish()
 
     def finish(self, text: str | None = None) -> None:
-        """Ends the text.
-
-        Args:
-            text: as it was sent, which may leave its end out; None: all of it was.
-        """
+        """Ends the text; `text`: as it was sent, which may leave its end out; None: all of it was."""
         self._add(self._stream.finish())
         if text is None:
             return
@@ -101,11 +92,11 @@ class ToldTokens:
         self._waiting.clear()
 
     def _with_chances(self, token: ToldToken, chances: TokenChances) -> ToldToken:
-        likeliest = map(self._vocabulary.token_bytes, chances.tokens)
+        likeliest = map(self._tokenizer.token_bytes, chances.tokens)
         return replace(token, chance=chances.chosen, likeliest=tuple(zip(likeliest, chances.chances, strict=True)))
 
     def _bytes_of(self, token: int) -> bytes:
-        return self._decode([token]).encode() if token in self._special else self._vocabulary.token_bytes(token)
+        return self._decode([token]).encode() if token in self._special else self._tokenizer.token_bytes(token)
 
 
 class StopSearch:

@@ -27,11 +27,7 @@ def uses(chat_template: str, name: str) -> bool:
 
 
 def effort_arguments(chat_template: str, effort: str | None) -> dict[str, Any]:
-    """The arguments of a template that ask for an effort.
-
-    Args:
-        effort: one of `EFFORTS`; None: as the model has it.
-    """
+    """The arguments of a template that ask for an effort; `effort`: one of `EFFORTS`; None: as the model has it."""
     if effort is None:
         return {}
     switch = next((name for name in _SWITCHES if uses(chat_template, name)), None)

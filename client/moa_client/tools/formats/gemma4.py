@@ -106,11 +106,7 @@ def _written(value: Any) -> str:
 
 
 def value_grammar(place: str, schema: Mapping[str, Any] | bool, grammar: Grammar) -> str:
-    """A term for a value of a schema.
-
-    Args:
-        place: of the schema, for errors.
-    """
+    """A term for a value of a schema; `place`: of the schema, for errors."""
     if isinstance(schema, bool):
         schema = {}
     for key in ("anyOf", "oneOf"):

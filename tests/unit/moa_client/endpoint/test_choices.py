@@ -84,17 +84,6 @@ async def test_several_prompts_are_answered_in_their_order_and_each_counts_once(
     assert chunks[-1].usage == whole.usage
 
 
-async def test_several_texts_are_told_with_the_chances_of_their_tokens() -> None:
-    """As lm-eval asks for a batch: for no answer."""
-    async with serving(ScriptedSource()) as server, openai_client(server.url) as client:
-        prompts = [[1, 2, 3], [4, 5]]
-        whole = await client.completions.create(model=MODEL, prompt=prompts, echo=True, max_tokens=0, logprobs=1)
-    told = [each.logprobs.token_logprobs if each.logprobs is not None else None for each in whole.choices]
-    assert told == [[None, -2.0, -3.0], [None, -5.0]]
-    assert whole.usage is not None
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 0)
-
-
 async def test_each_takes_a_turn_of_its_own() -> None:
     source, settings = ScriptedSource(), EndpointSettings(max_requests=2)
     async with serving(source, settings) as server, openai_client(server.url) as client:

@@ -415,29 +415,6 @@ async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
     assert length == words * len(word)
 
 
-async def test_many_requests_take_turns_in_their_order() -> None:
-    running = most = 0
-
-    async def talk(answer: ScriptedAnswer) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        answer.commit(*WORDS)
-        running -= 1
-        answer.end()
-
-    async with asking(talk, EndpointSettings(max_requests=4)) as (client, source):
-
-        async def ask(number: int) -> object:
-            completion = await client.chat.completions.create(model=MODEL, messages=HI, seed=number)
-            return completion.choices[0].message.content
-
-        assert await asyncio.gather(*map(ask, range(50))) == ["Good day."] * 50
-    assert most == 4
-    assert len(source.answers) == 50
-
-
 async def test_one_request_too_many_is_told_when_to_come_back() -> None:
     settings = EndpointSettings(max_requests=1, most_waiting=2)
     async with asking(silence, settings) as (client, source):

@@ -22,27 +22,26 @@ class BeginningTokenizer(PlainTokenizer):
         return [1, *ids]
 
 
+def model_of(tokenizer: object) -> HostModel:
+    """A host's model with this tokenizer."""
+    device = SimpleNamespace(
+        files=SimpleNamespace(target_id="tiny", config={"vocab_size": 300}),
+        context_tokens=64,
+        tokenizer=tokenizer,
+        sampling=NOTHING_SAID,
+        fingerprint="fp",
+        end_of_text=frozenset({ord("z")}),
+    )
+    device.spelled = partial(Device.spelled, cast(Device, device))
+    return HostModel(cast(Host, SimpleNamespace(device=device)))
+
+
 def test_a_raw_text_begins_as_the_models_texts_do_and_a_chat_as_its_template_has_it() -> None:
-    files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
-    device = SimpleNamespace(files=files, context_tokens=64, tokenizer=BeginningTokenizer(), sampling=NOTHING_SAID)
-    model = HostModel(cast(Host, SimpleNamespace(device=device)))
+    model = model_of(BeginningTokenizer())
     assert model.encode("hi") == [1, ord("h"), ord("i")]
     assert model.render(TemplateInput([{"role": "user", "content": "hi"}]))[0] == ord("[")
 
 
 def test_special_tokens_are_spelled_but_for_those_that_end_an_answer() -> None:
-    def decode(tokens: list[int]) -> str:
-        return "".join(map(chr, tokens))
-
-    files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
-    device = SimpleNamespace(
-        files=files,
-        context_tokens=64,
-        tokenizer=SimpleNamespace(decode=decode, chat_template=None),
-        sampling=NOTHING_SAID,
-        end_of_text=frozenset({ord("z")}),
-    )
-    device.spelled = partial(Device.spelled, cast(Device, device))
-    model = HostModel(cast(Host, SimpleNamespace(device=device)))
+    model = model_of(SimpleNamespace(decode=lambda tokens: "".join(map(chr, tokens))))
     assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"
-    assert model.chat_template == ""

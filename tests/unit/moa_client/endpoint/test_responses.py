@@ -16,9 +16,7 @@ from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.settings import ConstraintKind
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
-from pydantic import BaseModel
 
 from tests.support.openai_client import openai_client
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
@@ -32,11 +30,6 @@ NOW: FunctionToolParam = {
     "strict": True,
 }
 CALLING = ("Let me see.", '\n<tool_call>\n{"name": "now", "arguments": {"zo', 'ne": "UTC"}}\n</tool_call>')
-
-
-class Fruit(BaseModel):
-    name: str
-    is_red: bool
 
 
 @asynccontextmanager
@@ -150,39 +143,6 @@ async def test_what_a_call_returned_is_sent_back_with_the_output() -> None:
     assert said["content"].startswith("Let me see.")
     assert '"zone": "UTC"' in said["content"]
     assert "12:00" in result["content"]
-
-
-async def test_a_form_is_parsed() -> None:
-    async with asking(saying('{"name": "apple", ', '"is_red": true}')) as (client, source):
-        parsed = await client.responses.parse(**ASKED, text_format=Fruit)
-        await created(client, text={"format": {"type": "json_object"}})
-        await created(client, text={"format": {"type": "text"}, "verbosity": "medium"})
-    assert parsed.output_parsed == Fruit(name="apple", is_red=True)
-    kinds = [constraint and constraint.kind for constraint in (answer.options.constraint for answer in source.answers)]
-    assert kinds == [ConstraintKind.JSON_SCHEMA, ConstraintKind.JSON_OBJECT, None]
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_what_a_limit_cuts_is_incomplete(is_stream: bool) -> None:
-    async def cut(answer: ScriptedAnswer) -> None:
-        answer.commit(*CALLING[:2])
-        answer.end(Finish.MAX_TOKENS)
-
-    async with asking(cut) as (client, _):
-        limits: dict[str, Any] = {"tools": [NOW], "max_output_tokens": 9}
-        if is_stream:
-            last = (await streamed(client, **limits))[-1]
-            assert last.type == "response.incomplete"
-            made = last.response
-        else:
-            made = await created(client, **limits)
-    assert made.status == "incomplete"
-    assert made.incomplete_details is not None
-    assert made.incomplete_details.reason == "max_output_tokens"
-    assert [(item.type, item.status) for item in made.output] == [
-        ("message", "completed"),
-        ("function_call", "incomplete"),
-    ]
 
 
 async def test_a_stream_that_fails_says_why() -> None:

@@ -79,10 +79,6 @@ def test_a_template_that_knows_tools_but_no_calls() -> None:
     assert "<tool_call>" in given.messages[1]["content"]
 
 
-def test_a_template_that_only_speaks_of_tools_knows_none() -> None:
-    assert rendered("You have no tools. {{ message.content }}").arguments == {}
-
-
 def test_without_tools_nothing_is_told_of_them() -> None:
     assert rendered(QWEN, offers_tools=False).arguments == {}
     assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
