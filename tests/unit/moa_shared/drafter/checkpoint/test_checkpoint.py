@@ -164,102 +164,42 @@ def test_a_configuration_that_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "wrong"),
     [
-        (
-            {"lsa_heads": 0},
-            snapshot(
-                "The drafter's configuration is wrong: lsa_heads is 0, expected a whole number of at least 1. Correct that value."
-            ),
-        ),
-        (
-            {"hidden_size": "16"},
-            snapshot(
-                "The drafter's configuration is wrong: hidden_size is '16', expected a whole number of at least 1. Correct that value."
-            ),
-        ),
-        (
-            {"reused_layers": -1},
-            snapshot(
-                "The drafter's configuration is wrong: reused_layers is -1, expected a whole number of at least 0, at most 1024. Correct that value."
-            ),
-        ),
-        (
-            {"reused_layers": 4},
-            snapshot(
-                "The drafter's configuration is wrong: reused_layers must be less than the target's layers. Correct that value."
-            ),
-        ),
-        (
-            {"draft_vocab": 31},
-            snapshot("The drafter's configuration is wrong: draft_vocab must be 0 to vocab_size. Correct that value."),
-        ),
-        (
-            {"rms_norm_eps": 0},
-            snapshot(
-                "The drafter's configuration is wrong: rms_norm_eps is 0, expected a positive number. Correct that value."
-            ),
-        ),
+        ({"lsa_heads": 0}, "lsa_heads is 0, expected a whole number of at least 1"),
+        ({"hidden_size": "16"}, "hidden_size is '16', expected a whole number of at least 1"),
+        ({"reused_layers": -1}, "reused_layers is -1, expected a whole number of at least 0, at most 1024"),
+        ({"reused_layers": 4}, "reused_layers must be less than the target's layers"),
+        ({"draft_vocab": 31}, "draft_vocab must be 0 to vocab_size"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0, expected a positive number"),
         (
             {"rope_parameters": {"rope_type": "default"}},
-            snapshot(
-                "The drafter's configuration is wrong: rope_parameters is {'rope_type': 'default'}, expected an object with a positive rope_theta. Correct that value."
-            ),
+            "rope_parameters is {'rope_type': 'default'}, expected an object with a positive rope_theta",
         ),
-        (
-            {"output_norm": 1},
-            snapshot(
-                "The drafter's configuration is wrong: output_norm is 1, expected true or false. Correct that value."
-            ),
-        ),
-        (
-            {"output_norm": True, "reused_layers": 2},
-            snapshot(
-                "The drafter's configuration is wrong: output_norm precedes the head only where no layers are reused. Correct that value."
-            ),
-        ),
-        (
-            {"target_fingerprint": None},
-            snapshot(
-                "The drafter's configuration is wrong: target_fingerprint is None, expected text. Correct that value."
-            ),
-        ),
+        ({"output_norm": 1}, "output_norm is 1, expected true or false"),
+        ({"output_norm": True, "reused_layers": 2}, "output_norm precedes the head only where no layers are reused"),
+        ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
         (
             {"kind": "independent", "own_layers": 10**9},
-            snapshot(
-                "The drafter's configuration is wrong: own_layers is 1000000000, expected a whole number of at least 1, at most 1024. Correct that value."
-            ),
+            "own_layers is 1000000000, expected a whole number of at least 1, at most 1024",
         ),
-        (
-            {"target_layers": 10**9},
-            snapshot(
-                "The drafter's configuration is wrong: target_layers is 1000000000, expected a whole number of at least 1, at most 1024. Correct that value."
-            ),
-        ),
+        ({"target_layers": 10**9}, "target_layers is 1000000000, expected a whole number of at least 1, at most 1024"),
         (
             {"sa_mlp": 10**400},
-            snapshot(
-                "The drafter's configuration is wrong: sa_mlp is 10000000000000000000000000000000000000000000000000000000000000000000000000000..., expected a whole number of at least 1. Correct that value."
-            ),
+            "sa_mlp is 10000000000000000000000000000000000000000000000000000000000000000000000000000..., expected a whole number of at least 1",
         ),
-        (
-            {"rms_norm_eps": float("inf")},
-            snapshot(
-                "The drafter's configuration is wrong: rms_norm_eps is inf, expected a positive number. Correct that value."
-            ),
-        ),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf, expected a positive number"),
         (
             {"rope_parameters": {"rope_theta": float("inf")}},
-            snapshot(
-                "The drafter's configuration is wrong: rope_parameters is {'rope_theta': inf}, expected an object with a positive rope_theta. Correct that value."
-            ),
+            "rope_parameters is {'rope_theta': inf}, expected an object with a positive rope_theta",
         ),
     ],
 )
-def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], message: str) -> None:
+def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], wrong: str) -> None:
     text = json.dumps({**json.loads(CONFIG.to_json()), **values})
-    with raises(CheckpointError, message):
+    with pytest.raises(CheckpointError) as caught:
         DrafterConfig.from_json(text)
+    assert caught.value.message == f"The drafter's configuration is wrong: {wrong}."
 
 
 DEEP = "[" * 100_000

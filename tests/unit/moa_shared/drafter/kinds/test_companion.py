@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_kernels import F32, Segment
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
 from tests.support.decoders import Rows
@@ -85,11 +84,6 @@ def test_it_says_nothing_that_the_target_lacks_and_reads_what_it_lacks_itself() 
     assert companion.begin().shape == (1, 40)
     assert companion.expand([3], [-1]).shape == (1, 40)
     assert state(columns=VOCAB + 30).columns == VOCAB
-
-
-def test_a_draft_needs_text() -> None:
-    with pytest.raises(InternalError):
-        state().begin()
 
 
 def test_while_it_reads_it_can_say_what_it_would_have_said() -> None:

@@ -6,16 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import Rotary
 from moa_kernels.arithmetic import norm
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.config import DeviceHalf
 from moa_shared.drafter.kinds.dflash import BlockDecoder, BlockState
-from moa_shared.errors import InternalError, ProtocolError
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
-
-from tests.support.messages import raises
 
 VOCAB, HIDDEN, DIM, BLOCK, MASK = 50, 64, 32, 6, 49
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -178,29 +174,3 @@ def test_below_a_block_a_further_one_begins_at_the_last_token() -> None:
     np.testing.assert_allclose(drafter.expand([24], [3]), third[:1], rtol=0, atol=1e-4)
     np.testing.assert_allclose(drafter.expand([16], [5]), second[2:3], rtol=0, atol=1e-4)
     np.testing.assert_array_equal(drafter.expand([30], [-1]), first[1:2])
-
-
-def test_committed_tokens_end_a_draft_and_a_crop_forgets_what_came_after() -> None:
-    drafter = state()
-    drafter.extend(list(range(10)))
-    drafter.append_memory(0, ROWS[:9])
-    before = drafter.begin()
-    drafter.extend([10, 11])
-    with pytest.raises(InternalError, match="before a draft was begun"):
-        drafter.expand([1], [-1])
-    drafter.append_memory(9, ROWS[9:11])
-    assert np.abs(drafter.begin() - before).max() > 0.01
-    drafter.crop(12)  # which ends a draft, and forgets nothing else
-    assert not drafter._blocks
-    assert drafter.memory_rows == 11
-    drafter.crop(9)
-    drafter.extend([9])
-    drafter.append_memory(8, ROWS[8:9])
-    np.testing.assert_allclose(drafter.begin(), before, rtol=0, atol=1e-5)
-
-
-def test_rows_of_another_width_are_refused() -> None:
-    with raises(
-        ProtocolError, snapshot("Expected memory rows of 64 numbers, got 32. Use the same version of moa at both ends.")
-    ):
-        state().append_memory(0, np.zeros((1, 32), np.float32))

@@ -1,4 +1,4 @@
-"""EAGLE-3's half on the device: the kernels against numpy, and rows that come late, in part, or for a tree."""
+"""Rows of drafters that read a feature for each token, which may come late, or in part."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.baseline import BaselineState
-from moa_shared.drafter.layers.arithmetic import FLOAT32, INT4, INT8, Arithmetic
-from moa_shared.errors import ModelSourceError
-from moa_shared.protocol.memory_codec import Codec, row_bytes
+from moa_shared.drafter.layers.arithmetic import FLOAT32
 
 from tests.support.tiny_models import small_drafter, tiny_model
 
 MODEL = tiny_model()
 TARGET = ArrayWeights(MODEL.tensors)
 TEXT = [5, 17, 42, 8, 17, 42, 90, 3, 11]
-FORMS: dict[str, dict[str, Any]] = {
-    "EAGLE-3": {"draft_vocab": 40},
-    "two layers": {"own_layers": 2, "own_heads": 2, "own_head_dim": 64, "sa_kv_heads": 1},
-    "EAGLE-3.1": {"feature_norm": "each", "normed_residual": True, "normed_feedback": True, "draft_vocab": 40},
-    "Qwen's": {"head_norms": True, "qkv_bias": True, "feature_norm": "joint"},
-    "of another width": {"hidden_size": 96, "target_hidden_size": 64, "own_embeddings": True},
-}
 
 
 def made(**changes: Any) -> Checkpoint:
@@ -44,26 +35,6 @@ def state_of(checkpoint: Checkpoint, weights: str = FLOAT32) -> BaselineState:
 def rows_of(checkpoint: Checkpoint, weights: str = FLOAT32, count: int = len(TEXT) - 1) -> np.ndarray:
     states = np.random.default_rng(6).standard_normal((count, 3 * 64)).astype(np.float32)
     return checkpoint.rows(weights)(states)
-
-
-def drafted(checkpoint: Checkpoint, weights: str) -> np.ndarray:
-    """Logits below a text: of the next token, and of a tree's nodes."""
-    state = state_of(checkpoint, weights)
-    state.append_memory(0, rows_of(checkpoint, weights))
-    state.extend(TEXT)
-    return np.concatenate([state.begin(), state.expand([4, 9, 7], [-1, -1, 1]), state.expand([3], [2])])
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_kernels_compute_what_numpy_computes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = made(**FORMS[form])
-    exact, rounded, coarse = (drafted(checkpoint, weights) for weights in (FLOAT32, INT8, INT4))
-    monkeypatch.setattr(Arithmetic, "of", lambda weights, _: Arithmetic(weights == FLOAT32, in_numpy=True))
-    expected = drafted(checkpoint, FLOAT32)
-    np.testing.assert_allclose(exact, expected, rtol=0, atol=1e-4)
-    size = float(np.abs(expected).mean())
-    assert float(np.abs(rounded - expected).mean()) < 0.05 * size
-    assert float(np.abs(coarse - expected).mean()) < 0.4 * size
 
 
 def test_rows_that_come_late_change_nothing_in_the_end() -> None:
@@ -119,27 +90,3 @@ def test_rows_of_the_newest_tokens_count_though_older_ones_never_come() -> None:
     late.append_memory(6, rows[6:])
     np.testing.assert_allclose(late.begin(), early.begin(), rtol=0, atol=1e-5)
     assert np.abs(late.begin() - unaware).max() > 1e-2
-
-
-def test_a_node_sees_its_ancestors_alone() -> None:
-    checkpoint = made()
-    state = state_of(checkpoint)
-    state.append_memory(0, rows_of(checkpoint))
-    state.extend(TEXT)
-    state.begin()
-    state.expand([4, 9, 7], [-1, -1, -1])
-    in_tree = state.expand([3, 8], [1, 2])[0]
-    state.begin()
-    np.testing.assert_allclose(state.expand([9, 3], [-1, 0])[1], in_tree, rtol=0, atol=1e-5)
-
-
-def test_embeddings_of_another_width_are_refused() -> None:
-    checkpoint = made()
-    narrow = ArrayWeights({"model.embed_tokens.weight": np.zeros((97, 32), np.float32)})
-    with pytest.raises(ModelSourceError, match=r"shape \[97, 32\], the drafter needs \[97, 64\]"):
-        checkpoint.states(narrow, FLOAT32)
-
-
-def test_a_token_of_an_8b_target_takes_2_4_kb_in_int4() -> None:
-    config = small_drafter(hidden_size=4096, kind="eagle3", state_entries=(2, 1, 3))
-    assert row_bytes(Codec.INT4, config.memory_width) == 2304

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
-from moa_shared.errors import InternalError, ProtocolError
 
 from tests.support import decoders
 from tests.support.counted import CountedList
 from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
-from tests.support.messages import raises
 from tests.support.properties import examples
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -62,46 +59,6 @@ def test_memory_may_come_in_any_order_and_twice(reused_layers: int, kind: str, d
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-def test_a_tree_row_sees_its_own_ancestors_alone(reused_layers: int, kind: str) -> None:
-    decoder = make_decoder(reused_layers, kind)
-    tree = filled(decoder)
-    tree.begin()
-    first = tree.expand([7, 8], [-1, -1])
-    second = tree.expand([9, 10, 11], [1, 0, 1])
-    for path, logits in (
-        ([7], first[0]),
-        ([8], first[1]),
-        ([8, 9], second[0]),
-        ([7, 10], second[1]),
-        ([8, 11], second[2]),
-    ):
-        chain = filled(decoder)
-        chain.begin()
-        alone = np.empty((0, 0), np.float32)
-        for step, token in enumerate(path):
-            alone = chain.expand([token], [step - 1])
-        same(decoder, logits, alone[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reused_layers", [0, 2])
-def test_a_conversation_cut_back_is_as_one_that_never_went_on(reused_layers: int, kind: str) -> None:
-    decoder = make_decoder(reused_layers, kind)
-    state = filled(decoder)
-    state.begin()
-    state.expand([7, 8], [-1, -1])
-    state.crop(4)
-    fresh = DraftState(decoder)
-    fresh.extend(TOKENS[:4])
-    fresh.append_memory(0, memory_rows(decoder)[:4])
-    fresh.append_reused_state(0, states_of(decoder)[:4])
-    state.extend([11])
-    fresh.extend([11])
-    same(decoder, state.begin(), fresh.begin())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reused_layers", [0, 2])
 @pytest.mark.parametrize("known", [2, 5])
 def test_old_memory_is_drafted_on_as_by_a_longer_draft(reused_layers: int, kind: str, known: int) -> None:
     """Committed tokens whose memory has not come are predicted over, exactly as the nodes of a chain would be."""
@@ -118,43 +75,6 @@ def test_old_memory_is_drafted_on_as_by_a_longer_draft(reused_layers: int, kind:
     old.append_memory(known, memory_rows(decoder)[known:])
     old.append_reused_state(known, states_of(decoder)[known:])
     same(decoder, old.begin(), filled(decoder).begin())
-
-
-@pytest.mark.parametrize("reused_layers", [0, 2])
-def test_drafts_in_int8_are_near_those_in_float32(reused_layers: int) -> None:
-    low, high = filled(make_decoder(reused_layers, "int8")), filled(make_decoder(reused_layers, "float32"))
-    for state in (low, high):
-        state.begin()
-    ours, theirs = (state.expand([7, 8], [-1, -1]) for state in (low, high))
-    assert ours.dtype == np.float32
-    assert 0 < distance(ours, theirs) < 0.05
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_drafter_without_memory_still_drafts(kind: str) -> None:
-    state = DraftState(make_decoder(0, kind))
-    state.extend([1])
-    assert state.begin().shape == (1, 30)
-    assert state.memory_rows == 0
-
-
-def test_rows_of_another_width_and_empty_conversations_are_refused() -> None:
-    state = DraftState(make_decoder(2, "float32"))
-    with raises(
-        InternalError,
-        snapshot(
-            "A draft was begun before there was any token. This is a defect of moa: please report it with the log."
-        ),
-    ):
-        state.begin()
-    with raises(
-        ProtocolError, snapshot("Expected memory rows of 64 numbers, got 3. Use the same version of moa at both ends.")
-    ):
-        state.append_memory(0, np.zeros((1, 3), np.float32))
-    with raises(
-        ProtocolError, snapshot("Expected state rows of 64 numbers, got 3. Use the same version of moa at both ends.")
-    ):
-        state.append_reused_state(0, np.zeros((1, 3), np.float32))
 
 
 class Model:
@@ -299,17 +219,6 @@ def test_a_long_conversation_can_be_cut_back() -> None:
     state.crop(300)
     fresh.crop(300)
     same(decoder, state.begin(), fresh.begin())
-
-
-def test_nodes_without_a_draft_are_refused() -> None:
-    state = filled(make_decoder(0, "float32"))
-    with raises(
-        InternalError,
-        snapshot(
-            "Draft nodes were added before a draft was begun. This is a defect of moa: please report it with the log."
-        ),
-    ):
-        state.expand([1], [-1])
 
 
 def test_taking_memory_in_does_not_look_at_what_has_come_before() -> None:

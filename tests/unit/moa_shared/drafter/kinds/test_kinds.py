@@ -1,0 +1,224 @@
+"""What every kind of drafter keeps to: one runner over the registry, with a row (or some) a kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+from moa_kernels import F32
+from moa_shared.drafter import KINDS, ArrayWeights, BaseState, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.companion import CompanionState
+from moa_shared.drafter.layers.arithmetic import FLOAT32, INT4, INT8, Arithmetic
+from moa_shared.errors import CheckpointError, InternalError, ModelSourceError, ProtocolError
+from moa_shared.models.network.network import Network
+from moa_shared.protocol.memory_codec import Codec, row_bytes
+
+from tests.support.messages import raises
+from tests.support.tiny_models import ModelWeights, small_drafter, tiny_model
+
+MODEL = tiny_model()
+TARGET = ArrayWeights(MODEL.tensors)
+TEXT = [5, 17, 42, 8, 17, 42, 90, 3, 11]
+STATES = {"state_entries": (2, 1, 3), "sa_mlp": 96}
+ROWS: dict[str, dict[str, Any]] = {
+    "moa": {},
+    "moa, layers reused": {"reused_layers": 1},
+    "moa of states": {"lsa": False, "state_entries": (2, 1, 3), "reused_layers": 1},
+    "moa without memory": {"lsa": False, "ca": False},
+    "eagle2": {"output_norm": True},
+    "eagle2 as published": {"input_norm": False, "fc_bias": True, "qkv_bias": True},
+    "independent": {"own_layers": 2, "output_norm": True, "draft_vocab": 40},
+    "eagle3": {**STATES, "draft_vocab": 40},
+    "eagle3, two layers": {**STATES, "own_layers": 2, "own_heads": 2, "own_head_dim": 64, "sa_kv_heads": 1},
+    "eagle3, 3.1": {**STATES, "feature_norm": "each", "normed_residual": True, "normed_feedback": True},
+    "eagle3, Qwen's": {**STATES, "head_norms": True, "qkv_bias": True, "feature_norm": "joint"},
+    "eagle3, narrow": {**STATES, "hidden_size": 96, "target_hidden_size": 64, "own_embeddings": True},
+    "dflash": {**STATES, "own_layers": 2, "block_size": 6, "head_norms": True},
+    "dflash, dspark": {**STATES, "block_size": 6, "markov_rank": 32, "anchor_guesses": True, "qkv_bias": True},
+    "companion": {},
+}
+
+
+def kind_of(row: str) -> str:
+    return row.partition(",")[0].partition(" ")[0]
+
+
+CHECKPOINTS = [row for row in ROWS if kind_of(row) != "companion"]
+
+
+def made(row: str) -> Checkpoint:
+    """Random tensors, norms and biases too."""
+    config = small_drafter(**{"kind": kind_of(row), **ROWS[row]})
+    tensors, random = fresh_tensors(config, seed=4), np.random.default_rng(5)
+    drawn = {name: random.normal(1, 0.1, each.shape) for name, each in tensors.items() if "norm" in name}
+    drawn |= {name: random.normal(0, 0.1, each.shape) for name, each in tensors.items() if name.endswith("bias")}
+    return Checkpoint(config, tensors | {name: each.astype(np.float32) for name, each in drawn.items()}, "64" * 32)
+
+
+def read_of(config: DrafterConfig, count: int = len(TEXT) - 1) -> np.ndarray:
+    """What its memory rows are made from: states, keys and values, or last hidden states."""
+    shape: tuple[int, ...] = (config.target_layers, config.kv_width)
+    if config.state_entries or config.reads_last_hidden:
+        shape = (max(1, len(config.state_entries)) * config.state_width,)
+    return np.random.default_rng(6).standard_normal((count, *shape)).astype(np.float32)
+
+
+def fed(row: str, text: list[int] = TEXT, weights: str = FLOAT32) -> BaseState:
+    """A conversation with this text, and all rows of the tokens before the last."""
+    if kind_of(row) == "companion":
+        state: BaseState = CompanionState(Network(ModelWeights(MODEL), MODEL.config, plain=True), 97, kv=F32)
+    else:
+        checkpoint = made(row)
+        config, state = checkpoint.config, checkpoint.states(TARGET, weights)()
+        if config.memory_width:
+            state.append_memory(0, checkpoint.rows(weights)(read_of(config))[: len(text) - 1])
+        reused = np.random.default_rng(7).standard_normal((len(TEXT) - 1, config.hidden_size)).astype(np.float32)
+        state.append_reused_state(0, reused[: len(text) - 1])
+    state.extend(text)
+    return state
+
+
+def drafted(state: BaseState) -> np.ndarray:
+    """Logits below a text: of the next token, and of a tree's nodes."""
+    return np.concatenate([state.begin(), state.expand([4, 9, 7], [-1, -1, 1]), state.expand([3], [2])])
+
+
+def close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_every_kind_has_a_row_and_says_what_it_is() -> None:
+    assert {kind_of(row) for row in ROWS} == set(KINDS)
+    for name, kind in KINDS.items():
+        assert (kind.name, bool(kind.label), bool(kind.about)) == (name, True, bool(kind.objective))
+
+
+@pytest.mark.parametrize("row", CHECKPOINTS)
+def test_its_configuration_is_stored_and_has_no_options_of_other_kinds(row: str) -> None:
+    config = made(row).config
+    assert DrafterConfig.from_json(config.to_json()) == config
+    assert config.method
+    assert config.traits.form(config)
+    assert all(name.startswith(tuple(config.shapes())) for name in config.shapes())
+    others = set().union(*(kind.takes for kind in KINDS.values())) - config.traits.takes
+    given: dict[str, Any] = {"state_entries": (1,), "feature_norm": "each"}
+    for option in others:
+        default = getattr(config, option)
+        value = given.get(option, not default if isinstance(default, bool) else 2)
+        with pytest.raises(CheckpointError, match=f"may have {option}"):
+            dataclasses.replace(config, output_norm=False, **{option: value})
+
+
+def test_memory_rows_are_known_by_the_states_that_they_are_made_from() -> None:
+    first = made("moa of states")
+    other = dataclasses.replace(first, config=dataclasses.replace(first.config, state_entries=(1, 2, 3)))
+    assert first.memory_fingerprint != other.memory_fingerprint
+    with pytest.raises(CheckpointError, match="in place of layer self-attention"):
+        small_drafter(state_entries=(1, 2))
+
+
+def test_a_companion_has_no_checkpoint() -> None:
+    words = snapshot(
+        "The drafter's configuration is wrong: a companion is a whole model, which --companion names. Correct that value."
+    )
+    with raises(CheckpointError, words):
+        small_drafter(kind="companion")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "row", [row for row in CHECKPOINTS if small_drafter(**{"kind": kind_of(row), **ROWS[row]}).memory_width]
+)
+def test_torch_and_the_kernels_make_the_same_rows(row: str) -> None:
+    import torch
+
+    checkpoint = made(row)
+    states = 3 * read_of(checkpoint.config)
+    rows = checkpoint.rows(FLOAT32)(states)
+    assert rows.shape == (len(TEXT) - 1, checkpoint.config.memory_width)
+    close(checkpoint.torch_rows(torch.float32)(torch.from_numpy(states)).numpy(), rows)
+    rounded = checkpoint.rows(INT8)(states)
+    assert float(np.abs(rounded - rows).mean()) < 0.05 * float(np.abs(rows).mean())
+
+
+@pytest.mark.parametrize("row", CHECKPOINTS)
+def test_the_kernels_compute_what_numpy_computes(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, rounded, coarse = (drafted(fed(row, weights=weights)) for weights in (FLOAT32, INT8, INT4))
+    monkeypatch.setattr(Arithmetic, "of", lambda weights, _: Arithmetic(weights == FLOAT32, in_numpy=True))
+    expected = drafted(fed(row))
+    close(exact, expected)
+    size = float(np.abs(expected).mean())
+    assert float(np.abs(rounded - expected).mean()) < 0.1 * size
+    assert float(np.abs(coarse - expected).mean()) < 0.6 * size
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_node_sees_its_ancestors_alone(row: str) -> None:
+    state = fed(row)
+    state.begin()
+    first, second = state.expand([4, 9], [-1, -1]), state.expand([3, 8, 6], [1, 0, 1])
+    for path, logits in (
+        ([4], first[0]),
+        ([9], first[1]),
+        ([9, 3], second[0]),
+        ([4, 8], second[1]),
+        ([9, 6], second[2]),
+    ):
+        state.begin()
+        alone = [state.expand([token], [step - 1]) for step, token in enumerate(path)]
+        close(alone[-1][0], logits)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_conversation_cut_back_is_as_one_that_never_went_on(row: str) -> None:
+    state, fresh = fed(row), fed(row, TEXT[:6])
+    drafted(state)
+    state.crop(5)
+    fresh.crop(5)
+    for each in (state, fresh):
+        each.extend([70, 71])
+    close(drafted(state), drafted(fresh))
+    state.begin()
+    before = state.expand([4], [-1])
+    state.extend([4])  # of which the draft was right
+    fresh.begin()
+    fresh.extend([4])
+    close(drafted(state), drafted(fresh))
+    assert before.shape[0] == 1
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_no_draft_is_refused(row: str) -> None:
+    state = fed(row)
+    refusals: list[Callable[[], object]] = [lambda: state.expand([1], [-1])]
+    empty = fed(row)
+    empty.crop(0)
+    refusals.append(empty.begin)
+    for refused in refusals:
+        with pytest.raises(InternalError):
+            refused()
+    state.begin()
+    with pytest.raises(InternalError, match="by no nodes"):
+        state.expand([], [])
+
+
+@pytest.mark.parametrize("row", [row for row in CHECKPOINTS if row not in ("independent", "moa without memory")])
+def test_rows_of_another_width_are_refused(row: str) -> None:
+    with pytest.raises(ProtocolError, match=r"Expected memory rows of \d+ numbers, got 3\."):
+        fed(row).append_memory(0, np.zeros((1, 3), np.float32))
+
+
+@pytest.mark.parametrize("row", [row for row in CHECKPOINTS if row != "eagle3, narrow"])
+def test_embeddings_of_another_width_are_refused(row: str) -> None:
+    narrow = ArrayWeights(MODEL.tensors | {"model.embed_tokens.weight": np.zeros((97, 32), np.float32)})
+    with pytest.raises(ModelSourceError, match=r"shape \[97, 32\], the drafter needs \[97, 64\]"):
+        made(row).states(narrow, FLOAT32)
+
+
+def test_a_token_of_an_8b_target_takes_2_4_kb_in_int4() -> None:
+    config = small_drafter(hidden_size=4096, kind="eagle3", state_entries=(2, 1, 3))
+    assert row_bytes(Codec.INT4, config.memory_width) == 2304
