@@ -29,13 +29,13 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4518, 32,
     ),
     "server": (("server",), 16592, 113),
-    "shared": (("shared",), 19289, 139),
+    "shared": (("shared",), 19051, 139),
     "training": (("training",), 4847, 33),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 888, 13),
-    "tests": (("tests",), 90216, 616),
+    "tests": (("tests",), 90109, 615),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -24,7 +24,7 @@ from statistics import median
 import numpy as np
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
-from moa_shared.drafter import BaseState, Checkpoint, DrafterConfig, load_checkpoint
+from moa_shared.drafter import Checkpoint, ConversationDrafter, DrafterConfig, load_checkpoint
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.models.sources.cache import cache_root
@@ -126,7 +126,7 @@ def level_ms(
     root: Path,
     fingerprint: str,
     breadth: int,
-    load: Callable[[], tuple[DrafterConfig, BaseState | None] | CompanionState],
+    load: Callable[[], tuple[DrafterConfig, ConversationDrafter | None] | CompanionState],
 ) -> float:
     """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
 
@@ -142,7 +142,7 @@ def level_ms(
         return known
     loaded = load()
     if isinstance(loaded, CompanionState):
-        state: BaseState = loaded
+        state: ConversationDrafter = loaded
         state.extend(_text(loaded.columns))
     else:
         config, drafter = loaded
@@ -159,7 +159,7 @@ def _text(vocab_size: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(0).integers(0, vocab_size, CONTEXT_TOKENS)]
 
 
-def _prepare(state: BaseState, config: DrafterConfig) -> None:
+def _prepare(state: ConversationDrafter, config: DrafterConfig) -> None:
     rng = np.random.default_rng(0)
     state.extend(_text(config.vocab_size))
     rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
@@ -168,7 +168,7 @@ def _prepare(state: BaseState, config: DrafterConfig) -> None:
         state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
 
 
-def _measure(state: BaseState, breadth: int) -> float:
+def _measure(state: ConversationDrafter, breadth: int) -> float:
     """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
     took = []
     if state.most_depth is not None:
@@ -281,7 +281,7 @@ class DrafterCatalog:
     def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files
 
-        def load() -> tuple[DrafterConfig, BaseState | None]:
+        def load() -> tuple[DrafterConfig, ConversationDrafter | None]:
             checkpoint = self.checkpoint(drafter.name)
             is_timed = checkpoint.config.traits.is_timed
             return checkpoint.config, checkpoint.states(WeightReader(files), settings.dtype)() if is_timed else None

@@ -2,15 +2,15 @@
 
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
-from moa_shared.drafter.layers.state import BaseState
 from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.models.network.layers import Weights
 
 __all__ = [
     "KINDS",
     "ArrayWeights",
-    "BaseState",
     "Checkpoint",
+    "ConversationDrafter",
     "DrafterConfig",
     "Weights",
     "fresh_tensors",

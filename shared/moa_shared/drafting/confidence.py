@@ -25,11 +25,7 @@ class TokenConfidence(Protocol):
 
 
 class Confidence:
-    """What the chances of one drafter's standalone tokens are worth.
-
-    Args:
-        curves: one for each origin of a token.
-    """
+    """What the chances of one drafter's standalone tokens are worth."""
 
     def __init__(self, curves: Mapping[TokenOrigin, ReliabilityCurve]) -> None:
         if missing := set(TokenOrigin) - set(curves):

@@ -21,14 +21,7 @@ from moa_shared.tree.draft_tree import DraftTree
 
 
 class ConversationDraft:
-    """A drafter that follows one conversation.
-
-    Args:
-        new_state: makes an empty state.
-        shape: of drafts that grow.
-        guesser: merges what the text suggests into drafts.
-        trial: learns how often the drafter's own guesses are right, and look-up's; it needs a guesser.
-    """
+    """A drafter that follows one conversation."""
 
     def __init__(
         self,

@@ -74,11 +74,7 @@ def draft_tree(
 
 
 def draft_chain(drafter: Drafter, length: int, sampling: Sampling, guesser: TextGuesser | None = None) -> DraftTree:
-    """`length` tokens below the newest committed one, or as many as the drafter guesses.
-
-    Args:
-        guesser: of the same conversation (not in the paper).
-    """
+    """`length` tokens below the newest committed one, or as many as the drafter guesses."""
     tokens: list[int] = []
     length = min(length, drafter.most_depth or length)
     logits = drafter.begin() if length else np.empty((1, 0), dtype=np.float32)
@@ -118,9 +114,6 @@ class CandidatePool:
         """Adds what the text suggests after the root and after each of the `nodes` best candidates.
 
         A candidate that is already there gets the better of both scores.
-
-        Args:
-            floor: least score of a candidate that is added.
         """
         held = {
             (parent, token): index for index, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))

@@ -60,11 +60,7 @@ class CopyGuesser:
         return math.log(self._right[size - 1] / self._tries[size - 1])
 
     def guess(self, ahead: Sequence[int] = (), shortest: int = SHORTEST) -> tuple[int, float] | None:
-        """The token to copy after the text and `ahead`, and its log-chance; None: nothing to copy.
-
-        Args:
-            shortest: run of tokens that must have occurred before.
-        """
+        """The token to copy after the text and `ahead`, and its log-chance; None: nothing to copy."""
         position, size = self._text.matched(ahead, shortest)
         return (self._text.tokens[position], self.log_chance(size)) if size else None
 
@@ -73,11 +69,7 @@ LONGEST = 3  # tokens that must agree, tried from the longest, as in the method'
 
 
 class TextIndex:
-    """A text in which runs of tokens are found at once.
-
-    Args:
-        longest: of the runs.
-    """
+    """A text in which runs of tokens are found at once."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self.tokens: list[int] = []
@@ -165,11 +157,7 @@ class NgramTable:
         return len(self._index)
 
     def after(self, newest: Sequence[int]) -> list[tuple[int, float]]:
-        """Tokens that may follow, likeliest first, with their log-chances; none where the table knows nothing.
-
-        Args:
-            newest: the newest tokens of the text; the last LONGEST_CONTEXT of them count.
-        """
+        """Tokens that may follow, likeliest first, with their log-chances; none where the table knows nothing."""
         context = newest[-LONGEST_CONTEXT:]
         for first in range(len(context)):
             number = 0
@@ -188,11 +176,7 @@ MOST_PLACES = 64
 
 
 class TextGuesser:
-    """Guesses for one conversation.
-
-    Args:
-        ngrams: of the target; None: there is no table for it.
-    """
+    """Guesses for one conversation."""
 
     def __init__(self, ngrams: NgramTable | None = None) -> None:
         self._copies = CopyGuesser()

@@ -173,12 +173,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}  # o
 
 
 class LazyCommand(click.Command):
-    """Stands for a command in help, hints and completion.
-
-    Args:
-        path: of the command itself: "module:attribute".
-        short_help: one line of help.
-    """
+    """Stands for a command in help, hints and completion."""
 
     def __init__(self, name: str, path: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
@@ -192,11 +187,7 @@ class LazyCommand(click.Command):
 
 
 class LazyGroup(click.Group):
-    """Commands by name, some of them as (module:attribute, one line of help).
-
-    Args:
-        lazy: those commands, in the order of the help.
-    """
+    """Commands by name, some of them as (module:attribute, one line of help)."""
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]] = {}, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -227,11 +218,7 @@ INSTALL = {
 
 
 def completion_command(program: str) -> click.Command:
-    """The command of a program.
-
-    Args:
-        program: its name on the command line.
-    """
+    """The command of a program."""
 
     @click.command("completion")
     @click.argument("shell", type=click.Choice(list(INSTALL)))

@@ -48,11 +48,7 @@ def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def run_program(command: click.Command, program: str) -> None:
-    """Runs a command line.
-
-    Args:
-        program: its name, which begins each sentence.
-    """
+    """Runs a command line."""
     prepare_process()
     try:
         command.main(standalone_mode=False)

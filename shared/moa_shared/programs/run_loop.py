@@ -134,11 +134,7 @@ Result = TypeVar("Result")
 
 
 async def run_in_own_thread(work: Callable[[], Result], name: str) -> Result:
-    """What the work returns or raises.
-
-    Args:
-        name: of the thread.
-    """
+    """What the work returns or raises."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
@@ -225,9 +221,6 @@ class _WantedTask(Task):
 
 async def look_up(host: str, seconds: float) -> tuple[str, ...]:
     """The addresses of a host, as its resolver orders them; of those of IPv4 and IPv6 see `one_family`.
-
-    Args:
-        seconds: how long to wait.
 
     Returns:
         without brackets, each once; empty: there are none, or they did not come in time.

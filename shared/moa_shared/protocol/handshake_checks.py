@@ -48,11 +48,7 @@ def check_protocol(server: int, client: int) -> None:
 
 
 def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[pb.Drafter] = ()) -> None:
-    """Compares what both ends must hold in common. A client without a drafter that reads memory names none.
-
-    Args:
-        drafters: those whose memory the server serves.
-    """
+    """Compares what both ends must hold in common. A client without a drafter that reads memory names none."""
     if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
         raise MismatchError(
             "target model",
@@ -97,11 +93,7 @@ def _retry_after_ms(told: str | bytes | None, default: int) -> int:
 
 
 def error_from_rpc(error: grpc.RpcError, *, has_answered: bool = False) -> MoaError:
-    """The catalogue's error for a failed call.
-
-    Args:
-        has_answered: as of `call_reason`.
-    """
+    """The catalogue's error for a failed call."""
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     status, words = error.code(), error.details() or ""
     if CODE_KEY in metadata:

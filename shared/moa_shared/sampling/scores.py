@@ -36,10 +36,6 @@ def largest(scores: Scores, count: int) -> tuple[Scores, Columns]:
     A row is cut into stripes: the `count` largest of their maxima are `count` numbers of the row, so that nothing below
     the least of them is looked at again. A tenth of the time of `np.argpartition`.
 
-    Args:
-        scores: [rows, columns].
-        count: at most as many as there are columns.
-
     Returns:
         values and columns, both [rows, count].
     """

@@ -57,9 +57,6 @@ class StreamedTree:
     def below(self, node: int, most: int | None = None) -> tuple[DraftTree, tuple[int, ...]]:
         """The nodes below a node (-1: the root), as a tree of their own.
 
-        Args:
-            most: nodes to take, the oldest first; None: all.
-
         Returns:
             The tree, and the number here of each of its nodes.
         """

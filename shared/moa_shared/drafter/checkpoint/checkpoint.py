@@ -44,13 +44,7 @@ _NEAR_ZERO = np.float32(0.02)  # transformers' initializer_range, which the auth
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A drafter's trained tensors.
-
-    Args:
-        config: its shapes.
-        tensors: by the authors' names, float32; `draft_ids` int32.
-        fingerprint: hexadecimal sha256 of the file; empty where there is no file.
-    """
+    """A drafter's trained tensors by the authors' names, float32; `draft_ids` int32. Without a file no fingerprint."""
 
     config: DrafterConfig
     tensors: Mapping[str, npt.NDArray[Any]]
@@ -235,11 +229,7 @@ def is_finite(tensor: npt.NDArray[Any]) -> bool:
 
 
 def _map_server_half(path: Path, metadata: Mapping[str, str]) -> dict[str, FileTensor] | None:
-    """The tensors of the server's half; none for a checkpoint in one file; None where only the device's half is here.
-
-    Args:
-        path: of the device's half.
-    """
+    """The tensors of the server's half; none for a checkpoint in one file; None where only the device's is here."""
     if SERVER_HALF_KEY not in metadata:
         return {}
     half = path.parent / SERVER_HALF_FILE
@@ -260,11 +250,7 @@ def _sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
-    """Gives a temporary path next to `path`, which takes its place when the block ends.
-
-    Args:
-        what: it is, for messages.
-    """
+    """Gives a temporary path next to `path`, which takes its place when the block ends."""
     try:
         with whole_file(path) as partial:
             yield partial

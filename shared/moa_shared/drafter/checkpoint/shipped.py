@@ -52,12 +52,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
 
 
 def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], str]) -> list[str]:
-    """The names of the drafters that come with moa for a target.
-
-    Args:
-        config: the content of its config.json.
-        fingerprint: computes the target's; called only where the sizes of a drafter fit.
-    """
+    """The names of the drafters that come with moa for a target."""
     from moa_shared.models.tensors import read_metadata
 
     sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}

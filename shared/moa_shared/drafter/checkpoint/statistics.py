@@ -68,13 +68,7 @@ FINGERPRINT_KEY = "drafter_fingerprint"
 
 
 def confidence_for(fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Confidence | None:
-    """A drafter's confidence, from the file beside it or among the package's; None: it was never measured.
-
-    Args:
-        fingerprint: of the checkpoint; files of others are passed over.
-        drafter: the checkpoint's path.
-        folder: holds a folder for each drafter; None: the package's own.
-    """
+    """A drafter's confidence, from the file beside it or among the package's; None: it was never measured."""
     for path in companions(CONFIDENCE_FILE, drafter, folder):
         made_for, confidence = read_confidence(path)
         if made_for == fingerprint:

@@ -109,10 +109,6 @@ def choose_drafter(
     One that cannot be used after all, such as a quantised one, is passed over. Says what it takes and why, or what
     could be fetched.
 
-    Args:
-        files: the target.
-        cache_dir: as of `moa_shared.models.resolve`.
-
     Raises:
         ConfigError, DiskFullError: moa's cache cannot be written.
     """

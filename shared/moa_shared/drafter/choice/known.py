@@ -19,13 +19,7 @@ from moa_shared.drafter.published.find import model_key
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form in which a kind of drafter is published.
-
-    Args:
-        label: what people call it.
-        rank: among all, the most promising one 0.
-        is_run: whether this version of moa makes a checkpoint of its own from one.
-    """
+    """A form in which a kind of drafter is published."""
 
     name: str
     label: str

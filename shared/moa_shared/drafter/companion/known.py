@@ -101,12 +101,7 @@ _SAME_SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_
 
 
 def remember_agreement(root: Path, companion: str, target: str, agreement: Agreement) -> None:
-    """Keeps what was counted.
-
-    Args:
-        root: the cache folder.
-        companion, target: fingerprints.
-    """
+    """Keeps what was counted."""
     remember(root, _key(companion, target), {"tokens": agreement.tokens, "right": agreement.right})
 
 
@@ -124,11 +119,7 @@ def _key(companion: str, target: str) -> str:
 
 
 def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> LearnedConfidence:
-    """The confidence in a companion's text beside a target, from which it goes on to learn.
-
-    Args:
-        root: the cache folder.
-    """
+    """The confidence in a companion's text beside a target, from which it goes on to learn."""
     measured = _measured(companion, target, root)
     return measured[1] if measured is not None else kind_confidence(companion, target)
 
@@ -188,11 +179,7 @@ def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | N
 
 
 def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:
-    """Writes a file, whole or not at all.
-
-    Args:
-        companion, target: fingerprints.
-    """
+    """Writes a file, whole or not at all."""
     with whole_checkpoint(path, "confidence") as partial:
         content = {
             COMPANION_KEY: companion,

@@ -28,16 +28,7 @@ _HINT = "Choose a small model of the target's own family (docs/drafters.md#a-com
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A small model beside a target.
-
-    Args:
-        files: the model's.
-        tokenizer: its own, with its chat template.
-        network: over packed weights, of which all processes that hold it share one copy.
-        columns: of its logits that are tokens of the target.
-        weights_bytes: of those weights.
-        agreement: with the target, which all conversations count.
-    """
+    """A small model beside a target."""
 
     files: ModelFiles
     tokenizer: Tokenizer
@@ -75,9 +66,6 @@ class Companion:
 
 def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
     """The files of a companion, fetched if need be.
-
-    Args:
-        spec: as of `resolve`.
 
     Raises:
         ModelSourceError: it is of a kind that the kernels do not compute.
@@ -158,9 +146,6 @@ def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_
 
     What only the companion has beyond the target's tokens is never said, and rows that only pad a vocabulary to a round
     size are no tokens, also where a GGUF file spells them ([PAD151669]).
-
-    Args:
-        name, target_name: of the models, for messages.
     """
     theirs, ours = _tokens(target), _tokens(companion)
     for number, token in theirs.items():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from moa_shared.drafter.layers.arithmetic import Rows
-from moa_shared.drafter.layers.state import BaseState
 from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.gguf.keys import MOST_LAYERS
 from moa_shared.models.network.layers import Weights
@@ -33,7 +33,7 @@ MOST_SHOWN = 80  # characters of a wrong value in a message
 _MOST = 1 << 31  # of any number: no file holds a tensor of such a size
 
 Shapes = dict[str, tuple[int, ...]]
-NewState = Callable[[], BaseState]
+NewState = Callable[[], ConversationDrafter]
 MakeRows = Callable[[Rows], Rows]  # from [tokens, ...] of the target to [tokens, memory width]
 
 

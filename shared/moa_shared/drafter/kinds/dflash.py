@@ -292,9 +292,6 @@ def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states:
     speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at
     the top (DeepSpec), are layers whose output is read, one less. Without any these layers are as many as the
     drafter's, spread evenly over 1 to n - 3.
-
-    Args:
-        drafters: how many layers the drafter has; `states`: how many its projection takes.
     """
     layers = int(of.target["num_hidden_layers"])
     outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")

@@ -114,11 +114,7 @@ def own_sizes(of: Published, shapes: Shapes, heads: int, head_dim: int, eps: flo
 
 
 def checked_entries(of: Published, entries: Sequence[int], states: int) -> tuple[int, ...]:
-    """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1.
-
-    Args:
-        states: how many the projection takes.
-    """
+    """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1."""
     if len(entries) != states:
         raise CheckpointError(
             f"{of.where} names {len(entries)} of the target's hidden states, its projection takes {states}.",

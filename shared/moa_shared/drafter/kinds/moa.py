@@ -49,12 +49,7 @@ _BATCH = 16  # tokens a pass: 480 rows of a target with 30 layers
 
 
 class KernelEncoder:
-    """Encodes newly verified tokens; for one thread at a time.
-
-    Args:
-        own: the checkpoint's tensors.
-        weights: "int8", or "float32" for a reference.
-    """
+    """Encodes newly verified tokens; for one thread at a time."""
 
     def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:
         self.config = config

@@ -27,13 +27,7 @@ OUT_NORM = "hidden_norm.weight"
 
 
 class StateProjection:
-    """Makes memory rows.
-
-    Args:
-        config: of a drafter with `state_entries`.
-        own: the checkpoint's tensors.
-        weights: as of `Checkpoint.rows`.
-    """
+    """Makes memory rows."""
 
     def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:
         self._arithmetic = Arithmetic.of(weights, (config.state_width, config.hidden_size))

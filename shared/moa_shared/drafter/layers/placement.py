@@ -128,11 +128,7 @@ def run_of_text(positions: range) -> Placement:
 
 
 def draft_rows(nodes: DraftNodes, known: int, root: int) -> Placement:
-    """The draft nodes from `known` on; those before are the last rows held.
-
-    Args:
-        root: the position of the newest committed token.
-    """
+    """The draft nodes from `known` on; those before are the last rows held."""
     if nodes.is_chain:
         return run_of_text(range(root + 1 + known, root + 1 + len(nodes)))
     visible = nodes.visible(known)

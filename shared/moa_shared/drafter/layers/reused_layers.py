@@ -20,11 +20,7 @@ _FEW = 32  # states that are computed together with the rows after them: weights
 
 
 class ReusedLayers:
-    """The reused layers' keys and values for one conversation.
-
-    Args:
-        kv: the precision of its cache, as `Stack.new_cache` takes it.
-    """
+    """The reused layers' keys and values for one conversation."""
 
     def __init__(self, stack: Stack, *, kv: str) -> None:
         self._stack = stack

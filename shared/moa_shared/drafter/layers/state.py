@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,8 +13,8 @@ from moa_shared.drafter.layers.placement import DraftNodes
 from moa_shared.errors import InternalError, ProtocolError
 
 
-class BaseState(ABC):
-    """One conversation of one drafter: its committed tokens, and the nodes of the draft under way.
+class BaseState:
+    """What each implementation of `ConversationDrafter` has: its committed tokens, and the nodes of its draft.
 
     Args:
         token_ids: the target's token of each column of the logits; None: the same.
@@ -37,53 +36,12 @@ class BaseState(ABC):
         """Position of the first token to guess."""
         return len(self.tokens)
 
-    @property
-    @abstractmethod
-    def memory_rows(self) -> int:
-        """How many are held."""
-
-    @abstractmethod
-    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        """Appends committed tokens. If the draft under way holds them, it may continue below the last of them.
-
-        Returns:
-            former numbers of the draft nodes left, now numbered 0, 1, ...; None: the next draft must `begin`.
-        """
-
-    @abstractmethod
-    def crop(self, length: int) -> None:
-        """Forgets everything from position `length` on."""
-
-    @abstractmethod
-    def append_memory(self, start: int, rows: Rows) -> None:
-        """Adds memory rows, [rows, memory width] float32, of positions from `start`; those already held are skipped."""
-
-    def append_reused_state(self, start: int, rows: Rows) -> None:  # noqa: B027 (most kinds reuse no layers)
+    def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32, where layers are reused."""
 
     def catch_up(self, most: int) -> bool:
         """As of `ConversationDrafter`; there is no need to for kinds that begin fast, however long the text is."""
         return True
-
-    @abstractmethod
-    def begin(self) -> Rows:
-        """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
-
-        Raises:
-            InternalError: there is no token yet.
-        """
-
-    @abstractmethod
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        """Adds draft nodes and returns the logits after each, [nodes, draft vocab].
-
-        Args:
-            parents: node numbers (in order of addition since `begin`, or as `extend` has renumbered them), -1 for the
-                newest committed token.
-
-        Raises:
-            InternalError: no draft is under way, or no nodes.
-        """
 
     def _check_begin(self) -> None:
         if not self.tokens:
@@ -101,13 +59,7 @@ _BATCH = 512  # rows at once: bounds what is held next to the cache
 
 
 class MemoryCache:
-    """What a drafter holds of the rows that its server has sent.
-
-    Args:
-        cache: empty.
-        width: numbers of a row.
-        write: appends rows, whose positions are given, to the cache.
-    """
+    """What a drafter holds of the rows that its server has sent."""
 
     def __init__(self, cache: Cache, width: int, write: Write) -> None:
         self.cache = cache

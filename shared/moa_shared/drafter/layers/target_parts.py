@@ -19,11 +19,7 @@ from moa_shared.models.network.plan import Plan, plan_of
 
 
 def plan_of_target(target: Weights, context: int = 0) -> Plan | None:
-    """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names.
-
-    Args:
-        context: as of `plan_of`.
-    """
+    """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names."""
     config = getattr(target, "config", None)
     if config is None or (config.get("model_type") in EARLIEST and not config.get("use_sliding_window")):
         return None

@@ -131,11 +131,7 @@ def draft_ids(own: Weights) -> npt.NDArray[np.int64] | None:
 def check_tables(
     weights: Weights, vocab_size: int, hidden_size: int, names: Sequence[str] = (EMBEDDINGS, HEAD)
 ) -> None:
-    """Raises ModelSourceError if embeddings or head have other shapes than a drafter needs.
-
-    Args:
-        names: of those that it uses.
-    """
+    """Raises ModelSourceError if embeddings or head have other shapes than a drafter needs."""
     for name in names:
         shape = weights.shape(name)
         if shape != (vocab_size, hidden_size):

@@ -38,13 +38,7 @@ _OF_TARGET = (
 
 
 def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
-    """The checkpoint that a published one becomes, made now or before.
-
-    Args:
-        name: of the checkpoint, in messages.
-        files: its target.
-        root: the cache folder.
-    """
+    """The checkpoint that a published one becomes, made now or before."""
     config = published.config()
     of_target = {key: files.config.get(key) for key in _OF_TARGET}
     hashes = [remembered_hash(path, root, progress) for path in published.weights]

@@ -32,12 +32,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedFiles:
-    """A published checkpoint.
-
-    Args:
-        folder: holds its config.json.
-        weights: its files of tensors.
-    """
+    """A published checkpoint."""
 
     folder: Path
     weights: tuple[Path, ...]

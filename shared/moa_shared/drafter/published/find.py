@@ -56,12 +56,7 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
 
 
 def drafter_in_folder(folder: Path, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
-    """The checkpoint's file of a folder.
-
-    Args:
-        name: of the checkpoint, in messages.
-        root: moa's cache folder.
-    """
+    """The checkpoint's file of a folder."""
     own = folder / DRAFTER_FILE
     if own.is_file():
         return own
@@ -123,10 +118,6 @@ def check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> 
 
     Special tokens are not compared: models rename those that they do not use. A folder without a tokenizer passes, and
     so does one whose tokenizer cannot be read: neither says anything.
-
-    Args:
-        name: of the checkpoint, in messages.
-        root: the cache folder.
     """
     if not (folder / _TOKENIZER).is_file():
         return

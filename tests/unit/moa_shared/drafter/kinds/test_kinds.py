@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels import F32
-from moa_shared.drafter import KINDS, ArrayWeights, BaseState, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter import KINDS, ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.arithmetic import FLOAT32, INT4, INT8, Arithmetic
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError, InternalError, ModelSourceError, ProtocolError
 from moa_shared.models.network.network import Network
 from moa_shared.protocol.memory_codec import Codec, row_bytes
@@ -67,10 +68,10 @@ def read_of(config: DrafterConfig, count: int = len(TEXT) - 1) -> np.ndarray:
     return np.random.default_rng(6).standard_normal((count, *shape)).astype(np.float32)
 
 
-def fed(row: str, text: list[int] = TEXT, weights: str = FLOAT32) -> BaseState:
+def fed(row: str, text: list[int] = TEXT, weights: str = FLOAT32) -> ConversationDrafter:
     """A conversation with this text, and all rows of the tokens before the last."""
     if kind_of(row) == "companion":
-        state: BaseState = CompanionState(Network(ModelWeights(MODEL), MODEL.config, plain=True), 97, kv=F32)
+        state: ConversationDrafter = CompanionState(Network(ModelWeights(MODEL), MODEL.config, plain=True), 97, kv=F32)
     else:
         checkpoint = made(row)
         config, state = checkpoint.config, checkpoint.states(TARGET, weights)()
@@ -82,7 +83,7 @@ def fed(row: str, text: list[int] = TEXT, weights: str = FLOAT32) -> BaseState:
     return state
 
 
-def drafted(state: BaseState) -> np.ndarray:
+def drafted(state: ConversationDrafter) -> np.ndarray:
     """Logits below a text: of the next token, and of a tree's nodes."""
     return np.concatenate([state.begin(), state.expand([4, 9, 7], [-1, -1, 1]), state.expand([3], [2])])
 
