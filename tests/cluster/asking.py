@@ -11,7 +11,6 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
-from moa_shared.errors import UnavailableError
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -24,7 +23,6 @@ PROMPT = [5, 17, 42, 8, 17, 42]
 ANSWER_SECONDS = 60.0
 READ_SECONDS = 0.01  # a piece of an answer, so that one is under way most of the time, which costs little
 REST_SECONDS = 0.5  # after an answer: what fails meanwhile meets one of the others
-RETRY_SECONDS = 1.0  # of somebody who is told that there is no server, and would leave none of a busy machine
 
 
 def sampled(seed: int) -> AnswerSettings:
@@ -41,17 +39,11 @@ async def texts(
     addresses: Sequence[str],
     clients: int,
     is_over: Callable[[], bool],
-    broken: dict[int, list[list[int]]] | None = None,
 ) -> list[list[list[int]]]:
-    """All answers of each client, which asks for the same text again and again, and once more when it is over.
-
-    Args:
-        broken: takes what each client had of an answer when no server was left, after which it asks again; None: that
-            does not happen.
-    """
+    """All answers of each client, which asks for the same text again and again, and once more when it is over."""
     async with connect([Server(address, 5.0, 20.0) for address in addresses]) as fleet:
         device = load_device(program(model), await fleet.describe(), SilentProgress())
-        asking = [_ask_on(fleet, device, seed, is_over, broken) for seed in range(clients)]
+        asking = [_ask_on(fleet, device, seed, is_over) for seed in range(clients)]
         return list(await asyncio.gather(*asking))
 
 
@@ -67,7 +59,6 @@ async def _ask_on(
     device: Device,
     seed: int,
     is_over: Callable[[], bool],
-    broken: dict[int, list[list[int]]] | None = None,
 ) -> list[list[int]]:
     answers: list[list[int]] = []
     while True:
@@ -78,12 +69,6 @@ async def _ask_on(
                 async for _ in engine.ask(PROMPT, sampled(seed)):
                     await asyncio.sleep(READ_SECONDS)
             answers.append(list(engine.conversation.answer))
-        except UnavailableError:
-            if broken is None:
-                raise
-            broken.setdefault(seed, []).append(list(engine.conversation.answer))
-            await asyncio.sleep(RETRY_SECONDS)
-            continue
         finally:
             await engine.close()
         if was_over:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.access.caller import CallerLimits
 from moa_server.access.keys import KeyBook, KeyEntry, changing, hash_of, new_key
-from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, RateLimitError
+from moa_shared.errors import AuthenticationError, MoaError, OverloadedError
 
 from tests.cluster.asking import one_text
 from tests.cluster.conftest import Fleet, bring_up
@@ -28,12 +27,9 @@ from tests.support.messages import raises
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
 NAME = "guarded"
-REQUESTS = 60  # a minute
 LIMITS = {
     "other": CallerLimits(),
-    "few-requests": CallerLimits(requests_per_minute=REQUESTS),
     "few-sessions": CallerLimits(sessions=2),
-    "little-memory": CallerLimits(kv_bytes=500_000),
 }
 ANSWER_TOKENS = 100
 
@@ -108,25 +104,6 @@ async def test_a_client_with_a_key_and_the_authority_gets_the_same_text_from_bot
     assert len(first) == 400
 
 
-async def test_requests_of_a_key_are_counted_over_both_replicas(guarded: Guarded) -> None:
-    async with guarded.holders("few-requests", "other") as (few, other):
-        began, let_in = time.monotonic(), 0
-        refusals: dict[int, MoaError] = {}
-        while len(refusals) < 2 or time.monotonic() - began < 5.0:  # some beats of both
-            for number, holder in enumerate(few):
-                try:
-                    await holder.describe()
-                    let_in += 1
-                except RateLimitError as error:
-                    refusals[number] = error
-        assert REQUESTS // 2 <= let_in <= 1.5 * REQUESTS + REQUESTS * (time.monotonic() - began) / 60.0 + 2
-        assert {error.message for error in refusals.values()} == snapshot(
-            {"The server lets this key make 60 requests a minute."}
-        )
-        for holder in other:
-            await holder.describe()
-
-
 async def test_sessions_of_a_key_are_counted_over_both_replicas(guarded: Guarded) -> None:
     async with guarded.holders("few-sessions", "other") as (few, other):
         held = [await holder.hold(ANSWER_TOKENS) for holder in few]
@@ -138,26 +115,6 @@ async def test_sessions_of_a_key_are_counted_over_both_replicas(guarded: Guarded
         await held[0].bye()
         await (await let_in(few[1])).bye()
         await held[1].bye()
-
-
-async def test_memory_of_a_key_is_counted_over_both_replicas(guarded: Guarded) -> None:
-    async with guarded.holders("little-memory", "other") as (little, other):
-        held: list[Peer] = []
-        with raises(
-            OverloadedError,
-            snapshot(
-                "The 500.0 kB of keys and values of the key little-memory are all in use. Try again in a few seconds."
-            ),
-        ):
-            await hold_as_many_as_may_be(little[0], held)
-        assert len(held) >= 2
-        assert (await refusal(little[1])).message == snapshot(
-            "The 500.0 kB of keys and values of the key little-memory are all in use."
-        )
-        await (await other[1].hold(ANSWER_TOKENS)).bye()
-        for peer in held:
-            await peer.bye()
-        await (await let_in(little[1])).bye()
 
 
 async def test_a_revoked_key_is_refused_at_both_and_the_replicas_go_on(guarded: Guarded) -> None:
@@ -181,11 +138,6 @@ async def test_a_revoked_key_is_refused_at_both_and_the_replicas_go_on(guarded: 
             await holder.describe()
     after = guarded.fleet.status(NAME)["replicas"]
     assert [each["process"] for each in after] == [each["process"] for each in before]
-
-
-async def hold_as_many_as_may_be(holder: Holder, held: list[Peer]) -> None:
-    while True:
-        held.append(await holder.hold(ANSWER_TOKENS))
 
 
 async def describe_until_refused(holder: Holder) -> None:

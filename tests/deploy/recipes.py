@@ -26,11 +26,6 @@ def read_compose() -> dict[str, Any]:
     return document
 
 
-def compose_variables() -> set[str]:
-    """The variables that the compose file takes from the shell."""
-    return {found[1] for found in VARIABLE.finditer(COMPOSE.read_text())}
-
-
 def instructions(image: str) -> Sequence[tuple[str, str]]:
     """The instructions of an image and of the stages that it begins from, each with what follows it on all its lines."""
     lines = [line for line in RECIPE.read_text().splitlines() if not line.startswith("#")]

@@ -13,9 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 from inline_snapshot import snapshot
-from moa.v1 import moa_pb2 as pb
-from moa.v1 import moa_pb2_grpc
-from moa_client.conversation.events import Committed, Ended, Event
+from moa_client.conversation.events import Ended, Event
 from moa_client.engine.engine import ClientEngine
 from moa_client.link import fleet as client_fleet
 from moa_client.link.dialer import new_session
@@ -31,7 +29,7 @@ from moa_shared.sampling.settings import Sampling
 from tests.deploy.envoy import Config, Proxy, cluster, configuration, in_front_of, manager, route
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, slow_device, watch
-from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, leave
+from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers
 from tests.net.server_peer import VOCAB, Peer, generate, plain_text, tiny_target
 from tests.support.certificates import Authority
 from tests.support.messages import raises
@@ -174,21 +172,6 @@ async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: 
     assert sum(taken.values()) == 8
 
 
-async def test_a_client_that_loses_its_streams_stays_at_its_server(target: Target, tmp_path: Path) -> None:
-    screen = Screen()
-    async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy) as engine:
-
-        async def lose(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 8 * (screen.cuts + 1) and screen.cuts < 6:
-                screen.cuts += 1
-                await engine.connection.lose()
-
-        await watch(engine, screen, PROMPT, SAMPLED, lose)
-        assert screen.cuts == 6
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert sorted(servers.sessions(name) for name in NAMES) == [0, 1]
-
-
 # ---------------------------------------------------------------- a server is lost
 
 
@@ -243,23 +226,6 @@ async def sessions_at(servers: Fleet, proxy: Proxy, name: str, count: int) -> li
     return found
 
 
-async def test_a_stream_is_opened_elsewhere_before_envoy_knows_that_a_server_is_gone(
-    target: Target, tmp_path: Path
-) -> None:
-    async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
-        sessions = await sessions_at(servers, proxy, "one", 4)
-        await servers.kill("one")
-        async with servers.channel(proxy) as channel:
-            for session in sessions:
-                peer = Peer(channel, metadata=(session,))
-                await peer.open()
-                await peer.bye()
-            stub = moa_pb2_grpc.MoaStub(channel)
-            for _ in range(20):
-                served = await stub.Describe(pb.DescribeRequest(), timeout=10.0)
-                assert served.identity.target_id == "tiny"
-
-
 async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target: Target, tmp_path: Path) -> None:
     """Also before Envoy knows that it drains."""
     async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
@@ -274,68 +240,7 @@ async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target
         assert servers.sessions("one") == left
 
 
-async def test_answers_of_a_server_that_leaves_go_on_at_the_other(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path) as (servers, proxy):
-        await ask_together(target, servers, proxy, lambda: leave(servers, "one"))
-
-
-async def test_a_draining_server_is_taken_out_by_its_health(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path) as (servers, proxy):
-        await servers.running["one"].drain(0.0)
-        await proxy.until_healthy(servers.running["two"].port)
-        await servers.stop("one")
-        await servers.begin("one")
-        await proxy.until_healthy(*servers.ports)
-
-
-async def test_a_full_server_s_conversation_goes_to_the_other(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path, max_streams=1) as (servers, proxy), servers.channel(proxy) as channel:
-        session, other = await sessions_at(servers, proxy, "one", 2)
-        first = Peer(channel, metadata=(session,))
-        await first.open()
-        await first.ask(PROMPT, GREEDY)
-        await first.verdict()
-        second = Peer(channel, metadata=(other,))
-        await second.open()
-        assert servers.sessions("two") == 1
-        await second.bye()
-        await first.bye()
-
-
-async def test_a_caller_s_own_limit_is_not_escaped_at_the_other_server(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path, tokens_per_minute=8) as (servers, proxy), servers.channel(proxy) as channel:
-        session = ((SESSION, new_session()),)
-        peer = Peer(channel, metadata=session)
-        await peer.open(run_ahead=True)
-        await peer.ask(PROMPT, AnswerSettings(max_tokens=4, ignore_end_of_text=True))
-        while not peer.verdicts or peer.verdicts[-1].finish == 0:
-            await peer.verdict()
-        await peer.bye()
-        again = Peer(channel, metadata=session)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await again.open(ask=again.ask_message(PROMPT, GREEDY))
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 # ---------------------------------------------------------------- time
-
-
-async def test_the_age_of_a_server_s_connections_costs_no_text(target: Target, tmp_path: Path) -> None:
-    screens = [Screen(), Screen()]
-    age: dict[str, Any] = {"connection_age_seconds": 0.3, "connection_age_grace_seconds": 0.1}
-    async with fleet(target, tmp_path, **age) as (servers, proxy), talking(target, servers, proxy) as engine:
-
-        async def dawdle(event: Event) -> None:
-            if isinstance(event, Committed):
-                await asyncio.sleep(0.02)  # a longer answer
-
-        text: list[int] = []
-        for screen in screens:
-            await watch(engine, screen, PROMPT, SHORT, dawdle)
-            assert screen.committed == plain_text(target, [*text, *PROMPT], SHORT)[0]
-            text += [*PROMPT, *screen.committed]
-        assert engine.connection.stream_number > 1
-        assert sorted(servers.sessions(name) for name in NAMES) == [0, 1]
 
 
 def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
@@ -346,24 +251,6 @@ def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
     assert not [call for call in calls if "per_try_timeout" in route(config, call)["retry_policy"]]
     assert manager(config)["stream_idle_timeout"] == "0s"
     assert "max_stream_duration" not in manager(config)["common_http_protocol_options"]
-
-
-@pytest.mark.long
-async def test_an_answer_and_a_silence_of_twenty_seconds(target: Target, tmp_path: Path) -> None:
-    """Longer than Envoy's default for a call, 15 s."""
-    limits: dict[str, Any] = {"tokens_per_minute": 60}  # the first minute's worth comes at once, and then one a second
-    settings = AnswerSettings(max_tokens=78, ignore_end_of_text=True)
-    async with fleet(target, tmp_path, **limits) as (servers, proxy), servers.channel(proxy) as channel:
-        began = asyncio.get_running_loop().time()
-        peer = Peer(channel, metadata=((SESSION, new_session()),))
-        await peer.open()
-        assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
-        assert asyncio.get_running_loop().time() - began > 18.0
-        await peer.send(beat=pb.Beat(stamp=7))
-        frame = await peer.receive()
-        assert frame is not None
-        assert frame.beat.stamp == 7
-        await peer.bye()
 
 
 # ---------------------------------------------------------------- what the client says
@@ -400,16 +287,6 @@ async def test_errors_of_tls_stay_readable(target: Target, tmp_path: Path) -> No
 async def shown(proxy: Proxy) -> str:
     """Envoy's certificate."""
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", proxy.port), timeout=10.0)
-
-
-async def test_a_renewed_certificate_is_shown_without_a_restart(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path) as (servers, proxy):
-        before = await shown(proxy)
-        servers.authority.issue("proxy", ("127.0.0.1",)).write(tmp_path, "proxy")
-        async with asyncio.timeout(20.0):
-            while await shown(proxy) == before:  # noqa: ASYNC110 (Envoy has no event for tests to wait on)
-                await asyncio.sleep(0.05)
-        await reason_through(servers, proxy)
 
 
 async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: Target, tmp_path: Path) -> None:

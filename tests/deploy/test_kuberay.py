@@ -5,7 +5,6 @@ No registry has KubeRay's schemas: its fields are listed here from its API refer
 
 from __future__ import annotations
 
-import re
 import shlex
 from importlib.metadata import version
 from pathlib import Path
@@ -16,30 +15,8 @@ import pytest
 import yaml
 from moa_server.settings import ServerSettings
 
-from tests.deploy.recipes import DEPLOY, RECIPE, last, variables
+from tests.deploy.recipes import DEPLOY, last, variables
 
-FIELDS = {
-    "RayCluster": {
-        "rayVersion", "authOptions", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec",
-        "workerGroupSpecs", "gcsFaultToleranceOptions", "headServiceAnnotations", "suspend", "managedBy",
-    },
-    "RayJob": {
-        "clusterSelector", "submissionMode", "entrypoint", "shutdownAfterJobFinishes", "activeDeadlineSeconds",
-        "rayClusterSpec", "submitterPodTemplate", "metadata", "submitterConfig", "managedBy", "deletionStrategy",
-        "runtimeEnvYAML", "jobId", "entrypointResources", "entrypointNumCpus", "entrypointNumGpus",
-        "ttlSecondsAfterFinished", "suspend", "backoffLimit",
-    },
-    "autoscalerOptions": {
-        "resources", "image", "imagePullPolicy", "securityContext", "idleTimeoutSeconds", "upscalingMode", "version",
-        "env", "envFrom", "volumeMounts",
-    },
-    "head": {"template", "headService", "enableIngress", "rayStartParams", "serviceType"},
-    "worker": {
-        "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template",
-        "scaleStrategy", "idleTimeoutSeconds", "suspend",
-    },
-}  # fmt: skip
-SUBMISSIONS = {"K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"}
 VERSION = kubernetes_validate.latest_version()
 
 
@@ -65,23 +42,6 @@ def test_objects_of_kubernetes_are_valid() -> None:
         kubernetes_validate.validate(each, VERSION, strict=True)
     for each in templates():
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **each}, VERSION, strict=True)
-
-
-def test_fields_are_kuberay_s() -> None:
-    cluster, job = one("RayCluster")["spec"], one("RayJob")["spec"]
-    assert cluster.keys() <= FIELDS["RayCluster"]
-    assert job.keys() <= FIELDS["RayJob"]
-    assert cluster["autoscalerOptions"].keys() <= FIELDS["autoscalerOptions"]
-    assert cluster["headGroupSpec"].keys() <= FIELDS["head"]
-    for group in cluster["workerGroupSpecs"]:
-        assert group.keys() <= FIELDS["worker"]
-        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-    assert job["submissionMode"] in SUBMISSIONS
-    assert job["clusterSelector"] == {"ray.io/cluster": one("RayCluster")["metadata"]["name"]}
-    assert job["shutdownAfterJobFinishes"] is False
-    assert cluster["authOptions"] == {"mode": "token"}
 
 
 def test_the_version_of_ray_is_the_one_that_is_tried() -> None:
@@ -136,14 +96,3 @@ def test_the_fleet_s_command_is_ours_and_fits_the_workers() -> None:
     assert {files["tls_cert"], files["tls_key"]} <= worker
     assert files["keys_file"] not in worker
     assert templates()[1]["spec"]["terminationGracePeriodSeconds"] > float(given["grace_seconds"])
-
-
-def test_the_image_can_have_ray() -> None:
-    recipe = RECIPE.read_text("utf-8")
-    (extras,) = re.findall(r"EXTRAS=(server,\w+)$", (DEPLOY / "kuberay/raycluster.yaml").read_text("utf-8").replace("     the image", "\n"), re.MULTILINE)  # fmt: skip
-    assert extras == "server,cluster"
-    mounting = "RUN --mount=type=bind,from=builder,source=/mnt,target=/mnt"
-    assert (
-        f'ARG EXTRAS=server\n{mounting} \\\n    /mnt/install.sh "$(echo /mnt/wheels/moa_split-*.whl)[$EXTRAS]"'
-        in recipe
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from moa_server.settings import ServerSettings
 from moa_shared.programs.config import settings_of
 
 from tests.deploy.recipes import (
-    COMPOSE,
     DEPLOY,
     RECIPE,
-    compose_variables,
     instructions,
     last,
     program,
@@ -113,13 +110,3 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
 def test_the_server_may_end_its_answers_before_it_is_killed() -> None:
     seconds = int(read_compose()["services"]["server"]["stop_grace_period"].removesuffix("s"))
     assert seconds > float(SERVER["grace_seconds"].default)
-
-
-def test_the_variables_of_the_compose_file_are_explained() -> None:
-    explanation = "".join(line for line in COMPOSE.read_text().splitlines() if line.startswith("#"))
-    assert all(f"{name} (" in explanation or name in explanation for name in compose_variables())
-
-
-def test_the_build_script_refuses_an_image_that_there_is_not() -> None:
-    done = subprocess.run([DEPLOY / "build.sh", "client2"], env={"ENGINE": "false", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True)  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, "There is no image client2: server, client, netsim or cuda.\n")

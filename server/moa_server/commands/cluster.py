@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.command_line import settings_options, table
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import install_extra, write_output
 
@@ -127,6 +127,4 @@ def _table(state: str, replicas: list[Report]) -> str:
         )
         for each in replicas
     ]  # fmt: skip
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
-    return f"Ray: {state}\n" + "".join(f"{line.rstrip()}\n" for line in lines)
+    return f"Ray: {state}\n" + table([heads, *rows])

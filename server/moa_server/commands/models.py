@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.command_line import text
+from moa_shared.programs.command_line import table, text
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import write_output
 
@@ -134,17 +134,14 @@ def list_items(as_json: bool, cache_dir: Path | None) -> None:
         write_output(f"There is nothing in {root}.\n")
         return
     from rich.filesize import decimal
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for head in ("model", "what", "size", "last used", "made from", "path in the cache"):
-        table.add_column(head, overflow="fold", justify="right" if head == "size" else "left")
+    rows = [("model", "what", "size", "last used", "made from", "path in the cache")]
     for item in items:
         used = datetime.fromtimestamp(item.used, UTC).strftime("%Y-%m-%d")
         source = item.useless or ", ".join(str(path) for path in item.sources[:1])
         path = str(item.path.relative_to(root))
-        table.add_row(item.model or "-", item.kind, decimal(item.nbytes), used, source or "-", path)
-    _print(table)
+        rows.append((item.model or "-", item.kind, decimal(item.nbytes), used, source or "-", path))
+    write_output(table(rows, right=(2,)))
     useless = [item for item in items if item.useless]
     total = decimal(sum(item.nbytes for item in items))
     words = f"{total} in {root}"
@@ -220,13 +217,3 @@ def _fields(item: CacheItem, root: Path) -> dict[str, Any]:
         "sources": [{"path": str(path), "exists": path.exists()} for path in item.sources],
         "useless": item.useless,
     }
-
-
-def _print(table: Any) -> None:
-    import io
-
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    Console(file=buffer, width=240, color_system=None).print(table)
-    write_output("".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import config_option
+from moa_shared.programs.command_line import config_option, table
 from moa_shared.programs.entry import write_output
 
 from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_folder
@@ -174,17 +174,13 @@ def list_keys(as_json: bool, keys_file: Path | None, config_file: Path | None) -
     if not rows:
         write_output("There are no keys. Make one: moa-server keys add NAME\n")
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for head in ("name", "id", "rights", "limits", "created", "expires"):
-        table.add_column(head)
+    lines = [("name", "id", "rights", "limits", "created", "expires")]
     for row in rows:
         limits = [f"{row[field]} {words}" for field, words in _LIMITS.items() if field in row]
         until = f"{row['expires'][:10]}{' (expired)' if row['expired'] else ''}" if "expires" in row else "never"
-        cells = [row["name"], row["id"], ", ".join(row["rights"]), ", ".join(limits) or "the server's"]
-        table.add_row(*cells, row.get("created", "")[:10], until)
-    _print(table)
+        what = ", ".join(row["rights"]), ", ".join(limits) or "the server's"
+        lines.append((row["name"], row["id"], *what, row.get("created", "")[:10], until))
+    write_output(table(lines))
 
 
 @keys.command()
@@ -227,13 +223,3 @@ def _rights(text: str) -> frozenset[Any]:
     if unknown:
         raise ConfigError(f"--rights has {', '.join(map(repr, unknown))}.", hint=f"Choose among {', '.join(known)}.")
     return frozenset(known[word] for word in words)
-
-
-def _print(table: Any) -> None:
-    import io
-
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    Console(file=buffer, width=200, color_system=None).print(table)
-    write_output("".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines()))

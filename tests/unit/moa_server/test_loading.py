@@ -16,7 +16,6 @@ from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 
-from tests.support.messages import raises
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
 from tests.support.published_drafters import EAGLE_CONFIG, eagle_tensors, publish, save_llama3
 
@@ -67,10 +66,5 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_its_trial_kept(
 def test_a_budget_that_holds_no_conversation_is_refused(tmp_path: Path) -> None:
     model = save_llama3(tmp_path / "tiny-llama3")
     settings = ServerSettings(model=str(model), drafter="none", execution="int8", kv_bytes=10, cache_dir=tmp_path)
-    with raises(
-        ConfigError,
-        snapshot(
-            "--kv-bytes 10 holds no conversation: one of 256 tokens takes 245.8 kB (245760 bytes). Give several times as much, or leave it out: then it is three quarters of the free memory."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="holds no conversation: one of"):
         load_host(settings, SilentProgress())

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.drafting.forward_cost import CostLine, RowShares
-from moa_server.drafting.growth_rule import GrowthRule
+from moa_server.drafting.growth_rule import Calibration, DraftRecord, GrowthRule
+from moa_shared.tree.draft_tree import DraftTree
 
 EACH = RowShares.straight(1.0)  # so that a line's slope is that of its rows
 COST = CostLine(plain_ms=10.0, start_ms=10.0, slope_ms=0.5, shares=EACH)
@@ -98,3 +99,65 @@ def test_a_node_is_taken_only_with_its_parent(nodes: list[tuple[float, int]], ra
         chances.append(own * (chances[parent] if parent >= 0 else 1.0))
     chosen = set(rule(rate=rate).choose(chances))
     assert all(parents[node] < 0 or parents[node] in chosen for node in chosen)
+
+
+def after(promised: float, right: int, times: int) -> Calibration:
+    calibration = Calibration()
+    for _ in range(times):
+        calibration.add(promised, right)
+    return calibration
+
+
+def test_a_drafter_that_keeps_its_promises_is_trusted() -> None:
+    assert Calibration().factor == 1.0
+    assert after(1.0, 1, 50).factor == pytest.approx(1.0)
+    assert after(0.5, 1, 50).factor == 1.0
+
+
+def test_one_that_promises_twice_what_it_gives_is_half_trusted() -> None:
+    assert after(2.0, 1, 200).factor == pytest.approx(0.5, abs=0.02)
+
+
+def test_one_that_is_never_right_is_soon_trusted_little_and_tried_again_later() -> None:
+    calibration = after(1.0, 0, 10)
+    assert calibration.factor < 0.2
+    for _ in range(300):
+        calibration.fade()
+    assert calibration.factor > 0.9
+
+
+@given(st.lists(st.tuples(st.floats(0, 60), st.integers(0, 20))), st.floats(0, 1))
+def test_the_factor_is_a_share(samples: list[tuple[float, int]], prior: float) -> None:
+    calibration = Calibration(prior)
+    for promised, right in samples:
+        calibration.add(promised, right)
+    assert 0.0 <= calibration.factor <= 1.0
+
+
+CHAIN = DraftTree.chain([1, 2, 3])
+
+
+def test_right_guesses_raise_the_chances_and_wrong_ones_lower_them() -> None:
+    good, bad = DraftRecord(), DraftRecord()
+    for _ in range(50):
+        good.learn(CHAIN, [1, 2, 3, 4])
+        bad.learn(CHAIN, [9])
+    assert min(good.survival(CHAIN)) > 0.8
+    assert max(bad.survival(CHAIN)) < 0.1
+
+
+def test_steps_without_a_right_guess_are_counted_in_a_row() -> None:
+    record = DraftRecord()
+    for taken in ([9], [9], [9]):
+        record.learn(CHAIN, taken)
+    assert record.fruitless_steps == 3
+    record.learn(CHAIN, [1])
+    assert record.fruitless_steps == 0
+
+
+def test_guesses_without_the_prompts_memory_are_not_counted() -> None:
+    record = DraftRecord()
+    before = record.acceptance.level.mean
+    for _ in range(20):
+        record.learn(DraftTree.chain([5]), [7], blind=True)
+    assert record.acceptance.level.mean == before

@@ -8,7 +8,6 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
-from inline_snapshot import snapshot
 from moa_server.access.limits import TokenMeter
 from moa_server.drafting.growth_rule import DraftRecord
 from moa_server.engine.engine import Engine
@@ -24,8 +23,6 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import THIN, Ask, Draft, Plane, ThinMemory, Verdict
 from moa_shared.tree.draft_tree import DraftTree
-
-from tests.support.messages import raises
 
 ANSWER = AnswerSettings(max_tokens=3)
 LIMITS = SessionLimits(100, 50, prefill_chunk=4)
@@ -421,12 +418,7 @@ async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
     live, ear = bench.ask([1])
     coded = await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
     assert coded.payload == b"coded"
-    with raises(
-        InternalError,
-        snapshot(
-            "The server failed in this session (RuntimeError). This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="The server failed in this session"):
         await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
     await ear.ended.wait()
 

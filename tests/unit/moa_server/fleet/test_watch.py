@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from moa_server.fleet import watch
-from moa_server.fleet.peers import parse_peers
+from moa_server.fleet.peers import Peers, parse_advertised, parse_peers
 from moa_server.fleet.watch import FleetWatch, Membership, is_own
+from moa_shared.programs.addresses import MOST_SUCCESSORS
 
 
 class Resolver:
@@ -90,3 +92,54 @@ async def test_a_list_needs_no_look_up() -> None:
 )
 def test_which_address_is_one_s_own(address: str, own: str, expected: bool) -> None:
     assert is_own(address, own) is expected
+
+
+def test_clients_that_leave_together_are_sent_to_different_replicas() -> None:
+    fleet = Membership([f"10.0.0.{number}:1" for number in range(4)])
+    told = [fleet.names() for _ in range(16)]
+    assert set(Counter(names[0] for names in told).values()) == {4}
+    assert all(sorted(names) == sorted(fleet.others) for names in told)
+
+
+def test_a_client_is_told_of_no_more_than_it_looks_at_and_a_large_fleet_is_named_in_turn() -> None:
+    fleet = Membership(f"10.0.0.{number}:1" for number in range(100))
+    told = [fleet.names() for _ in range(100)]
+    assert {len(names) for names in told} == {MOST_SUCCESSORS}
+    assert set(Counter(address for names in told for address in names).values()) == {MOST_SUCCESSORS}
+
+
+def test_a_ranked_fleet_keeps_its_order() -> None:
+    fleet = Membership()
+    assert fleet.names() == ()
+    fleet.update(["b:1", "a:1", "b:1", "no address"], ranked=True)
+    assert [fleet.names() for _ in range(2)] == [("b:1", "a:1")] * 2
+
+
+def test_a_fleet_that_shrinks() -> None:
+    fleet = Membership(["a:1", "b:1", "c:1"])
+    for _ in range(2):
+        fleet.names()
+    fleet.update(["a:1"])
+    assert fleet.names() == ("a:1",)
+
+
+def test_a_list_or_a_name() -> None:
+    assert parse_peers("") == Peers()
+    assert parse_peers(" a:1, [::1]:2,a:1 ") == Peers(("a:1", "[::1]:2"))
+    named = parse_peers("dns:moa.svc:50051")
+    assert named == Peers(name="moa.svc:50051")
+    assert named.host == "moa.svc"
+    assert named.at(["10.0.0.1", "fd00::1"]) == ("10.0.0.1:50051", "[fd00::1]:50051")
+
+
+@pytest.mark.parametrize("text", ["a", "a:1,b", "a:1,", "dns:", "dns:a", "dns:a:1,b:2", "a:1,dns:b:2", "http://a:1"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not HOST:PORT|is not dns:NAME:PORT|stands alone"):
+        parse_peers(text)
+
+
+def test_an_advertised_address_is_one() -> None:
+    assert parse_advertised("") == ""
+    assert parse_advertised("[::1]:5") == "[::1]:5"
+    with pytest.raises(ValueError, match="'a' is not HOST:PORT"):
+        parse_advertised("a")

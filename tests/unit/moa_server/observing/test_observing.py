@@ -17,7 +17,6 @@ from moa_server.observing.observing import Observing, Readings, Signs
 from moa_shared.errors import ConfigError
 from prometheus_client.metrics_core import Metric
 
-from tests.support.messages import raises
 from tests.support.programs import CHECKOUT
 
 # ---------------------------------------------------------------- health
@@ -177,10 +176,5 @@ def test_a_silent_caller_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_port_in_use_is_refused_in_words(port: int) -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "Cannot listen on 127.0.0.1:PORT for metrics: it is in use, or no address of this machine. Choose another --metrics-host or --metrics-port."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="Choose another --metrics-host or --metrics-port"):
         HttpPort("127.0.0.1", port, PAGES)

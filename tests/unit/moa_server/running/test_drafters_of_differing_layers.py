@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 from moa_server.loading import check_drafter
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import CheckpointError
@@ -14,10 +13,7 @@ from moa_shared.models import ModelFiles
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
 
 from tests.support.dense_families import tiny_dense
-from tests.support.messages import raises
 from tests.support.tiny_models import SIZES, save_drafter
-
-pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
@@ -34,24 +30,16 @@ def config_for(files: ModelFiles) -> DrafterConfig:
     )  # fmt: skip
 
 
+@pytest.mark.torch
 def test_its_rows_are_of_the_widest_layer(files: ModelFiles, tmp_path: Path) -> None:
     fitting = config_for(files)
     assert check_drafter(save_drafter(tmp_path / "it.safetensors", fitting), files).config.kv_width == 256
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter TMP/it.safetensors is for another target: its KV width is 128, gemma has 256. Give another --drafter, or --drafter none."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors is for another target: its KV width is"):
         check_drafter(save_drafter(tmp_path / "it.safetensors", replace(fitting, target_kv_width=0)), files)
 
 
+@pytest.mark.torch
 def test_it_reuses_no_layers(files: ModelFiles, tmp_path: Path) -> None:
     path = save_drafter(tmp_path / "it.safetensors", replace(config_for(files), reused_layers=2))
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter TMP/it.safetensors runs the last 2 layers of gemma on a device, which cannot compute them: layer 4 adds embeddings of its own, whose table stays on the server. Give a --drafter that reuses no layers, or --drafter none."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors runs the last"):
         check_drafter(path, files)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Backlog, Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
@@ -19,7 +18,6 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.counted import CountedList
-from tests.support.messages import raises
 from tests.support.properties import examples
 from tests.support.touched_tokens import TouchedTokens
 
@@ -346,20 +344,10 @@ def test_forgotten_cache_is_read_again() -> None:
 
 def test_a_conversation_longer_than_the_context() -> None:
     harness = Harness()
-    with raises(
-        ContextLengthError,
-        snapshot(
-            "The conversation has 61 tokens, the context holds 60 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-        ),
-    ):
+    with pytest.raises(ContextLengthError, match="with at least one for the answer"):
         harness.session.on_open([1] * (CONTEXT + 1))
     harness.session.on_open([1] * CONTEXT)
-    with raises(
-        ContextLengthError,
-        snapshot(
-            "The conversation has 60 tokens, the context holds 60 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-        ),
-    ):
+    with pytest.raises(ContextLengthError, match="with at least one for the answer"):
         harness.ask(Ask(1, 0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
 
 

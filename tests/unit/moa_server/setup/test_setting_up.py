@@ -25,8 +25,6 @@ from moa_server.setup.setting_up import renew, set_up
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import create_private
 
-from tests.support.messages import raises
-
 NOW = datetime.now(UTC)
 HOSTS = ["gpu.example", "192.0.2.7", "2001:db8::1"]
 
@@ -131,12 +129,7 @@ def test_the_authority_makes_no_authorities_and_both_end(folder: SetupFolder) ->
 
 def test_what_is_there_is_not_overwritten(folder: SetupFolder) -> None:
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
-    with raises(
-        ConfigError,
-        snapshot(
-            "TMP/server holds a server's files already. Another device: moa-server invite NAME. A new certificate: moa-server setup --renew."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="server holds a server's files already"):
         set_up(folder, HOSTS, 50051, add_key, NOW)
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
     assert [path.name for path in folder.path.parent.iterdir()] == ["server"]
@@ -146,7 +139,7 @@ def test_a_folder_that_cannot_be_completed_is_not_made(tmp_path: Path) -> None:
     def fail(file: Path) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with raises(ConfigError, snapshot("TMP/server cannot be written: No space left on device.")):
+    with pytest.raises(ConfigError, match="server cannot be written: No space left on device"):
         set_up(SetupFolder(tmp_path / "server"), HOSTS, 50051, fail, NOW)
     assert not list(tmp_path.iterdir())
 
@@ -165,28 +158,13 @@ def test_a_renewed_certificate_is_of_the_same_authority_and_key(folder: SetupFol
 
 
 def test_what_cannot_be_renewed(folder: SetupFolder, tmp_path: Path) -> None:
-    with raises(
-        NotFoundError,
-        snapshot(
-            "There is no TMP/none/authority.key.pem. Name the folder with --folder, or make one: moa-server setup HOST."
-        ),
-    ):
+    with pytest.raises(NotFoundError, match="Name the folder with --folder, or make one"):
         renew(SetupFolder(tmp_path / "none"), [], NOW)
     folder.certificate.write_text("half")
-    with raises(
-        ConfigError,
-        snapshot(
-            "TMP/server/server.pem holds no certificate in PEM. Name the folder with --folder, or make one: moa-server setup HOST."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="pem holds no certificate in PEM"):
         renew(folder, [], NOW)
     folder.key.write_text("half")
-    with raises(
-        ConfigError,
-        snapshot(
-            "TMP/server/server.key.pem holds no key in PEM without a password. Name the folder with --folder, or make one: moa-server setup HOST."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="pem holds no key in PEM without a password"):
         read_identity(folder.authority, folder.key)
 
 

@@ -5,8 +5,6 @@ import pytest
 import torch
 from moa_server.verifier.paged.pool import as_array, over_arrays
 
-pytestmark = pytest.mark.torch
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_an_array_has_the_numbers_of_its_tensor(dtype: torch.dtype) -> None:

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from inline_snapshot import snapshot
 from moa_kernels import Cache, Heads
 from moa_server.verifier import KVCache
 from moa_server.verifier.kernel_target import KernelCache
@@ -17,7 +16,6 @@ from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree.arithmetic import add_depths, path_to
 
-from tests.support.messages import raises
 from tests.support.properties import examples
 
 pytestmark = pytest.mark.torch
@@ -151,19 +149,9 @@ def test_what_is_no_path_is_refused(cache: KVCache, path: list[int]) -> None:
 
 def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
     write(cache, [0, 1, 2], [0, 1, 1])
-    with raises(
-        InternalError,
-        snapshot(
-            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="The rows of a draft tree were not cut to a path"):
         cache.begin(1)
-    with raises(
-        InternalError,
-        snapshot(
-            "A draft tree must be cut to a path, or dropped whole, before its rows are cropped. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="A draft tree must be cut to a path, or dropped"):
         cache.crop(2)
     cache.crop(0)
     cache.begin(1)
@@ -172,22 +160,14 @@ def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
 def test_the_tail_is_gone_after_keep(cache: KVCache) -> None:
     write(cache, [0, 1], [0, 1])
     cache.keep([0])
-    with raises(
-        TreeError,
-        snapshot(
-            "The rows [0] are no path from the root of the last forward's tree. Number the nodes so that each parent comes before its children."
-        ),
-    ):
+    with pytest.raises(TreeError, match="are no path from the root of the last forward's tree"):
         cache.keep([0])
     assert cache.length == 1
 
 
 def test_counting_other_rows_than_were_written_is_a_defect(cache: KVCache) -> None:
     cache.begin(2)
-    with raises(
-        InternalError,
-        snapshot("2 rows were written, 1 are to be counted. This is a defect of moa: please report it with the log."),
-    ):
+    with pytest.raises(InternalError, match="This is a defect of moa: please report it with the"):
         cache.end([0])
 
 

@@ -155,7 +155,7 @@ def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     loaded, logs = load()
     assert loaded.level == "bf16"
     assert warnings(logs)[0]["reason"] == "It does not compute."
-    with raises(ConfigError, snapshot("It does not compute. Report this.")):
+    with pytest.raises(ConfigError, match="It does not compute"):
         load("int8")
 
 
@@ -211,27 +211,12 @@ def test_a_disk_that_fills_is_said_and_weights_are_packed_in_memory(
 
 def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "find_spec", lambda _: None)
-    with raises(
-        ConfigError,
-        snapshot(
-            "The level float32 is computed by torch, which is not installed. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="is computed by torch, which is not installed"):
         load("float32")
-    with raises(
-        ConfigError,
-        snapshot(
-            "The level bf16 is computed by torch, which is not installed. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="is computed by torch, which is not installed"):
         load("bf16")
     monkeypatch.setenv(VARIANT_VARIABLE, "numpy")
-    with raises(
-        ConfigError,
-        snapshot(
-            "This machine can run no level of execution. Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="This machine can run no level of execution"):
         load()
 
 
@@ -243,20 +228,14 @@ def test_cuda_is_refused_where_torch_sees_none(load: Load, level: str, monkeypat
 
 
 def test_int8_is_not_computed_on_cuda(load: Load) -> None:
-    with raises(ConfigError, snapshot("The level int8 is computed on CPUs only. Leave --device out, or --execution.")):
+    with pytest.raises(ConfigError, match="is computed on CPUs only"):
         load("int8", device="cuda")
 
 
 @pytest.mark.parametrize("level", ["auto", "int8"])
 def test_processes_do_not_share_a_target_on_int8(folder: Path, tmp_path: Path, level: Any) -> None:
     files = resolve(str(folder), tmp_path)
-    with raises(
-        ConfigError,
-        snapshot(
-            "The level int8 is computed in one process: its kernels do not share a target. "
-            "Give --execution float32 or bf16, or start moa-server without torchrun."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="is computed in one process: its kernels do not"):
         load_execution(files, ServerSettings(execution=level), SilentProgress(), cast(Group, object()))
 
 
@@ -276,12 +255,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(load: Load, folder: Pat
     tensors = load_file(other / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
     save_file(tensors, other / "model.safetensors", {"format": "pt"})
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The tensor model.layers.1.mlp.up_proj.weight of broken holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="weight of broken holds numbers that are not finite"):
         load(level, other=other)
 
 
@@ -322,10 +296,7 @@ def test_keys_and_values_of_8_bits_take_half_the_bytes_and_are_exact(load: Load)
 
 
 def test_torch_does_not_keep_keys_and_values_in_8_bits(load: Load) -> None:
-    with raises(
-        ConfigError,
-        snapshot("The level float32 does not keep keys and values as q8. Leave --kv out, or give --execution int8."),
-    ):
+    with pytest.raises(ConfigError, match="does not keep keys and values as q"):
         load("float32", kv="q8")
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
-from moa_kernels import Tiles, variant_name
+from moa_kernels import Tiles
 from moa_kernels.transformer.stack import Stack
 from moa_server.verifier import startup_check
 from moa_server.verifier.startup_check import compare_with_float32
@@ -17,10 +16,8 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights.tile_file import TiledWeights, tiles_in_memory
 from moa_shared.programs.progress import SilentProgress
 
-from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, TinyModel, save_tokenizer, tiny_model
 
-pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 Load = Callable[[TinyModel], tuple[Network, TiledWeights]]
 
 
@@ -103,10 +100,5 @@ def test_what_is_no_number_is_found(load: Load) -> None:
     memory = tiles.memory.copy()
     memory[-32:] = np.full(16, np.nan, np.float16).view(np.uint8)  # the last scales
     spoiled = {name: Tiles(tiles.kind, tiles.outputs, tiles.inputs, memory)}
-    with raises(
-        ConfigError,
-        snapshot(
-            "The kernels' lm_head is nan% away from float32 on this machine, more than 0.1%. Delete the folder tiles in the cache and start again; if that does not help, give --execution float32, and report this with the model and the processor."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="on this machine, more than"):
         compare_with_float32(network, TiledWeights(weights.reader, spoiled))

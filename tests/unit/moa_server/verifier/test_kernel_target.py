@@ -220,12 +220,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
     ) as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())
     assert "--execution float32" in caught.value.hint
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The int8 kernels do not compute this target: model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="kernels do not compute this target: model"):
         tiny_kernel_target(tiny_model(intermediate_size=40), packed=())
 
 
@@ -236,10 +231,5 @@ def test_another_backends_cache_is_refused() -> None:
     from tests.support.torch_models import torch_model
 
     target = tiny_kernel_target(tiny_model())
-    with raises(
-        InternalError,
-        snapshot(
-            "A forward of the kernels was given another backend's cache. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="A forward of the kernels was given another"):
         target.forward(TorchTarget(torch_model()).new_cache(), [1])

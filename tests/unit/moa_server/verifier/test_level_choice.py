@@ -24,7 +24,6 @@ from transformers import PreTrainedModel
 
 from tests.support.dense_families import tiny_dense
 from tests.support.dense_gguf import write_dense_gguf
-from tests.support.messages import raises
 from tests.support.mixtures import tiny_mixture
 from tests.support.tiny_models import save_tokenizer
 from tests.support.torch_models import torch_model
@@ -176,10 +175,7 @@ def test_what_torch_alone_computes_is_served_where_torch_is(
 
 def test_levels_that_do_not_compute_a_family() -> None:
     config = tiny_mixture("mixtral").config.to_dict()
-    with raises(
-        ModelSourceError,
-        snapshot("tiny is of the family mixtral, which the torch levels do not compute. Give --execution int8."),
-    ):
+    with pytest.raises(ModelSourceError, match="tiny is of the family mixtral, which the torch"):
         choose_level(ServerSettings(execution="bf16"), config, "tiny")
-    with raises(ConfigError, snapshot("The level int8 is computed on CPUs only. Leave --device out, or --execution.")):
+    with pytest.raises(ConfigError, match="is computed on CPUs only"):
         choose_level(ServerSettings(execution="int8", device="cuda"), config, "tiny")

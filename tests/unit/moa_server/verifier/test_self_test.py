@@ -108,7 +108,7 @@ def test_what_is_no_number_fails() -> None:
     def spoil(output: TargetOutput) -> None:
         output.logits[:] = np.nan
 
-    with raises(ConfigError, snapshot("The kernels gave no numbers. Give --execution float32, and report this.")):
+    with pytest.raises(ConfigError, match="The kernels gave no numbers"):
         compare_tree(double(spoil))
 
 
@@ -117,12 +117,7 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
     monkeypatch.setattr(KernelCache, "_move", move_nothing)
-    with raises(
-        ConfigError,
-        snapshot(
-            "On this machine the kernels compute a tree differently from its path on its own. Give --execution float32, and report this with the model and the processor."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="On this machine the kernels compute a tree"):
         compare_tree(tiny_kernel_target(tiny_model()))
 
 

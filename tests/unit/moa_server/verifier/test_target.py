@@ -8,13 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_server.verifier import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from moa_shared.tree.arithmetic import path_to
 from transformers import PreTrainedModel
 
-from tests.support.messages import raises
 from tests.support.paged_targets import ATTENTIONS, paged_target
 from tests.support.properties import examples
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
@@ -165,9 +163,9 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target
 
 def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
     target = make_target()
-    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
+    with pytest.raises(TokenRangeError, match="A forward needs at least one token, got none"):
         target.forward(target.new_cache(), [])
-    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
+    with pytest.raises(TokenRangeError, match="A forward needs at least one token, got none"):
         target.prefill(target.new_cache(), [])
 
 
@@ -182,7 +180,7 @@ def test_parents_must_come_before_their_children(make_target: TargetFactory, par
 
 def test_one_parent_a_token(make_target: TargetFactory) -> None:
     target = make_target()
-    with raises(TreeError, snapshot("3 tokens came with 2 parents. Send one parent a token.")):
+    with pytest.raises(TreeError, match="tokens came with"):
         target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
 
 
@@ -192,12 +190,7 @@ def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFacto
     target.forward(cache, PREFIX)
     target.forward(cache, [1, 2, 3, 4], [-1, 0, 0, -1])  # four nodes on two levels fit
     cache.keep([0])
-    with raises(
-        ContextLengthError,
-        snapshot(
-            "10 tokens do not fit into the context of 9. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-        ),
-    ):
+    with pytest.raises(ContextLengthError, match="tokens do not fit into the context of"):
         target.forward(cache, [1, 2])
     assert cache.length == len(PREFIX) + 1
 
@@ -207,31 +200,16 @@ def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target: Ta
     assert make_target().context_length == 128
     target = make_target()
     cache = target.new_cache()
-    with raises(
-        ContextLengthError,
-        snapshot(
-            "129 tokens do not fit into the context of 128. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-        ),
-    ):
+    with pytest.raises(ContextLengthError, match="tokens do not fit into the context of"):
         target.prefill(cache, [1] * 129)
     assert cache.length == 0
 
 
 def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory) -> None:
     target = make_target()
-    with raises(
-        InternalError,
-        snapshot(
-            "Layer 4 was requested from a target with 3 layers. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="was requested from a target with"):
         target.forward(target.new_cache(), PREFIX, want_state_layer=4)
-    with raises(
-        InternalError,
-        snapshot(
-            "Rows [7] were requested from a forward of 7 tokens. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="were requested from a forward of"):
         target.forward(target.new_cache(), PREFIX, logits_for=[7])
 
 
@@ -289,14 +267,9 @@ def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> No
     caches = [target.new_cache(), target.new_cache()]
     for cache in caches:
         target.forward(cache, PREFIX)
-    with raises(
-        TokenRangeError, snapshot("The token id 97 is outside the vocabulary of 97. Use the server's tokenizer.")
-    ):
+    with pytest.raises(TokenRangeError, match="is outside the vocabulary of"):
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
-    with raises(
-        InternalError,
-        snapshot("A forward was given the same cache twice. This is a defect of moa: please report it with the log."),
-    ):
+    with pytest.raises(InternalError, match="A forward was given the same cache twice"):
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
     assert_unharmed(target, caches)
 
@@ -330,12 +303,7 @@ def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: Targe
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, TREE_TOKENS, TREE)
-    with raises(
-        InternalError,
-        snapshot(
-            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="The rows of a draft tree were not cut to a path"):
         target.forward(cache, [1])
     cache.keep([0, 1])
     expected, _ = bare(torch_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])

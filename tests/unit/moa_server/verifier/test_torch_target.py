@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_server.verifier import torch_target
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError, ModelSourceError
 from transformers import PreTrainedModel
 
-from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 from tests.support.torch_models import torch_model
 
@@ -83,12 +81,7 @@ def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyP
 
 def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
     model = torch_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "LlamaForCausalLM uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn, llama3 or longrope rotary scaling."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="LlamaForCausalLM uses 'dynamic' rotary scaling"):
         TorchTarget(model)
 
 
@@ -99,22 +92,12 @@ def test_rotary_scaling_that_torch_chooses_again_as_a_text_grows_is_refused() ->
         "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
         "short_factor": factors, "long_factor": [2 * factor for factor in factors],
     }  # fmt: skip
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "LlamaForCausalLM uses 'longrope' rotary scaling, which the torch levels choose again as a text grows. Give --execution int8."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="LlamaForCausalLM uses 'longrope' rotary scaling"):
         TorchTarget(model)
 
 
 def test_the_kernels_cache_is_refused() -> None:
-    with raises(
-        InternalError,
-        snapshot(
-            "A forward of torch was given another backend's cache. This is a defect of moa: please report it with the log."
-        ),
-    ):
+    with pytest.raises(InternalError, match="A forward of torch was given another backend's cache"):
         TorchTarget(torch_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)
 
 

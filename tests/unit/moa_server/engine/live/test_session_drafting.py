@@ -13,7 +13,7 @@ def source() -> MemorySource:
     return MemorySource(lambda rows: rows, 4, 1)
 
 
-def session(*tokens: int) -> Session:
+def text_session(*tokens: int) -> Session:
     session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
     session.on_open(tokens)
     return session
@@ -31,16 +31,20 @@ def test_planes_are_added_to_those_of_the_same_source() -> None:
 
 def test_the_server_s_drafter_is_told_each_token_once() -> None:
     drafting = SessionDrafting()
-    assert [drafting.tell(session(1, 2)), drafting.tell(session(1, 2, 3)), drafting.tell(session(1, 2, 3))] == [0, 2, 3]
+    assert [
+        drafting.tell(text_session(1, 2)),
+        drafting.tell(text_session(1, 2, 3)),
+        drafting.tell(text_session(1, 2, 3)),
+    ] == [0, 2, 3]
 
 
 def test_it_is_told_another_text_from_the_start() -> None:
     drafting = SessionDrafting()
-    drafting.tell(session(1, 2, 3))
-    assert drafting.tell(session(1, 9, 3, 4)) == 0
-    assert drafting.tell(session(1)) == 0
+    drafting.tell(text_session(1, 2, 3))
+    assert drafting.tell(text_session(1, 9, 3, 4)) == 0
+    assert drafting.tell(text_session(1)) == 0
     drafting.forget()
-    assert drafting.tell(session(1)) == 0
+    assert drafting.tell(text_session(1)) == 0
 
 
 def test_without_a_drafter_of_its_own_the_server_drafts_for_no_session() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import create_autospec
 
@@ -11,14 +12,17 @@ import pytest
 from moa_server.drafting.growth_rule import DraftRecord
 from moa_server.engine.inference_thread import SessionLosses
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.planning.forward_planner import ForwardPlanner, SlowForms
+from moa_server.engine.planning.forward_planner import NO_CODING, ForwardPlanner, SlowForms, newest_coding
 from moa_server.engine.planning.schedule import Rows, Schedule
 from moa_server.engine.prefixes.sharing import PageMoves
+from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import SessionTensors
+from moa_server.memory.feed import MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Ask, Draft, Plane
 from moa_shared.tree.draft_tree import DraftTree
 
 TOKENS = count(1)
@@ -197,3 +201,16 @@ def test_the_server_does_not_draft_before_the_prompt_is_read(bench: Bench) -> No
     live.drafting.agree(by_server=True)
     [part] = bench.planner.plan()
     assert part.order is None
+
+
+def test_rows_that_cannot_be_sent_yet_are_not_coded() -> None:
+    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 1 << 20)
+    live = cast("LiveSession", SimpleNamespace(stream=Attachment(feed=feed), drafting=SessionDrafting()))
+    plan = cast("StepPlan", SimpleNamespace(cached=0))
+    assert [rows.plane for rows in newest_coding(live, plan).at_once] == [Plane.REUSED_STATE]
+    feed.rows_ready(1000)
+    chunk = feed.take()
+    assert chunk is not None
+    assert newest_coding(live, plan) is NO_CODING
+    feed.on_credit(chunk.nbytes)
+    assert newest_coding(live, plan).gives_rows(feed)

@@ -6,7 +6,6 @@ from typing import cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
-from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
 from moa_server.access.limits import KeyUsage
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
@@ -16,8 +15,6 @@ from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
-
-from tests.support.messages import raises
 
 NO_LIMITS = CallerLimits()
 
@@ -103,10 +100,7 @@ def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
 def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     live_sessions = [bench.admit(), bench.admit()]
-    with raises(
-        OverloadedError,
-        snapshot("The server holds 2 sessions already, which is its limit. Try again in a few seconds."),
-    ):
+    with pytest.raises(OverloadedError, match="sessions already, which is its limit"):
         bench.admit()
     assert registry.live_sessions == tuple(live_sessions)
 
@@ -171,9 +165,7 @@ def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> No
     few = bench.admit("few")
     for _ in range(2):
         bench.admit("busy", answering=True)
-    with raises(
-        OverloadedError, snapshot("The server has 3 streams already, which is its limit. Try again in a few seconds.")
-    ):
+    with pytest.raises(OverloadedError, match="streams already, which is its limit"):
         bench.admit("busy")
     assert few.stream.listener is not None
 
@@ -235,10 +227,7 @@ def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
     bench, registry = make_bench(clock, limit=10, elsewhere=lambda owner: elsewhere.get(owner, 0))
     limits = CallerLimits(sessions=2)
     first = bench.admit("a", limits=limits, answering=True)
-    with raises(
-        OverloadedError,
-        snapshot("The key k may have 2 sessions at once, and all have answers. Try again in a few seconds."),
-    ):
+    with pytest.raises(OverloadedError, match="sessions at once, and all have answers"):
         bench.admit("a", limits=limits)
     other = bench.admit("b", limits=limits)
     assert registry.live_sessions == (first, other)

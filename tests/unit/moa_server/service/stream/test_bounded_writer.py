@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import asyncio
 
-from inline_snapshot import snapshot
+import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.service.stream.frame_writer import LEAST_RATE, BoundedWriter, SlowReaderLimit
 from moa_shared.errors import UnavailableError
-
-from tests.support.messages import raises
 
 PATIENCE = 30.0
 
@@ -46,5 +44,5 @@ async def test_a_client_that_takes_next_to_nothing_in_is_given_up() -> None:
     beat = pb.ServerFrame(beat=pb.Beat(stamp=1))
     await writer.write(beat)
     await writer.write(beat)
-    with raises(UnavailableError, snapshot("The client has read almost nothing for 30 s. Call again to resume.")):
+    with pytest.raises(UnavailableError, match="The client has read almost nothing for"):
         await writer.write(beat)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from inline_snapshot import snapshot
+import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
@@ -14,8 +14,6 @@ from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane, Verdict
-
-from tests.support.messages import raises
 
 ROW = row_bytes(Codec.BF16, 4)
 
@@ -189,7 +187,7 @@ async def test_a_failure_comes_after_what_was_queued_before_it() -> None:
     wire = Wire()
     wire.frame_writer.put_verdict(verdict(1))
     wire.frame_writer.fail(InternalError("lost"))
-    with raises(InternalError, snapshot("lost This is a defect of moa: please report it with the log.")):
+    with pytest.raises(InternalError, match="lost This is a defect of moa: please report it with"):
         await wire.frame_writer.run()
     assert wire.written == ["verdict 1"]
 
@@ -200,7 +198,7 @@ async def test_coding_that_fails_ends_the_stream() -> None:
     task = asyncio.create_task(wire.frame_writer.run())
     await wire.settle()
     wire.codings[0][1].set_exception(InternalError("lost"))
-    with raises(InternalError, snapshot("lost This is a defect of moa: please report it with the log.")):
+    with pytest.raises(InternalError, match="lost This is a defect of moa: please report it with"):
         await task
 
 
@@ -208,7 +206,7 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire = Wire(write_seconds=0.01)
     wire.gate.clear()
     wire.frame_writer.put_verdict(verdict(1))
-    with raises(UnavailableError, snapshot("The client has read almost nothing for 0.01 s. Call again to resume.")):
+    with pytest.raises(UnavailableError, match="The client has read almost nothing for"):
         await wire.frame_writer.run()
 
 
@@ -260,10 +258,7 @@ async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
         await asyncio.sleep(0)
         assert 60_000 * len(wire.frame_writer._urgent) <= QUEUE_BYTES
     wire.gate.set()
-    with raises(
-        UnavailableError,
-        snapshot("The client has left 1048576 bytes unread. Keep reading, or open a new stream to resume."),
-    ):
+    with pytest.raises(UnavailableError, match="Keep reading, or open a new stream to resume"):
         await task
 
 

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import ConfigError
-
-from tests.support.messages import raises
 
 pytestmark = pytest.mark.torch
 
@@ -67,5 +64,5 @@ def test_a_pool_has_a_page_to_give_out_however_few_bytes_are_asked_for() -> None
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
-    with raises(ConfigError, snapshot("There is no room for 13.8 EB of keys and values on cpu. Lower --kv-bytes.")):
+    with pytest.raises(ConfigError, match="There is no room for"):
         make_pool(1 << 50)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_server.access.authentication import VARIABLE, Gate, check_right
-from moa_server.access.caller import Caller, CallerLimits, Right
+from moa_server.access.caller import Caller, CallerLimits, Right, anonymous, caller_without_key, certificate_name
 from moa_server.access.keys import (
     KeyBook,
     KeyEntry,
@@ -174,10 +174,7 @@ def test_a_key_says_who_calls_and_what_it_may(tmp_path: Path) -> None:
     caller = Gate(path).admit(sent(key), PEER)
     assert (caller.key, caller.peer, caller.limits, caller.is_proven) == ("laptop", PEER, limits, True)
     check_right(caller, Right.GENERATE)
-    with raises(
-        ForbiddenError,
-        snapshot("The key laptop does not permit split inference. Ask the operator for a key with this right."),
-    ):
+    with pytest.raises(ForbiddenError, match="The key laptop does not permit split inference"):
         check_right(caller, Right.CONVERSE)
 
 
@@ -282,3 +279,24 @@ def test_a_server_does_not_start_with_a_file_that_is_not_there(tmp_path: Path) -
     words = snapshot("There is no file of keys TMP/keys.toml. Make the first key: moa-server keys add NAME")
     with raises(NotFoundError, words):
         Gate(tmp_path / "keys.toml")
+
+
+@pytest.mark.parametrize(
+    ("context", "name"),
+    [
+        ({}, ""),
+        ({"transport_security_type": [b"ssl"]}, ""),
+        ({"x509_common_name": [b"alice"], "x509_subject_alternative_name": [b"a.example"]}, "alice"),
+        ({"x509_common_name": [b""], "x509_subject_alternative_name": [b"a.example", b"b.example"]}, "a.example"),
+        ({"x509_common_name": ["Zoë\n".encode()]}, "Zoë"),
+    ],
+)
+def test_the_name_in_a_certificate(context: dict[str, list[bytes]], name: str) -> None:
+    assert certificate_name(context) == name
+
+
+def test_sessions_belong_to_the_certificate_wherever_it_comes_from() -> None:
+    here = caller_without_key("ipv4:10.0.0.1:5", "alice")
+    assert here == Caller("certificate alice", "ipv4:10.0.0.1:5", is_proven=True)
+    assert caller_without_key("ipv4:10.0.0.2:9", "alice").owner == here.owner
+    assert caller_without_key("ipv4:10.0.0.1:5", "") == anonymous("ipv4:10.0.0.1:5")
