@@ -7,9 +7,8 @@ from pathlib import Path
 
 from moa_bench.report import with_section
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.fields import refused_table
 from moa_client.endpoint.host_source import model_source
-from moa_client.endpoint.routes import Health, endpoint_routes, health_route, routes_table
+from moa_client.endpoint.routes import Health, endpoint_routes, health_route, refused_table, routes_table
 from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_client.web.closing import Closing

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from moa_client.tools.answer_reader import CallPiece, CallReader, Piece, joined
+from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece, joined
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.tool import Tool, ToolCall
 
@@ -59,7 +59,7 @@ def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
 
 def read(form: ToolFormat, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS) -> list[Piece]:
     """What comes out of a text that comes in pieces, cut at these places; adjacent texts are one."""
-    reader = CallReader(form, tools)
+    reader = AnswerReader(None, form, tools)
     pieces: list[Piece] = []
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     for start, end in pairwise(places):

@@ -14,9 +14,9 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 30132, 190),
-    "client: endpoint": (("client/moa_client/endpoint",), 3648, 16),
-    "client: tools": (("client/moa_client/tools",), 2354, 19),
+    "client": (("client",), 29982, 190),
+    "client: endpoint": (("client/moa_client/endpoint",), 3536, 16),
+    "client: tools": (("client/moa_client/tools",), 2316, 19),
     "client: link": (("client/moa_client/link",), 3333, 17),
     "client: chat": (("client/moa_client/chat",), 3802, 21),
     "client: conversation, engine, host, surface, daemon": (
@@ -34,7 +34,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 2700, 22),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 888, 13),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
     "tests": (("tests",), 88663, 597),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}

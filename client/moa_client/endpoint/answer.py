@@ -6,6 +6,7 @@ parts of a stream add up to the answer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
@@ -42,6 +43,7 @@ REASONS = {
 CUT = "length"  # an answer that was cut where the device had come to
 
 
+@dataclass(eq=False, kw_only=True)
 class Answer:
     """The only answer of a conversation.
 
@@ -57,39 +59,29 @@ class Answer:
         echoed: the prompt's, where it is repeated before the answer.
     """
 
-    def __init__(
-        self,
-        *,
-        ends_unverified: bool,
-        settle_seconds: float,
-        identifier: str = "",
-        markup: AnswerMarkup = PLAIN,
-        decoder: AnswerDecoder | None = None,
-        stops: StopSearch | None = None,
-        told: ToldTokens | None = None,
-        echoed: ToldTokens | None = None,
-    ) -> None:
-        self.text = AnswerText() if decoder is None else decoder.text
-        self.told = told
-        self.echoed = echoed
-        self.level = ""  # of the server that has continued it in another execution; empty: none has
-        self.withdrawn = 0  # tokens in all that were provisional and were taken back
-        self.link = LinkState.GOOD
-        self.is_verified = False
-        self.verified_characters = 0  # of its own text, without reasoning and calls
-        self.has_parts = markup.form is not None or markup.thinking is not None
-        # committed, with those that mark it; None: the model is not known to reason
-        self.reasoning_tokens: int | None = None if markup.thinking is None else 0
-        self.reason: str | None = None  # why it has ended: "stop", "length" or "tool_calls"
-        self.finish = Finish.UNFINISHED  # the same, more precisely, where the server or this device ended it
-        self.failure: MoaError | None = None
-        self._ends_unverified = ends_unverified
-        self._settle_seconds = settle_seconds
-        self._identifier = identifier
-        self._decoder = decoder
-        self._stops = stops
-        self._reader = markup.reader()
-        self._most_calls = None if markup.offer.is_parallel else 1
+    ends_unverified: bool
+    settle_seconds: float
+    identifier: str = ""
+    markup: AnswerMarkup = PLAIN
+    decoder: AnswerDecoder | None = None
+    stops: StopSearch | None = None
+    told: ToldTokens | None = None
+    echoed: ToldTokens | None = None
+    level: str = ""  # of the server that has continued it in another execution; empty: none has
+    withdrawn: int = 0  # tokens in all that were provisional and were taken back
+    link: LinkState = LinkState.GOOD
+    is_verified: bool = False
+    verified_characters: int = 0  # of its own text, without reasoning and calls
+    reasoning_tokens: int | None = None  # committed, with those that mark it; None: the model is not known to reason
+    reason: str | None = None  # why it has ended: "stop", "length" or "tool_calls"
+    finish: Finish = Finish.UNFINISHED  # the same, more precisely, where the server or this device ended it
+    failure: MoaError | None = None
+
+    def __post_init__(self) -> None:
+        self.text = AnswerText() if self.decoder is None else self.decoder.text
+        self.has_parts = self.markup.form is not None or self.markup.thinking is not None
+        self.reasoning_tokens = None if self.markup.thinking is None else 0
+        self._reader = self.markup.reader()
         self._has_calls = False
         self._pieces: list[Piece] = []  # that nobody has taken
         self._read = 0  # characters of committed text
@@ -104,21 +96,25 @@ class Answer:
         return self.reason is not None or self.failure is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has come to its own end."""
+        return self.reason != CUT
+
+    @property
     def stop(self) -> str | None:
         """The string that has ended it; None: something else."""
-        if self.finish is not Finish.STOP or self._stops is None:
+        if self.finish is not Finish.STOP or self.stops is None:
             return None
-        return self._stops.found(self.text.waiting)
+        return self.stops.found(self.text.waiting)
 
     @property
     def completion_tokens(self) -> int:
-        """Of the answer so far."""
         return self.text.tokens + len(self.text.waiting)
 
     @property
     def deadline(self) -> float | None:
         """When the server has been lost for too long, on the caller's clock; None: it is there."""
-        return None if self._lost_at is None else self._lost_at + self._settle_seconds - self._lost_seconds
+        return None if self._lost_at is None else self._lost_at + self.settle_seconds - self._lost_seconds
 
     def take(self) -> list[Piece]:
         """The parts that have come since the last call: committed ones, and with its end all that there are."""
@@ -126,8 +122,7 @@ class Answer:
         return pieces
 
     def call_id(self, piece: CallPiece) -> str:
-        """The id of a call."""
-        return call_id(self._identifier, piece.index)
+        return call_id(self.identifier, piece.index)
 
     def ahead(self, provisional: str) -> tuple[str, str]:
         """The reasoning and the text that follow if the answer ends with this text after what is committed."""
@@ -141,7 +136,6 @@ class Answer:
         return parts[0] if len(parts) == 1 else f"fp_{sha256(' '.join(parts).encode()).hexdigest()[:12]}"
 
     def apply(self, update: Update, now: float) -> None:
-        """Applies an update that has come `now`."""
         event = update.event
         if isinstance(event, LinkChanged):
             self.on_link(event.state, now)
@@ -173,10 +167,10 @@ class Answer:
     def give_up(self, error: MoaError | None = None) -> None:
         """Waits for the server no longer; `error`: why, if it was not lost for too long."""
         error = error or UnavailableError(
-            f"The server was lost for {self._settle_seconds:g} s and has not verified the answer.",
+            f"The server was lost for {self.settle_seconds:g} s and has not verified the answer.",
             hint="Ask again when it is back.",
         )
-        if not self._ends_unverified or not (self.text.committed or self.text.provisional):
+        if not self.ends_unverified or not (self.text.committed or self.text.provisional):
             self.fail(error)
         else:
             self.finish = self.text.finish
@@ -192,10 +186,10 @@ class Answer:
             self.failure = error
 
     def _apply(self, event: SurfaceEvent) -> None:
-        if self._stops is not None and isinstance(event, Committed | Settled):
-            self._stops.push(event.tokens[self.text.decided if isinstance(event, Settled) else 0 :])
-        if self._decoder is not None and isinstance(event, AnswerEvent):
-            self._decoder.take(event)
+        if self.stops is not None and isinstance(event, Committed | Settled):
+            self.stops.push(event.tokens[self.text.decided if isinstance(event, Settled) else 0 :])
+        if self.decoder is not None and isinstance(event, AnswerEvent):
+            self.decoder.take(event)
         else:
             self.text.apply(event)
         self._read_committed()
@@ -220,8 +214,8 @@ class Answer:
     def _add(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             if isinstance(piece, CallPiece):
-                if self._most_calls is not None and piece.index >= self._most_calls:
-                    continue
+                if piece.index and not self.markup.offer.is_parallel:
+                    continue  # one too many
                 self._has_calls = True
             self._pieces.append(piece)
 

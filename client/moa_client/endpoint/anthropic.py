@@ -128,16 +128,12 @@ class ToolField(RequestFields):
 
 
 class ToolChoiceField(RequestFields):
-    """Whether the answer may, must or must not call tools."""
-
     type: Literal["auto", "any", "tool", "none"] = "auto"
     name: str = ""
     disable_parallel_tool_use: bool = False
 
 
 class ThinkingField(RequestFields):
-    """Whether and how much the model is to think."""
-
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] = "summarized"
@@ -164,14 +160,10 @@ class ContextManagement(RequestFields):
 
 
 class Extensions(RequestFields):
-    """What only this endpoint has."""
-
     unverified: Literal["end", "fail"] | None = None
 
 
 class MessagesRequest(RequestFields):
-    """A request for the next message of a chat."""
-
     refused = REFUSED
     model: str = DEFAULT_MODEL
     max_tokens: Limit
@@ -240,7 +232,6 @@ class MessagesRequest(RequestFields):
 
 
 def messages_request(body: Mapping[str, Any]) -> Asked:
-    """What a body asks, and how it is answered."""
     request = parsed_request(MessagesRequest, body)
     shows_thinking = request.thinking.display != "omitted"
     return request.ask(), lambda header: MessageForm(header, shows_thinking=shows_thinking)
@@ -259,29 +250,18 @@ class MessageForm(Form):
     def __init__(self, header: AnswerHeader, *, shows_thinking: bool) -> None:
         super().__init__(header)
         self._shows_thinking = shows_thinking
-        self._blocks = 0  # that were begun
+        self._content: list[Fields] = []  # the blocks that were begun
+        self._texts: list[list[str]] = []  # of each block
         self._open = ""  # the type of the block that has not ended
 
     def whole(self, answers: Sequence[Answer]) -> Fields:
         (answer,) = answers
-        content: list[Fields] = []
-        for piece in answer.take():
-            match piece:
-                case CallPiece(_, name, arguments):
-                    call = {"type": "tool_use", "id": answer.call_id(piece), "name": name}
-                    content.append(call | {"input": values_of(arguments)})
-                case ReasoningPiece() if not self._shows_thinking:
-                    pass
-                case ReasoningPiece(text) | TextPiece(text):
-                    kind = "text" if isinstance(piece, TextPiece) else "thinking"
-                    if not content or content[-1]["type"] != kind:
-                        content.append({"type": kind, kind: []} | ({} if kind == "text" else {"signature": ""}))
-                    content[-1][kind].append(text)
-        for block in content:
-            for kind in block.keys() & {"text", "thinking"}:
-                block[kind] = "".join(block[kind])
+        self.next(answers)
+        for block, texts in zip(self._content, self._texts, strict=True):
+            key, text = "input" if block["type"] == "tool_use" else block["type"], "".join(texts)
+            block[key] = values_of(text) if key == "input" else text
         moa = {"seed": self.header.seeds[0], "verified": answer.is_verified}
-        return {**self._message(content, answer.completion_tokens), **_end(answer), "moa": moa}
+        return {**self._message(self._content, answer.completion_tokens), **_end(answer), "moa": moa}
 
     def first(self, answers: Sequence[Answer]) -> bytes:
         message = {**self._message([], 0), "stop_reason": None, "stop_sequence": None}
@@ -290,15 +270,15 @@ class MessageForm(Form):
     def part(self, piece: Piece, answer: Answer) -> bytes:
         match piece:
             case TextPiece(text):
-                return self._begin("text", text="") + self._delta("text_delta", text=text)
+                return self._begin("text", text="") + self._delta("text_delta", "text", text)
             case ReasoningPiece(text):
                 if not self._shows_thinking:
                     return b""
                 block = self._begin("thinking", thinking="", signature="")
-                return block + self._delta("thinking_delta", thinking=text)
+                return block + self._delta("thinking_delta", "thinking", text)
             case CallPiece(_, name, arguments):
                 block = self._close() + self._begin("tool_use", id=answer.call_id(piece), name=name, input={})
-                return block + self._delta("input_json_delta", partial_json=arguments) + self._close()
+                return block + self._delta("input_json_delta", "partial_json", arguments) + self._close()
 
     def end(self, answer: Answer) -> bytes:
         usage, moa = self._usage(answer.completion_tokens), {"seed": self.header.seeds[0]}
@@ -324,28 +304,27 @@ class MessageForm(Form):
         return counts | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
     def _begin(self, kind: str, **fields: Any) -> bytes:
-        """Begins a block, unless one of its type is open."""
         if self._open == kind:
             return b""
         closing = self._close()
         self._open = kind
-        self._blocks += 1
-        block = {"type": kind, **fields}
-        return closing + _event("content_block_start", index=self._blocks - 1, content_block=block)
+        self._content.append({"type": kind, **fields})
+        self._texts.append([])
+        block = dict(self._content[-1])
+        return closing + _event("content_block_start", index=len(self._content) - 1, content_block=block)
 
-    def _delta(self, kind: str, **fields: Any) -> bytes:
-        return _event("content_block_delta", index=self._blocks - 1, delta={"type": kind, **fields})
+    def _delta(self, kind: str, key: str, text: str) -> bytes:
+        self._texts[-1].append(text)
+        return _event("content_block_delta", index=len(self._content) - 1, delta={"type": kind, key: text})
 
     def _close(self) -> bytes:
-        """Ends the block that is open, if one is."""
         if not self._open:
             return b""
         self._open = ""
-        return _event("content_block_stop", index=self._blocks - 1)
+        return _event("content_block_stop", index=len(self._content) - 1)
 
 
 def _end(answer: Answer) -> Fields:
-    """Why the answer has ended."""
     ended, stop = REASONS[answer.reason or ""], answer.stop
     if ended == "end_turn" and answer.finish is Finish.STOP:
         ended = "stop_sequence"

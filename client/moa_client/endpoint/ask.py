@@ -54,7 +54,6 @@ class AnswerMarkup:
         return have_any(marks, special_tokens)
 
     def reader(self) -> AnswerReader:
-        """A reader of the answer."""
         thinking = None if self.thinking is None else ThinkingReader(self.thinking, is_open=self.is_thinking)
         return AnswerReader(thinking, self.form, self.offer.tools)
 
@@ -85,7 +84,6 @@ class Messages:
         self._called: dict[str, str] = {}  # names by the ids of the calls so far
 
     def call(self, path: str, id: str, name: str, arguments: str) -> ToolCall:
-        """A call that the request has at this path."""
         with refusing(path):
             call = ToolCall(id, name, arguments)
         self._called[id] = name
@@ -206,7 +204,6 @@ def _schema(form: Constraint) -> dict[str, Any]:
 
 
 def schema_form(schema: Mapping[str, Any]) -> Constraint:
-    """The form of an answer that is JSON of a schema."""
     return Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
 
 

@@ -21,15 +21,12 @@ MOST_TEXTS = 256
 
 
 class EmbeddingRequest(RequestFields):
-    """A request for the vectors of some texts."""
-
     refused = REFUSED
     model: str = DEFAULT_MODEL
     input: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(max_length=MOST_TEXTS)
     encoding_format: Literal["float", "base64"] = "float"
 
     def texts(self, model: HostModel) -> list[list[int]]:
-        """The tokens of each text."""
         texts = [model.encode(each) if isinstance(each, str) else each for each in self.input]
         for number, tokens in enumerate(texts):
             if not all(0 <= token < model.vocab_size for token in tokens):

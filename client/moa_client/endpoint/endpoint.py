@@ -73,7 +73,6 @@ class Endpoint:
         self._slots = AnswerSlots(settings.max_requests, settings.most_waiting)
 
     async def model(self, name: str = DEFAULT_MODEL) -> HostModel:
-        """The model, as it is now."""
         try:
             model = await self._source()
         except MoaError as error:  # such as a missing file, which is not this request's fault

@@ -6,7 +6,6 @@ every depth: vendors add fields each month, and programs send them back.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,19 +39,6 @@ class Refusal:
         return value is None or any(
             value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.harmless
         )
-
-
-def refused_table() -> str:
-    """The names as a Markdown table, with their harmless values; an error says why each is refused."""
-    lines = ["| in | names |", "| --- | --- |"]
-    for where, refusals in (("a request", REFUSED), ("a message", REFUSED_IN_MESSAGES)):
-        lines.append(f"| {where} | {', '.join(_shown(*each) for each in refusals.items())} |")
-    return "\n".join(lines) + "\n"
-
-
-def _shown(name: str, refusal: Refusal) -> str:
-    values = " or ".join(f"`{json.dumps(value)}`" for value in refusal.harmless)
-    return f"`{name}` ({values})" if values else f"`{name}`"
 
 
 def _refusals(words: str, **harmless: Any) -> dict[str, Refusal]:
@@ -109,7 +95,6 @@ class RequestFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, value: Any) -> Any:
-        """The fields that are not null."""
         if not isinstance(value, dict):
             return value
         for name, each in value.items():
@@ -164,12 +149,10 @@ def parsed_request(kind: type[AnyFields], body: Mapping[str, Any]) -> AnyFields:
 
 
 def refused(param: str, words: str) -> RequestError:
-    """The refusal of a parameter, whose value cannot be used."""
     return RequestError(400, f"{param}: {words}.", param=param, code="invalid_value")
 
 
 def missing(param: str) -> RequestError:
-    """The refusal of a request that lacks a parameter."""
     return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
 
 
@@ -190,7 +173,6 @@ def refusing(param: str) -> Iterator[None]:
 
 
 def _first_problem(error: ValidationError) -> RequestError:
-    """The refusal of the first field that cannot be read."""
     # what kind of object it is comes before what such an object lacks
     first = min(error.errors(include_url=False), key=lambda each: each["loc"][-1:] != ("type",))
     param, more = _path(first["loc"]), first.get("ctx", {})

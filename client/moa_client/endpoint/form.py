@@ -51,11 +51,9 @@ class Form:
         self.header = header
 
     def whole(self, answers: Sequence[Answer]) -> Fields:
-        """Answers that are over; most APIs have one."""
         raise NotImplementedError
 
     def first(self, answers: Sequence[Answer]) -> bytes:
-        """Begins a stream."""
         return b""
 
     def next(self, answers: Sequence[Answer]) -> bytes:
@@ -86,7 +84,6 @@ def event(fields: Mapping[str, Any], name: str = "") -> bytes:
 
 
 def written(fields: Mapping[str, Any]) -> str:
-    """Fields as compact JSON."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -49,8 +49,6 @@ class Embeddings:
 
 
 class HostModel:
-    """The server's model, as this device knows it."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
         self._device = host.device

@@ -69,7 +69,6 @@ class Message(RequestFields):
 
 
 def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
-    """The messages as templates are prepared for."""
     made: list[ChatMessage | ToolResult] = []
     open_calls: list[ToolCall] = []  # without a result
     for number, message in enumerate(messages):
@@ -92,7 +91,6 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
 
 
 def _answered(message: Message, path: str, open_calls: Sequence[ToolCall]) -> ToolCall:
-    """The call that a result answers."""
     tool = message.tool_name or message.name
     for call in open_calls:
         if message.tool_call_id in ("", call.id) and tool in ("", call.name):
@@ -156,20 +154,15 @@ class OllamaRequest(RequestFields):
         )
 
     def form(self, header: AnswerHeader) -> OllamaForm:
-        """How its answer is sent."""
         return OllamaForm(header, is_chat=isinstance(self, ChatRequest), shows_thinking=self.think is not False)
 
 
 class ChatRequest(OllamaRequest):
-    """A request for the next message of a chat."""
-
     messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
     tools: list[ToolField] = Field(default_factory=list)
 
 
 class TextRequest(OllamaRequest):
-    """A request for the answer to a prompt."""
-
     text: str = Field("", alias="prompt")
     system: str = ""
     raw: bool = False
@@ -270,7 +263,6 @@ class OllamaForm(Form):
         return f"{written({**self._fields(), **content, 'done': False})}\n".encode()
 
     def _ended(self, content: Fields, answer: Answer) -> Fields:
-        """The last object of an answer, or the only one."""
         now = self._clock()
         return {
             **self._fields(),
@@ -287,12 +279,10 @@ class OllamaForm(Form):
         }
 
     def _fields(self) -> Fields:
-        """The first fields of an object."""
         return {"model": self.header.model, "created_at": date_of(self.header.created)}
 
 
 def date_of(seconds: int) -> str:
-    """A time since 1970 as ollama has it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 

@@ -74,7 +74,6 @@ class Message(RequestFields):
 
     @property
     def text(self) -> str:
-        """All its text."""
         return (self.content or "") + self.refusal
 
 
@@ -135,7 +134,6 @@ class ChoicesRequest(AnswerRequest):
     response_format: ResponseFormat = ResponseFormat(type="text")
 
     def form(self, header: AnswerHeader) -> ChatForm:
-        """How its answers are sent."""
         kind = ChatForm if isinstance(self, ChatRequest) else TextForm
         with_usage = self.stream_options is not None and self.stream_options.include_usage
         return kind(header, with_usage=with_usage, with_provisional=self.moa.provisional)
@@ -151,8 +149,6 @@ class ChoicesRequest(AnswerRequest):
 
 
 class ChatRequest(ChoicesRequest):
-    """A request for the next message of a chat."""
-
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
@@ -168,7 +164,6 @@ class ChatRequest(ChoicesRequest):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     def ask(self) -> ChatAsk:
-        """What is asked."""
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
         if self.top_logprobs is not None and not self.logprobs:
@@ -215,7 +210,6 @@ class TextRequest(ChoicesRequest):
     )
 
     def ask(self) -> ChatAsk:
-        """What is asked."""
         number = len(self.texts) * self.n
         if number > MOST_CHOICES:
             words = f"{number} answers are asked for, {self.n} of each text, and at most {MOST_CHOICES} are given"
@@ -235,7 +229,6 @@ class TextRequest(ChoicesRequest):
 
 
 def chat_request(body: Mapping[str, Any]) -> Asked:
-    """What a body asks, and how its answers are sent."""
     request = parsed_request(ChatRequest, body)
     return request.ask(), request.form
 
@@ -248,8 +241,6 @@ def text_request(body: Mapping[str, Any]) -> Asked:
 
 @dataclass(slots=True)
 class SentChoice:
-    """What was sent of one answer."""
-
     fingerprint: str
     listed: int = 0  # tokens whose chances were sent
     shown: Fields = field(default_factory=dict)  # of provisional text
@@ -319,7 +310,6 @@ class ChatForm(Form):
         return self.next(answers) + (event(usage) if usage else b"") + DONE
 
     def choice(self, answer: Answer) -> Fields:
-        """What a whole answer is."""
         pieces = answer.take()
         text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
         reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
@@ -380,7 +370,6 @@ class ChatForm(Form):
         return self.logprobs(answer, new) if new else None
 
     def _fields(self, kind: str, index: int) -> Fields:
-        """The first fields of an object."""
         return {
             "id": self.prefix + self.header.identifier,
             "object": kind,
@@ -426,8 +415,6 @@ class ChatForm(Form):
 
 
 class TextForm(ChatForm):
-    """The continuation of a text."""
-
     prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
 
     def choice(self, answer: Answer) -> Fields:

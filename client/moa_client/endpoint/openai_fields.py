@@ -69,7 +69,6 @@ class StructuredOutputs(RequestFields):
     grammar: str | None = None
 
     def constraint(self) -> Constraint:
-        """The form."""
         given = self.model_dump(exclude_none=True)
         if len(given) != 1:
             raise ConfigError(f"Exactly one of json, regex, choice and grammar is expected, {len(given)} were given.")
@@ -102,8 +101,6 @@ class Extensions(RequestFields):
 
 
 class AnswerRequest(SamplingFields):
-    """What all of OpenAI's kinds of requests have."""
-
     refused = REFUSED
     model: str = DEFAULT_MODEL
     stream: bool = False
@@ -166,7 +163,6 @@ def refusing_as_it_is(param: str) -> Iterator[None]:
 
 
 def check_stops(param: str, stops: Sequence[str]) -> None:
-    """Refuses stop strings that cannot be looked for."""
     if not all(0 < len(stop) <= MOST_STOP for stop in stops):
         raise refused(param, f"each text must have 1 to {MOST_STOP} characters")
 
@@ -181,8 +177,6 @@ class FunctionField(RequestFields):
 
 
 class ToolField(RequestFields):
-    """A tool; there are only functions."""
-
     type: Literal["function"]
     function: FunctionField
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 from moa_shared.errors import MoaError, OverloadedError, UnavailableError
@@ -46,7 +47,6 @@ class AnswerSlots:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for a turn, and has it."""
         if self._free.locked() and self._waiting >= self._most_waiting:
             raise OverloadedError(f"{self._waiting} requests wait already.", hint="Try again in a few seconds.")
         self._waiting += 1
@@ -60,6 +60,7 @@ class AnswerSlots:
             self._free.release()
 
 
+@dataclass(eq=False)
 class Answering:
     """Follows one answer: waits for its turn, asks, and takes in the updates as fast as they come.
 
@@ -68,18 +69,11 @@ class Answering:
         prepare: what is done first; may raise MoaError.
     """
 
-    def __init__(
-        self,
-        answer: Answer,
-        slots: AnswerSlots,
-        begin: Callable[[], OneAnswer] | None,
-        prepare: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.answer = answer
-        self._slots = slots
-        self._begin = begin
-        self._prepare = prepare
-        self._is_leaving = False  # the conversation is being closed, which must not be interrupted
+    answer: Answer
+    slots: AnswerSlots
+    begin: Callable[[], OneAnswer] | None
+    prepare: Callable[[], Awaitable[None]]
+    _is_leaving: bool = False  # the conversation is being closed, which must not be interrupted
 
     def start(self, changed: asyncio.Event) -> None:
         """Begins to follow it, and sets the event when something has changed."""
@@ -92,17 +86,16 @@ class Answering:
         self._changed.set()
 
     async def close(self) -> None:
-        """Ends the answer, if it is not over."""
         if not self._is_leaving:
             self._task.cancel()
         await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
 
     async def _follow(self) -> None:
         try:
-            async with self._slots.turn():
-                await self._prepare()
-                if self._begin is not None:
-                    await self._converse(self._begin())
+            async with self.slots.turn():
+                await self.prepare()
+                if self.begin is not None:
+                    await self._converse(self.begin())
                 else:
                     self.answer.end_unasked()
         except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
@@ -229,6 +222,5 @@ class AnswerResponse(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

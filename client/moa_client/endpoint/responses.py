@@ -135,8 +135,6 @@ def conversation(
 
 
 class TextFormat(NamedSchema):
-    """The form of the answer's text, in one object."""
-
     type: FormKind = "text"
 
 
@@ -150,14 +148,10 @@ class ReasoningConfig(RequestFields):
 
 
 class FlatTool(FunctionField):
-    """A function that may be called; there are no other tools."""
-
     type: Literal["function"]
 
 
 class ResponseRequest(AnswerRequest):
-    """A request for a response."""
-
     input: Annotated[list[Item], BeforeValidator(_as_items)] = Field(min_length=1, max_length=MOST_ITEMS)
     instructions: str | None = None
     previous_response_id: str | None = None
@@ -255,9 +249,9 @@ class ResponseForm(Form):
 
     def first(self, answers: Sequence[Answer]) -> bytes:
         response, kinds = self._fields("in_progress", []), ("response.created", "response.in_progress")
-        numbered = enumerate(kinds)
+        events = enumerate(kinds)
         return b"".join(
-            event({"type": kind, "sequence_number": number, "response": response}, kind) for number, kind in numbered
+            event({"type": kind, "sequence_number": number, "response": response}, kind) for number, kind in events
         )
 
     def part(self, piece: Piece, answer: Answer) -> bytes:
@@ -285,7 +279,7 @@ class ResponseForm(Form):
         answer, rest = answers[0], self.next(answers)
         if not self.items:  # an answer without anything is an empty message
             rest += self._begin_text("message") + (self._delta(self._space) if self._space else b"")
-        rest += self._close("completed" if _is_whole(answer) else "incomplete")
+        rest += self._close("completed" if answer.is_whole else "incomplete")
         return rest + self.end(answer) if self._request.stream else b""
 
     def failed(self, error: RequestError) -> bytes:
@@ -299,7 +293,6 @@ class ResponseForm(Form):
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
     def _begin_text(self, kind: str) -> bytes:
-        """Begins an item with text, unless it is open."""
         if self._open == kind:
             return b""
         begun = self._close()
@@ -317,16 +310,15 @@ class ResponseForm(Form):
 
     def _delta(self, text: str) -> bytes:
         self._texts.append(text)
-        return self._event(f"{self._kind}.delta", **self._place, content_index=0, delta=text, **self._chances)
+        return self._text_event("delta", delta=text)
 
     def _close(self, status: str = "completed") -> bytes:
-        """Ends the open item, if there is one."""
         if not self._open:
             return b""
         text = "".join(self._texts)
         part = _part(self._open, text)
         self.items[-1]["content"] = [part]
-        done = self._event(f"{self._kind}.done", **self._place, content_index=0, text=text, **self._chances)
+        done = self._text_event("done", text=text)
         done += self._event("response.content_part.done", **self._place, content_index=0, part=part)
         return done + self._end_item(status)
 
@@ -336,26 +328,30 @@ class ResponseForm(Form):
         item = dict(self.items[-1])
         return self._event("response.output_item.done", output_index=len(self.items) - 1, item=item)
 
-    @property
-    def _kind(self) -> str:
-        """What the events of the open item's text begin with."""
-        return "response.output_text" if self._open == "message" else "response.reasoning_text"
-
-    @property
-    def _chances(self) -> Fields:
-        """The log probabilities that an event of text has room for."""
-        return {"logprobs": []} if self._open == "message" else {}
+    def _text_event(self, suffix: str, **fields: Any) -> bytes:
+        """An event about the text of the open item, which has room for log probabilities where it is a message."""
+        is_message = self._open == "message"
+        kind = "output_text" if is_message else "reasoning_text"
+        more: Fields = {"logprobs": []} if is_message else {}
+        return self._event(f"response.{kind}.{suffix}", **self._place, content_index=0, **fields, **more)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._events += 1
         return event({"type": kind, "sequence_number": self._events - 1, **fields}, kind)
 
     def _ended(self, answer: Answer) -> Fields:
-        """The response that is over, once it is kept."""
-        fields = self._fields("completed" if _is_whole(answer) else "incomplete", self.items)
+        """The response that is over, once it is kept; which tokens were cached is not counted."""
+        fields = self._fields("completed" if answer.is_whole else "incomplete", self.items)
+        asked, answered = self.header.prompt_tokens, answer.completion_tokens
         fields |= {
-            "incomplete_details": None if _is_whole(answer) else {"reason": "max_output_tokens"},
-            "usage": self._usage(answer),
+            "incomplete_details": None if answer.is_whole else {"reason": "max_output_tokens"},
+            "usage": {
+                "input_tokens": asked,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": answered,
+                "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
+                "total_tokens": asked + answered,
+            },
             "moa": {"seed": self.header.seeds[0], **verification(answer)},
         }
         if self._kept is not None:
@@ -404,21 +400,6 @@ class ResponseForm(Form):
             "usage": None,
             "moa": {"seed": header.seeds[0]},
         }
-
-    def _usage(self, answer: Answer) -> Fields:
-        """How many tokens there were; which of them were cached is not counted."""
-        asked, answered = self.header.prompt_tokens, answer.completion_tokens
-        return {
-            "input_tokens": asked,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": answered,
-            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
-            "total_tokens": asked + answered,
-        }
-
-
-def _is_whole(answer: Answer) -> bool:
-    return answer.reason != "length"
 
 
 def _part(kind: str, text: str) -> Fields:

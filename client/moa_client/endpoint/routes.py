@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -21,7 +22,7 @@ from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.ask import ChatAsk
 from moa_client.endpoint.embeddings import EmbeddingRequest, embedding_fields
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
-from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
+from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, REFUSED_IN_MESSAGES, parsed_request, refused
 from moa_client.endpoint.form import Fields
 from moa_client.endpoint.host_source import HostModel
 from moa_client.history.responses import KeptResponses
@@ -222,25 +223,12 @@ class Handlers:
         }
 
 
-def routes_table(routes: Iterable[BaseRoute]) -> str:
-    """The routes as a Markdown table, each with the first line of its handler's docstring."""
-    lines = ["| request | answer |", "| --- | --- |"]
-    for route in routes:
-        if isinstance(route, Route):
-            words = (inspect.getdoc(route.endpoint) or "").partition("\n")[0].removesuffix(".")
-            if not words:
-                raise ValueError(f"The handler of {route.path} has no docstring.")
-            methods = "|".join(sorted((route.methods or set()) - {"HEAD"}))
-            path = route.path.replace("{name:path}", "NAME")
-            lines.append(f"| `{methods} {path}` | {words[0].lower()}{words[1:]} |")
-    return "\n".join(lines) + "\n"
-
-
 FRESH_SECONDS = 5.0  # watchers ask every 5 to 30
 ASK_SECONDS = 2.0  # they wait for at least that long
 NO_STORE = {"cache-control": "no-store"}
 
 
+@dataclass(eq=False)
 class Health:
     """Whether requests can be answered.
 
@@ -250,22 +238,16 @@ class Health:
         clock: in seconds.
     """
 
-    def __init__(
-        self,
-        status: Callable[[], Mapping[str, Any]],
-        ask: Callable[[], Awaitable[object]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._status = status
-        self._ask = ask
-        self._clock = clock
-        self._asked_at = -math.inf
-        self._failure = ""  # of the server; empty: it has answered
-        self._asking = asyncio.Lock()
+    status: Callable[[], Mapping[str, Any]]
+    ask: Callable[[], Awaitable[object]]
+    clock: Callable[[], float] = time.monotonic
+    _asked_at: float = -math.inf
+    _failure: str = ""  # of the server; empty: it has answered
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def handle(self, request: Request) -> Response:
         """Whether requests can be answered: 200, or 503 with the reason; needs no key."""
-        status = self._status()
+        status = self.status()
         if reason := await self._reason(status):
             return JSONResponse({"status": "unavailable", "reason": reason}, 503, NO_STORE)
         fields = {"status": "ok", "link": status["state"], "model": status["target"], "rtt_ms": status["rtt_ms"]}
@@ -278,19 +260,40 @@ class Health:
         if not status["wants_online"]:
             return "The daemon is offline, as its user wants it."
         async with self._asking:
-            if self._clock() < self._asked_at + FRESH_SECONDS:
+            if self.clock() < self._asked_at + FRESH_SECONDS:
                 return self._failure
             try:
                 async with asyncio.timeout(ASK_SECONDS):
-                    await self._ask()
+                    await self.ask()
                 self._failure = ""
             except MoaError as error:
                 self._failure = error.message
             except TimeoutError:
                 self._failure = f"The server has not answered within {ASK_SECONDS:g} s."
-            self._asked_at = self._clock()
+            self._asked_at = self.clock()
         return self._failure
 
 
 def health_route(health: Health) -> BaseRoute:
     return Route(HEALTH, health.handle)
+
+
+def routes_table(routes: Iterable[BaseRoute]) -> str:
+    """The routes as a Markdown table, each with the first line of its handler's docstring."""
+    lines = ["| request | answer |", "| --- | --- |"]
+    for route in routes:
+        if isinstance(route, Route):
+            words = (inspect.getdoc(route.endpoint) or "").partition("\n")[0].removesuffix(".")
+            methods, path = sorted((route.methods or set()) - {"HEAD"}), route.path.replace("{name:path}", "NAME")
+            lines.append(f"| `{'|'.join(methods)} {path}` | {words[0].lower()}{words[1:]} |")
+    return "\n".join(lines) + "\n"
+
+
+def refused_table() -> str:
+    """The names that are refused, with their harmless values; an error says why each is."""
+    lines = ["| in | names |", "| --- | --- |"]
+    for where, refusals in (("a request", REFUSED), ("a message", REFUSED_IN_MESSAGES)):
+        values = {name: " or ".join(f"`{json.dumps(each)}`" for each in it.harmless) for name, it in refusals.items()}
+        names = [f"`{name}`" + (f" ({harmless})" if harmless else "") for name, harmless in values.items()]
+        lines.append(f"| {where} | {', '.join(names)} |")
+    return "\n".join(lines) + "\n"

@@ -57,7 +57,6 @@ class ToldTokens:
         return len(self.tokens) + len(self._waiting)
 
     def take(self, tokens: Sequence[int], chances: Sequence[TokenChances | None]) -> None:
-        """Adds tokens with the chances of each."""
         for token, each in zip(tokens, chances, strict=True):
             self._waiting.append((token, each))
             if piece := self._stream.push((token,)):
@@ -113,7 +112,6 @@ class StopSearch:
         self._newest: deque[int] = deque(maxlen=STOP_WINDOW_TOKENS)
 
     def push(self, tokens: Sequence[int]) -> None:
-        """Adds tokens of the answer."""
         self._newest.extend(tokens)
 
     def found(self, more: Sequence[int] = ()) -> str | None:

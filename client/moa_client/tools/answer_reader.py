@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from moa_client.tools.formats.base import Found, ToolFormat
+from moa_client.tools.formats.families import DEFAULT
 from moa_client.tools.thinking import ReasoningPiece, TextPiece, ThinkingReader, held_back
 from moa_client.tools.tool import Tool
 
@@ -49,7 +50,7 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 class AnswerReader:
-    """Reads one answer.
+    """Reads one answer. State: what may become a mark, or the call that has not ended.
 
     Args:
         thinking: reads its reasoning first; None: the model marks none.
@@ -57,50 +58,9 @@ class AnswerReader:
     """
 
     def __init__(self, thinking: ThinkingReader | None, form: ToolFormat | None, tools: Sequence[Tool] = ()) -> None:
+        self.is_cut = False  # the answer has ended within a call
         self._thinking = thinking
-        self._calls = None if form is None else CallReader(form, tools)
-
-    @property
-    def is_thinking(self) -> bool:
-        return self._thinking is not None and self._thinking.is_thinking
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the answer has ended within a call."""
-        return self._calls is not None and self._calls.is_cut
-
-    def push(self, text: str) -> list[Piece]:
-        """Reads more text; what has become certain."""
-        return self._read([TextPiece(text)] if self._thinking is None else self._thinking.push(text))
-
-    def finish(self) -> list[Piece]:
-        """Ends the text; the rest of it."""
-        rest = [] if self._thinking is None else self._read(self._thinking.finish())
-        return rest if self._calls is None else [*rest, *self._calls.finish()]
-
-    def ahead(self, text: str) -> list[Piece]:
-        """What would come out if the answer ended with this text; nothing of it is read again later."""
-        other = copy(self)
-        other._thinking, other._calls = copy(self._thinking), copy(self._calls)
-        if other._calls is not None:
-            other._calls._markup, other._calls._pieces = list(other._calls._markup), []
-        return [*other.push(text), *other.finish()]
-
-    def _read(self, pieces: Iterable[ReasoningPiece | TextPiece]) -> list[Piece]:
-        if self._calls is None:
-            return joined(pieces)
-        read: list[Piece] = []
-        for piece in pieces:
-            read += [piece] if isinstance(piece, ReasoningPiece) else self._calls.push(piece.text)
-        return read
-
-
-class CallReader:
-    """Takes the calls out of text. State: what may become a mark, or the call that has not ended."""
-
-    def __init__(self, form: ToolFormat, tools: Sequence[Tool]) -> None:
-        self.is_cut = False
-        self._form = form
+        self._form, self._has_calls = form or DEFAULT, form is not None
         self._tools = {tool.name: tool for tool in tools}
         self._pieces: list[Piece] = []
         self._number = 0  # of the next call
@@ -116,13 +76,18 @@ class CallReader:
         self._next_try = 0
         self._is_sure = False  # that what follows the opening may begin a call
 
+    @property
+    def is_thinking(self) -> bool:
+        return self._thinking is not None and self._thinking.is_thinking
+
     def push(self, text: str) -> list[Piece]:
         """Reads more text; what has become certain."""
-        self._read(text)
+        self._split([TextPiece(text)] if self._thinking is None else self._thinking.push(text))
         return self._taken()
 
     def finish(self) -> list[Piece]:
         """Ends the text; the rest of it."""
+        self._split([] if self._thinking is None else self._thinking.finish())
         while self._opening:
             opening, whole = self._opening, "".join(self._markup)
             found = self._found(whole)
@@ -136,9 +101,22 @@ class CallReader:
         self._space = self._held = ""
         return self._taken()
 
+    def ahead(self, text: str) -> list[Piece]:
+        """What would come out if the answer ended with this text; nothing of it is read again later."""
+        other = copy(self)
+        other._thinking, other._markup, other._pieces = copy(self._thinking), list(self._markup), []
+        return [*other.push(text), *other.finish()]
+
     def _taken(self) -> list[Piece]:
         pieces, self._pieces = joined(self._pieces), []
         return pieces
+
+    def _split(self, pieces: Iterable[ReasoningPiece | TextPiece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, ReasoningPiece) or not self._has_calls:
+                self._pieces.append(piece)
+            else:
+                self._read(piece.text)
 
     def _read(self, text: str) -> None:
         while text:

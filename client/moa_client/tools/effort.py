@@ -69,7 +69,6 @@ class AskedReasoning:
 
     @property
     def is_off(self) -> bool:
-        """Whether there is to be none."""
         switched = [self.is_on, *(self.arguments.get(name) for name in _SWITCHES)]
         return self.effort == "none" or False in switched
 

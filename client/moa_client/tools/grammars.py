@@ -70,7 +70,6 @@ class Grammar:
         return self.rule("/(?s:.*)/", f"[suffix={literal(end)}]")
 
     def choice(self, terms: list[str]) -> str:
-        """A term for one of these."""
         return terms[0] if len(terms) == 1 else self.rule(" | ".join(terms))
 
     def lark(self, start: str) -> str:

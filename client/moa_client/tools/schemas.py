@@ -114,7 +114,6 @@ _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", 
 
 
 def type_of(value: Any) -> str:
-    """The type of a JSON value."""
     return _NAMES.get(type(value), "object")
 
 

@@ -18,15 +18,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some text of an answer."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPiece:
-    """Some text of a model's reasoning."""
-
     text: str
 
 
@@ -203,7 +199,6 @@ class ReasoningMarks:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All markers."""
         return self.openings + self.closings + self.others
 
     def split(self, effort: str | None) -> AnswerSplit:

@@ -179,7 +179,6 @@ def offer_of(
 
 
 def is_name(name: str) -> bool:
-    """Whether a tool can have this name."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -220,8 +219,6 @@ def _characters(text: str, length: int) -> str:
 
 
 class ToolBox(Protocol):
-    """Tools that can be run."""
-
     @property
     def tools(self) -> Sequence[Tool]: ...
 

@@ -132,12 +132,10 @@ class ToolFormat(ABC):
 
 
 def call_object(call: ToolCall, key: str) -> str:
-    """A call as an object with its name and, under this key, its arguments."""
     return f'{{"name": {json.dumps(call.name)}, "{key}": {call.arguments}}}'
 
 
 def arguments_grammar(tool: Tool, grammar: Grammar) -> str:
-    """The grammar of a tool's arguments as JSON."""
     return grammar.json({"type": "object", **tool.parameters}, f"schema of {tool.name}")
 
 

@@ -34,7 +34,6 @@ def skip(text: str, at: int, expected: str = "") -> int:
 
 
 def json_value(text: str, at: int = 0) -> tuple[Any, int]:
-    """A JSON value, and where it ends."""
     try:
         value, end = _JSON.raw_decode(text, at)
     except ValueError:
@@ -47,7 +46,6 @@ def json_value(text: str, at: int = 0) -> tuple[Any, int]:
 
 
 def _is_begun(text: str) -> bool:
-    """Whether JSON may begin so."""
     from pydantic_core import from_json  # devices without the endpoint never need it
 
     try:

@@ -88,7 +88,6 @@ class Gemma4(ToolFormat):
 
 
 def _as_json(values: str) -> str:
-    """The same in JSON; a text without its end has none there."""
     made = _TOKEN.sub(lambda each: json.dumps(each[1] if each[2] is None else each[2], ensure_ascii=False), values)
     return made[:-1] if values.count(QUOTE) % 2 else made
 

@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from moa_client.tools.answer_reader import AnswerReader, CallPiece, CallReader, Piece
+from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import DEFAULT, FORMATS, find_format
 from moa_client.tools.formats.gemma4 import Gemma4
@@ -110,7 +110,7 @@ def test_a_call_that_is_cut_is_whole_or_cut_or_text(form: ToolFormat, call: Tool
 @pytest.mark.parametrize("flood", ['{"name": "now", "arguments": {"a": "', "a", " ", "<", "</tool_call>", "\n```"])
 def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat, flood: str) -> None:
     def seconds(pieces: int) -> float:
-        reader, begun = CallReader(form, TOOLS), process_time()
+        reader, begun = AnswerReader(None, form, TOOLS), process_time()
         reader.push(form.render("", [call("get_weather", city="Paris")])[:-20] + '"')
         for _ in range(pieces):
             reader.push(flood)
@@ -318,7 +318,7 @@ def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, val
 
 
 def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
-    reader = CallReader(Hermes(), TOOLS)
+    reader = AnswerReader(None, Hermes(), TOOLS)
     assert reader.push("1 <") == [TextPiece("1")]
     assert reader.push(" 2") == [TextPiece(" < 2")]
     assert reader.push("\n\n<tool_") == []
@@ -346,6 +346,6 @@ def test_reasoning_comes_first_and_has_no_calls() -> None:
 
 def test_an_answer_that_ends_within_a_call_says_so() -> None:
     for form, text, is_cut in ((Hermes(), "<tool_call>", True), (Llama(), '{"a', False), (Hermes(), NOW, False)):
-        reader = CallReader(form, TOOLS)
+        reader = AnswerReader(None, form, TOOLS)
         pieces = [*reader.push(text), *reader.finish()]
         assert (pieces == [TextPiece(text)], reader.is_cut) == (text != NOW, is_cut)
