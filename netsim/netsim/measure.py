@@ -63,7 +63,6 @@ def _serve_one(peer: socket.socket) -> None:
 
 
 ECHO_BYTES = 32
-PING_EVERY_S = 0.05  # the correlation time of our delay model: closer ones add little
 # struct tcp_info of linux/tcp.h: tcpi_total_retrans, and tcpi_segs_out after seven u64 and two u32.
 TOTAL_RETRANS_OFFSET, SEGS_OUT_OFFSET = 100, 136
 
@@ -149,7 +148,7 @@ def _ping(once: Callable[[], None], start: float, seconds: float, seen: Measurem
         once()
         now = time.monotonic()
         seen.round_trips_ms.append((t - start, (now - t) * 1e3))
-        time.sleep(max(0.0, PING_EVERY_S - (now - t)))
+        time.sleep(max(0.0, 0.05 - (now - t)))  # the correlation time of our delay model: closer ones add little
 
 
 def _load(server: Address, start: float, seconds: float, seen: Measurement) -> None:

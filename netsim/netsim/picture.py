@@ -19,7 +19,6 @@ from netsim.recorder import EVENTS, PACKETS, SUMMARY
 COLOURS = {Direction.UP: "#b5651d", Direction.DOWN: "#1f5f99"}
 DROP_COLOURS = {"loss": "#c0392b", "queue": "#8e6c8a", "outage": "#888888"}
 LEAST_MS = 1.0  # of an axis: what is less is nothing to look at
-MAX_POINTS = 3000  # of a curve: more than a screen is wide
 OUTAGES = ("blackhole", "hold", "refuse")
 MARKED = (*OUTAGES, "reset", "fin", "change", "set", "heal", "upstream_refused")
 
@@ -138,7 +137,8 @@ def _say_empty(axes: Any, text: str) -> None:
 
 
 def _thin(count: int) -> Any:
-    return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(int))
+    """Places of no more points than a screen is wide."""
+    return np.unique(np.linspace(0, count - 1, min(count, 3000)).astype(int))
 
 
 def _add_time(axes: Any, run: RunData) -> None:

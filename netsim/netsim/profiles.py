@@ -139,7 +139,6 @@ class Profile(_Strict):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-SUFFIXES = (".yaml", ".yml", ".toml")
 _FOLDER = files("netsim") / "presets"
 
 
@@ -152,7 +151,7 @@ def load(name: str) -> Profile:
     """The profile of that name, or in that file; raises UsageError."""
     if name in names():
         return parse((_FOLDER / f"{name}.yaml").read_text(), name)
-    if name.endswith(SUFFIXES) or "/" in name:
+    if name.endswith((".yaml", ".yml", ".toml")) or "/" in name:
         path = Path(name)
         try:
             text = path.read_text(encoding="utf-8-sig")

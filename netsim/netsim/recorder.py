@@ -57,7 +57,6 @@ class LatenessHistogram:
 
 
 EVENTS, PACKETS, SUMMARY = "events.jsonl", "packets.csv.gz", "summary.json"
-PACKET_COLUMNS = ("t_s", "direction", "bytes", "verdict", "release_s", "queue_ms", "delay_ms")
 IDLE_ROWS = 64  # about 0.1 ms of formatting
 MAX_WAITING_ROWS = 300_000  # some 50 MB; beyond it rows are written even when packets are due
 
@@ -88,7 +87,7 @@ class RunRecorder:
                 self._packets = gzip.open(folder / PACKETS, "wt", compresslevel=1)  # noqa: SIM115 - closed by finish
             except OSError as error:
                 raise UsageError(f"Output folder {folder} cannot be written: {error.strerror}.") from error
-            self._packets.write(",".join(PACKET_COLUMNS) + "\n")
+            self._packets.write("t_s,direction,bytes,verdict,release_s,queue_ms,delay_ms\n")
 
     def packet(self, direction: Direction, t: float, nbytes: int, verdict: Verdict) -> None:
         """A verdict of a link model (this is its observer)."""

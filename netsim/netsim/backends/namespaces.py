@@ -26,7 +26,6 @@ PREFIX = "netsim-"
 DEVICE = "link0"
 # A pair of addresses of the range set aside for benchmarks (RFC 2544): no real network has them.
 CLIENT_ADDRESS, SERVER_ADDRESS = "198.18.0.1", "198.18.0.2"
-MTU = 1500
 LINK_TABLE = 100  # routing table of what goes over the link though it is addressed to loopback
 
 _CLONE_NEWNET, _TUNSETIFF = 0x40000000, 0x400454CA
@@ -93,7 +92,7 @@ class NamespacePair:
         _ip(
             "link set lo up\n"
             f"addr add {own} peer {other} dev {DEVICE}\n"
-            f"link set {DEVICE} mtu {MTU} up\n"
+            f"link set {DEVICE} mtu 1500 up\n"
             f"route replace {other} dev {DEVICE} congctl {congestion}\n",
             name,
         )

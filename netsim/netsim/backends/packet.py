@@ -72,10 +72,6 @@ def later(a: int, b: int) -> int:
     return a if (a - b) & 0xFFFFFFFF < 0x80000000 else b
 
 
-MAX_FLOWS = 10_000  # the oldest is forgotten beyond it; a forgotten one can no longer be reset, nothing else
-OTHER = {Direction.UP: Direction.DOWN, Direction.DOWN: Direction.UP}
-
-
 Forged = tuple[Direction, bytes]  # a packet to deliver at the far end of a direction
 
 
@@ -95,7 +91,7 @@ class FlowTable:
     def note(self, direction: Direction, packet: bytes) -> None:
         last = self._last[direction]
         last[packet[12:24]] = packet
-        if len(last) > MAX_FLOWS:
+        if len(last) > 10_000:  # the oldest is forgotten: it can no longer be reset, nothing else
             del last[next(iter(last))]
 
     def open_flows(self) -> list[FlowKey]:
@@ -143,7 +139,8 @@ class FlowTable:
             return True, []
         if segment.flags & RST or (flag == FIN and segment.next_sequence == segment.sequence):
             return False, []  # the side has understood
-        return False, [(OTHER[direction], forge(reverse(segment.key), segment.acknowledgement, 0, RST))]
+        back = Direction.DOWN if direction is Direction.UP else Direction.UP
+        return False, [(back, forge(reverse(segment.key), segment.acknowledgement, 0, RST))]
 
     def ended(self, packet: bytes) -> bool:
         """True if the packet belongs to a flow that was ended while it was under way."""

@@ -141,9 +141,7 @@ class Half:
 
 
 SYN_BYTES = 60  # 20 of IP and 40 of TCP with the usual options
-SYN_RETRIES = 6  # tcp_syn_retries of Linux
 FIRST_SYN_TIMEOUT_S = 1.0  # RFC 6298
-LINGER_S = 2.0  # how long an end by a middle box waits for both sides to close
 ConnectionState = enum.Enum("ConnectionState", "CONNECTING OPEN ENDING CLOSED")
 
 
@@ -167,7 +165,7 @@ class ProxiedConnection:
         t = self._loop.time()
         verdict = self.backend.links[direction].admit(SYN_BYTES, t)
         if not isinstance(verdict, Release):
-            if attempt == SYN_RETRIES:
+            if attempt == 6:  # tcp_syn_retries of Linux
                 self.abort("handshake_timeout")
                 return
             again = t + FIRST_SYN_TIMEOUT_S * 2.0**attempt
@@ -261,7 +259,7 @@ class ProxiedConnection:
                 waiting.discard(sock)  # that side has gone already
                 continue
             self._loop.read(sock.fileno(), lambda sock=sock: discard(sock))  # type: ignore[misc]
-        self._later(self._loop.time() + LINGER_S, lambda: self._close("fin"))
+        self._later(self._loop.time() + 2.0, lambda: self._close("fin"))  # for a side that does not close
 
     def abort(self, why: str) -> None:
         for sock in (self._client, self._server):
@@ -285,7 +283,6 @@ class ProxiedConnection:
 
 MAX_CONNECTIONS = 480  # two sockets each, and select(2) knows no more than 1,024
 RETRY_S = 0.05  # between looks at a server that refuses
-RECEIVE_BUFFER = 256 * 1024  # what a client may have under way to the proxy before the link is asked
 
 
 class ProxyBackend(Backend):
@@ -301,7 +298,8 @@ class ProxyBackend(Backend):
         self._connections: set[ProxiedConnection] = set()
         self._accepted = 0
         self._socket = at if isinstance(at, socket.socket) else listen(at)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        # What a client may have under way to the proxy before the link is asked.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * 1024)
         self.address = Address(*self._socket.getsockname()[:2])
         self._closed_for: set[str] = set()
         loop.read(self._socket.fileno(), self._accept)

@@ -25,7 +25,6 @@ from netsim.run.control import environment
 from netsim.run.loop import Address, Loop
 
 READ_BATCH = 32  # packets a turn: enough to keep up, few enough not to make a due release wait (0.2 ms)
-PACKET_BYTES = 65536
 
 
 class TunBackend(Backend):
@@ -86,7 +85,7 @@ class TunBackend(Backend):
         records = self.recorder.records_packets
         for _ in range(READ_BATCH):
             try:
-                packet = os.read(fd, PACKET_BYTES)
+                packet = os.read(fd, 65536)
             except BlockingIOError:
                 return
             if is_tcp(packet):

@@ -19,9 +19,6 @@ INITIAL_SEGMENTS = 10.0  # RFC 6928
 MAX_SEGMENTS = 2 * 1024 * 1024 / MSS  # half of Linux's largest send buffer (tcp_wmem, 4 MiB): the rest is overhead
 BETA = 0.7
 CUBIC_C = 0.4
-MIN_VARIANCE_S = 0.2  # tcp_rto_min
-HYSTART_SAMPLES = 8
-HYSTART_LOW_SEGMENTS = 16.0
 
 
 class Window:
@@ -42,8 +39,8 @@ class Window:
 
     @property
     def rto_s(self) -> float:
-        # 2 minutes is Linux's TCP_RTO_MAX.
-        return min(120.0, (self.srtt_s + max(MIN_VARIANCE_S, 4.0 * self.variance_s)) * 2.0**self.backoff)
+        # 2 minutes is Linux's TCP_RTO_MAX, 0.2 s tcp_rto_min.
+        return min(120.0, (self.srtt_s + max(0.2, 4.0 * self.variance_s)) * 2.0**self.backoff)
 
     @property
     def bytes(self) -> float:
@@ -82,9 +79,9 @@ class Window:
         self._floor_s = min(self._floor_s, rtt_s)
         if t > self._round_end:
             self._round_end, self._round = t + self.srtt_s, []
-        if len(self._round) < HYSTART_SAMPLES:
+        if len(self._round) < 8:
             self._round.append(rtt_s)
-        elif self.segments >= HYSTART_LOW_SEGMENTS:
+        elif self.segments >= 16.0:
             allowance = min(max(self._floor_s / 8.0, 0.004), 0.016)
             if min(self._round) > self._floor_s + allowance:
                 self.threshold = self.segments

@@ -26,7 +26,6 @@ from netsim.run import control
 from netsim.run.loop import Loop
 
 B = TypeVar("B", bound=Backend)
-FORGET_AFTER_S = 60.0  # an outage this long past can no longer concern a packet
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
 SERVER_DEADLINE_S = 120.0  # a server may have a model to load
 
@@ -178,7 +177,7 @@ class LinkRun(Generic[B]):
     def _carry_out(self, event: Event) -> None:
         t = self.loop.time()
         for link in self.backend.links.values():
-            link.schedule.forget(t - FORGET_AFTER_S)
+            link.schedule.forget(t - 60.0)  # an outage so long past can no longer concern a packet
         until = {"until_s": event.end_s if math.isfinite(event.end_s) else None}
         match event.kind:
             case EventKind.BLACKHOLE | EventKind.HOLD:

@@ -84,38 +84,24 @@ def test_both_sides_hear_of_the_end_with_the_number_they_expect(table: FlowTable
     assert table.end_all(flag) == (0, [])
 
 
-def test_what_still_comes_on_an_ended_flow_is_answered_with_a_reset(table: FlowTable) -> None:
-    table.end_all(RST)
-    assert table.watching
-    enters, answers = table.intercept(Direction.UP, forge(KEY, 1000, 777, ACK))
-    assert not enters
-    [(direction, packet)] = answers
-    assert (direction, parse(packet)) == (Direction.DOWN, (reverse(KEY), 777, 0, RST, 0))
-    assert table.ended(forge(KEY, 1, 1, ACK))
-
-
-def test_a_reset_or_a_plain_acknowledgement_of_the_end_is_swallowed(table: FlowTable) -> None:
+def test_what_still_comes_on_an_ended_flow_is_answered_with_a_reset_or_swallowed(table: FlowTable) -> None:
     table.end_all(FIN)
-    assert table.intercept(Direction.UP, forge(KEY, 1000, 501, ACK)) == (False, [])
-    assert table.intercept(Direction.UP, forge(KEY, 1000, 501, RST)) == (False, [])
-    enters, answers = table.intercept(Direction.UP, forge(KEY, 1000, 501, FIN | ACK))
-    assert (enters, len(answers)) == (False, 1)
+    assert table.watching
+    assert table.ended(forge(KEY, 1, 1, ACK))
+    reset = (Direction.DOWN, forge(reverse(KEY), 501, 0, RST))
+    for flags, answers in ((FIN | ACK, [reset]), (ACK, []), (RST, [])):  # a plain acknowledgement is of the end
+        assert table.intercept(Direction.UP, forge(KEY, 1000, 501, flags)) == (False, answers)
+    assert table.intercept(Direction.UP, forge(KEY, 7, 0, SYN)) == (True, [])  # ports may be used again
+    assert not table.watching
 
 
 def test_new_flows_are_refused_while_refusing() -> None:
     table = FlowTable()
     assert not table.watching
     table.refusing = True
-    enters, answers = table.intercept(Direction.UP, forge(KEY, 41, 0, SYN))
-    assert not enters
-    assert answers == [(Direction.DOWN, forge(reverse(KEY), 0, 42, RST | ACK))]
+    answer = (Direction.DOWN, forge(reverse(KEY), 0, 42, RST | ACK))
+    assert table.intercept(Direction.UP, forge(KEY, 41, 0, SYN)) == (False, [answer])
     assert table.intercept(Direction.DOWN, forge(reverse(KEY), 41, 0, SYN)) == (True, [])
-
-
-def test_ports_may_be_used_again(table: FlowTable) -> None:
-    table.end_all(RST)
-    assert table.intercept(Direction.UP, forge(KEY, 7, 0, SYN)) == (True, [])
-    assert not table.watching
 
 
 def test_flows_that_a_side_has_ended_are_not_open(table: FlowTable) -> None:

@@ -79,13 +79,10 @@ def test_losses_do_not_shift_the_delays_of_others() -> None:
     assert all(first[i] == second[i] for i in range(min(lost)))
 
 
-def test_directions_draw_apart() -> None:
-    schedule = ConditionSchedule([(0.0, Conditions(delay=DelaySpec(50.0, 10.0)))])
-    up, down = (LinkModel(schedule, 1, direction).admit(1, 0.0) for direction in Direction)
+def test_directions_draw_apart_and_the_observer_sees_every_verdict() -> None:
+    varying = ConditionSchedule([(0.0, Conditions(delay=DelaySpec(50.0, 10.0)))])
+    up, down = (LinkModel(varying, 1, direction).admit(1, 0.0) for direction in Direction)
     assert up != down
-
-
-def test_the_observer_sees_every_verdict() -> None:
     seen: list[tuple[Direction, float, int, Verdict]] = []
     schedule = ConditionSchedule([(0.0, Conditions(loss=Bernoulli(0.5)))])
     model = LinkModel(schedule, 1, Direction.DOWN, lambda *what: seen.append(what))

@@ -139,21 +139,6 @@ def test_a_cut_of_acknowledgements_delays_no_data_at_first() -> None:
     assert sum(n for _, n in seen) == 30 * 1448
 
 
-def test_the_end_comes_after_the_bytes() -> None:
-    sender = lossy_sender(1)
-    sender.offer(100, 1.0)
-    sender.offer_end(1.0)
-    nbytes, end = 0, False
-    while sender.wake < math.inf:
-        t = sender.wake
-        sender.advance(t)
-        delivery = sender.deliver(t)
-        nbytes += delivery.nbytes
-        assert not (delivery.end and nbytes < 100)
-        end = end or delivery.end
-    assert (nbytes, end) == (100, True)
-
-
 def test_nothing_is_sent_before_the_handshake() -> None:
     seen = arrivals(sender_over(constant(), start=5.0), {1.0: 10})
     assert seen[0] == pytest.approx((5.0 + ONE_WAY_S, 10), abs=1e-3)
@@ -182,6 +167,7 @@ def test_every_byte_arrives_once_and_not_before_it_was_offered(
     sender = sender_over(LinkModel(schedules[0], seed, Direction.UP), schedules[1])
     pending = sorted(offers)
     offered = delivered = steps = 0
+    ended = False
     while pending or sender.wake < math.inf:
         steps += 1
         assert steps < 200_000, "the sender does not come to an end"
@@ -193,9 +179,15 @@ def test_every_byte_arrives_once_and_not_before_it_was_offered(
         while pending and pending[0][0] <= t:
             offered += pending[0][1]
             sender.offer(pending.pop(0)[1], t)
-        delivered += sender.deliver(t).nbytes
+        if not pending and offered < sum(nbytes for _, nbytes in offers) + 1:
+            sender.offer_end(t)
+            offered += 1  # the end, after all bytes
+        delivery = sender.deliver(t)
+        delivered += delivery.nbytes + delivery.end
+        ended = ended or delivery.end
         assert delivered <= offered
-    assert delivered == offered
+        assert not delivery.end or delivered == offered
+    assert (delivered, ended) == (offered, True)
 
 
 def test_slow_start_adds_what_is_acknowledged_and_only_where_the_window_was_the_limit() -> None:
@@ -221,25 +213,19 @@ def test_a_loss_takes_three_tenths_and_cubic_comes_back_to_its_peak() -> None:
     assert window.segments == pytest.approx(100.0, rel=0.05)
 
 
-def test_time_outs_double_and_an_acknowledgement_ends_that() -> None:
+def test_time_outs_double_until_an_acknowledgement_and_a_pause_brings_the_window_back() -> None:
     window = Window(0.05)
     first = window.rto_s
     assert first == pytest.approx(0.25)
     window.on_timeout()
     window.on_timeout()
-    assert window.rto_s == pytest.approx(4 * first)
-    assert window.segments == 1.0
+    assert (window.rto_s, window.segments) == (pytest.approx(4 * first), 1.0)
     window.on_ack(MSS, 0.05, 1.0, limited=True)
     assert window.rto_s == pytest.approx(first, rel=0.05)
-
-
-def test_a_pause_brings_the_window_back() -> None:
-    window = Window(0.05)
     window.segments = 80.0
-    window.on_idle(0.1)
-    assert window.segments == 80.0
-    window.on_idle(60.0)
-    assert window.segments == INITIAL_SEGMENTS
+    for idle_s, segments in ((0.1, 80.0), (60.0, INITIAL_SEGMENTS)):
+        window.on_idle(idle_s)
+        assert window.segments == segments
 
 
 def test_slow_start_ends_with_a_rising_round_trip_or_at_the_largest_window() -> None:
