@@ -152,11 +152,6 @@ def test_what_variants_have_in_common_is_compiled_once(
     assert linked["avxvnni"] == ["products-avxvnni.o", "kernels-avx2.o", "amx-avxvnni.o", "source_hash-probe.o"]
 
 
-def test_every_variant_has_flags_for_every_compiler() -> None:
-    names = {PROBE, *X86, "neon"}
-    assert set(kernel_build.FLAGS) == set(kernel_build.ZIG_FLAGS) == names
-
-
 @pytest.mark.parametrize(
     ("plat_name", "machine", "system", "zig"),
     [
@@ -168,14 +163,8 @@ def test_every_variant_has_flags_for_every_compiler() -> None:
 def test_a_platform_of_a_wheel_names_a_target(plat_name: str, machine: str, system: str, zig: str) -> None:
     target = kernel_build.target_of(plat_name)
     assert (target.machine, target.system, target.zig) == (machine, system, zig)
-
-
-def test_an_unknown_platform_is_refused() -> None:
-    with pytest.raises(
-        kernel_build.BuildError,
-        match="--plat-name=linux_x86_64 is no platform that kernels are built for",
-    ):
-        kernel_build.target_of("linux_x86_64")
+    with pytest.raises(kernel_build.BuildError, match="--plat-name=linux is no platform that kernels are built for"):
+        kernel_build.target_of("linux")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ exact.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import (
     KV_FORMATS,
     BesideNorms,
@@ -26,8 +27,6 @@ from moa_kernels import (
     variant_name,
 )
 from moa_kernels.blocks import Rows
-
-from tests.support.messages import raises
 
 SHAPE = StackShape(64, 96, 4, 2, 32, 1e-5, activation="gelu_tanh", score_scale=0.3, embedding=32)
 NARROW, WIDE = Heads(2, 32), Heads(1, 96)
@@ -126,25 +125,36 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kv: str) -> None:
     assert together.read(0, 70).tobytes() == alone.read(0, 70).tobytes()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (lambda first, second, *_: [first, second, reading(1)], "Layer 2 reads .* of layer 1, whose heads differ"),
+        (lambda _, second, *__: [reading(1), second], "Layer 0 reads .* of layer 1, which has none for it"),
+        (lambda first, _, third, *__: [first, replace(third, beside=None)], "beside an MLP needs the norms of both"),
+        (
+            lambda first, second, *_: [replace(second, value_norm=first.value_norm)],
+            r"value_norm has the shape \(32,\), expected \(96,\)",
+        ),
+        (
+            lambda _, second, *__: [replace(second, attention_embedding_norm=None)],
+            r"qkv has the shape \[480, 96\], expected \[480, 64\]",
+        ),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(layers: Callable[..., list[Layer]], words: str) -> None:
     one = stack()
-    rows, embeddings = states(3)
-    with raises(KernelError, snapshot("The layers' embeddings have the shape none, expected (3, 5, 32).")):
-        one.run(rows, [Segment.chain(one.new_cache(kv="f16"), 3)])
-    with raises(KernelError, snapshot("The layers' embeddings have the shape (3, 4, 32), expected (3, 5, 32).")):
-        one.run(rows, [Segment.chain(one.new_cache(kv="f16"), 3)], embeddings=embeddings[:, :4])
-    first, second, third, *_ = one.layers
-    reading = layer(3, NARROW, plain=False, reference=False, reads_layer=1)
-    with raises(KernelError, snapshot("Layer 2 reads the keys and values of layer 1, whose heads differ.")):
-        Stack(SHAPE, [first, second, reading], one.rotaries)
-    with raises(KernelError, snapshot("Layer 0 reads the keys and values of layer 1, which has none for it.")):
-        Stack(SHAPE, [reading, second], one.rotaries)
-    with raises(
-        KernelError,
-        snapshot("A layer with experts beside an MLP needs the norms of both, and others have none."),
-    ):
-        Stack(SHAPE, [first, replace(third, beside=None)], one.rotaries)
-    with raises(KernelError, snapshot("value_norm has the shape (32,), expected (96,).")):
-        Stack(SHAPE, [replace(second, value_norm=first.value_norm)], one.rotaries)
-    with raises(KernelError, snapshot("qkv has the shape [480, 96], expected [480, 64].")):
-        Stack(SHAPE, [replace(second, attention_embedding_norm=None)], one.rotaries)
+    with pytest.raises(KernelError, match=words):
+        Stack(SHAPE, layers(*one.layers), one.rotaries)
+
+
+def reading(source: int) -> Layer:
+    return layer(3, NARROW, plain=False, reference=False, reads_layer=source)
+
+
+@pytest.mark.parametrize(("count", "got"), [(None, "none"), (4, "(3, 4, 32)")])
+def test_embeddings_that_do_not_fit_are_refused(count: int | None, got: str) -> None:
+    one, (rows, embeddings) = stack(), states(3)
+    words = re.escape(f"The layers' embeddings have the shape {got}, expected (3, 5, 32).")
+    given = None if count is None else embeddings[:, :count]
+    with pytest.raises(KernelError, match=words):
+        one.run(rows, [Segment.chain(one.new_cache(kv="f16"), 3)], embeddings=given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -230,32 +231,23 @@ def test_layers_that_do_not_fit_are_refused_by_name(name: str, other: Callable[[
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("name", "value", "words"),
     [
-        ({"hidden": 48}, snapshot("The hidden size is 48, which is no multiple of 32.")),
-        ({"inner": 40}, snapshot("The MLP width is 40, which is no multiple of 32.")),
-        ({"head_dim": 48}, snapshot("The head dimension is 48, which is no multiple of 32.")),
-        ({"heads": 3}, snapshot("3 query heads cannot share 2 key/value heads evenly.")),
+        ("hidden", 48, "The hidden size is 48, which is no multiple of 32."),
+        ("inner", 40, "The MLP width is 40, which is no multiple of 32."),
+        ("head_dim", 48, "The head dimension is 48, which is no multiple of 32."),
+        ("heads", 3, "3 query heads cannot share 2 key/value heads evenly."),
     ],
 )
-def test_sizes_that_are_not_taken_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
-    shape = replace(SHAPE, **changes)
-    with raises(KernelError, words):
+def test_sizes_that_are_not_taken_are_refused_by_name(name: str, value: int, words: str) -> None:
+    shape = replace(SHAPE, **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match=words):
         Stack(shape, [], Rotary(shape.head_dim, ROTARY))
-
-
-@pytest.mark.parametrize("size", ["hidden", "inner", "heads", "kv_heads", "head_dim"])
-@pytest.mark.parametrize("value", [0, -32])
-def test_a_stack_without_width_is_refused(size: str, value: int) -> None:
-    changes: dict[str, Any] = {size: value}
-    for reference in (False, True):
-        with pytest.raises(KernelError, match=f"{size}={value}, .*has a size below 1"):
-            Stack(replace(SHAPE, **changes), [], Rotary(32, ROTARY), reference=reference)
-
-
-def test_angles_of_other_heads_are_refused() -> None:
-    with raises(KernelError, snapshot("The rotary angles are for heads of 64 numbers, not 32.")):
+    with pytest.raises(KernelError, match="The rotary angles are for heads of 64 numbers, not 32"):
         Stack(SHAPE, [layer(parts(SHAPE, 0, norms=False))], Rotary(64, ROTARY))
+    for size, reference in product((0, -32), (False, True)):
+        with pytest.raises(KernelError, match=f"{name}={size}, .*has a size below 1"):
+            Stack(replace(SHAPE, **{name: size}), [], Rotary(32, ROTARY), reference=reference)  # type: ignore[arg-type]
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:
