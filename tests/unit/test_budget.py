@@ -32,10 +32,10 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "shared": (("shared",), 19051, 139),
     "training": (("training",), 4847, 33),
     "bench": (("bench",), 6542, 47),
-    "netsim": (("netsim",), 4313, 27),
+    "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 88663, 597),
+    "tests": (("tests",), 88540, 597),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

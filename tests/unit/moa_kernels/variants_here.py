@@ -1,13 +1,14 @@
-"""The variants that this CPU runs, and what rounds activations as they do."""
+"""The variants that this CPU runs, what rounds activations as they do, and that rows have the same bits in any call."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from moa_kernels import FORMATS, QuantisedMatrix
+from moa_kernels import FORMATS, Cache, QuantisedMatrix, Segment, Stack
 from moa_kernels.library import FOLDER_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
 
@@ -39,3 +40,27 @@ def rounded(rows: np.ndarray) -> np.ndarray:
     scales = (largest / np.float32(127)).astype(np.float64)
     values: np.ndarray = (codes.astype(np.float64) * scales).reshape(rows.shape)
     return values
+
+
+TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
+
+
+def check_bits(one: Stack, fresh: Callable[[], Cache], rows: np.ndarray, embeddings: np.ndarray | None = None) -> None:
+    """Rows of a tree and of a chain in one call have the bits that they have alone, or in other parts."""
+    nodes, caches = len(TREE), [fresh(), fresh()]
+    segments = [Segment.tree(caches[0], TREE), Segment.chain(caches[1], len(rows) - nodes)]
+    together, _ = one.run(rows, segments, embeddings=embeddings)
+    caches[1].length += len(rows) - nodes
+    paths = [[node] for node in range(nodes)]
+    for path in paths:
+        while TREE[path[0]] >= 0:
+            path.insert(0, TREE[path[0]])
+    parts = [[(node, node + 1) for node in path] for path in paths]
+    for spans in (*parts, [(nodes, nodes + 1), (nodes + 1, nodes + 7), (nodes + 7, len(rows))]):
+        cache = fresh()
+        for start, stop in spans:
+            own = None if embeddings is None else embeddings[start:stop]
+            out, _ = one.run(rows[start:stop], [Segment.chain(cache, stop - start)], embeddings=own)
+            cache.length += stop - start
+            assert out.tobytes() == together[start:stop].tobytes()
+    assert cache.read(0, cache.length).tobytes() == caches[1].read(0, cache.length).tobytes()

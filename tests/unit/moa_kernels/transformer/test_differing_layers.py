@@ -28,10 +28,11 @@ from moa_kernels import (
 )
 from moa_kernels.blocks import Rows
 
+from tests.unit.moa_kernels.variants_here import TREE, check_bits
+
 SHAPE = StackShape(64, 96, 4, 2, 32, 1e-5, activation="gelu_tanh", score_scale=0.3, embedding=32)
 NARROW, WIDE = Heads(2, 32), Heads(1, 96)
 EXPERTS, CHOSEN = 7, 3
-TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -114,15 +115,7 @@ def test_they_compute_what_numpy_computes() -> None:
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_row_has_the_same_bits_alone_and_among_others(kv: str) -> None:
     one = stack()
-    rows, embeddings = states(70)
-    together, alone = one.new_cache(kv=kv), one.new_cache(kv=kv)
-    other = one.new_cache(kv=kv)
-    out = [run(one, rows[at : at + 1], embeddings[at : at + 1], [Segment.chain(alone, 1)]) for at in range(len(rows))]
-    both = [Segment.chain(other, 3), Segment.chain(together, 70)]
-    company = [np.concatenate((before[:3], own)) for before, own in zip(states(3, 9), (rows, embeddings), strict=True)]
-    got = run(one, company[0], company[1], both)[3:]
-    assert got.tobytes() == np.concatenate(out).tobytes()
-    assert together.read(0, 70).tobytes() == alone.read(0, 70).tobytes()
+    check_bits(one, lambda: one.new_cache(kv=kv), *states(78))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from moa_kernels import KV_FORMATS, Cache, Heads, KernelError, Layer, Linear, Ro
 from moa_kernels.transformer import stack
 
 from tests.support.messages import raises
-from tests.unit.moa_kernels.variants_here import HERE
+from tests.unit.moa_kernels.variants_here import HERE, TREE, check_bits
 
 SHAPE = StackShape(hidden=64, inner=96, heads=4, kv_heads=2, head_dim=32, eps=1e-5)
 ROTARY = {"rope_type": "default", "rope_theta": 1e4}
 LAYERS = 3
-TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
 Parts = dict[str, np.ndarray]
 
 
@@ -165,21 +164,7 @@ def test_rows_have_the_same_bits_alone_and_together(quantised: bool, kv: str) ->
     one = stacks()[0]
     if quantised:
         one = Stack(SHAPE, [layer(parts(SHAPE, seed, norms=False)) for seed in range(LAYERS)], Rotary(32, ROTARY))
-    rows = states(len(TREE) + 30)
-    caches = [filled(one, 65, kv=kv), filled(one, 10, kv=kv)]
-    together, _ = one.run(rows, [Segment.tree(caches[0], TREE), Segment.chain(caches[1], 30)])
-    for node in range(len(TREE)):
-        path = [node]
-        while TREE[path[0]] >= 0:
-            path.insert(0, TREE[path[0]])
-        cache = filled(one, 65, kv=kv)
-        for step in path:
-            out, _ = one.run(rows[step : step + 1], [Segment.chain(cache, 1)])
-            cache.length += 1
-        assert out[0].tobytes() == together[node].tobytes()
-    cache = filled(one, 10, kv=kv)
-    alone, _ = one.run(rows[len(TREE) :], [Segment.chain(cache, 30)])
-    assert alone.tobytes() == together[len(TREE) :].tobytes()
+    check_bits(one, lambda: filled(one, 65, kv=kv), states(len(TREE) + 30))
 
 
 @pytest.mark.usefixtures("variant")
