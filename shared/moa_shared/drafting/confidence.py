@@ -115,7 +115,6 @@ class ReliabilityCounts:
         self._right = BIN_WEIGHT * (np.arange(BINS) + 0.5) / BINS
 
     def add(self, chance: float, *, right: bool) -> None:
-        """A guess was right or not."""
         place = min(BINS - 1, int(chance * BINS))
         self._tries[place] += 1
         self._right[place] += right
@@ -183,7 +182,6 @@ class Agreement:
     right: int = 0
 
     def add(self, *, right: bool) -> None:
-        """The target has decided a token for which a choice was known."""
         self.tokens += 1
         self.right += right
         if self.tokens >= MOST_TOKENS:

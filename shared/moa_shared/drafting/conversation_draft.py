@@ -39,7 +39,6 @@ class ConversationDraft:
         self.form: TextForm | None = None
 
     def follow(self, form: TextForm | None) -> None:
-        """As `GrowingDraft.follow`, for this conversation."""
         self.form = form
         self.growing.follow(form)
 
@@ -63,7 +62,6 @@ class ConversationDraft:
         return common
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Appends tokens."""
         if self._guesser is not None:
             if self._trial is not None and self._trial.is_open:
                 self._judge(tokens, self._guesser, self._trial)

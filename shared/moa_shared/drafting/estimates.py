@@ -165,7 +165,6 @@ class DrafterTrial:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still to be decided."""
         return self.result is TrialResult.OPEN
 
     @property
@@ -207,5 +206,4 @@ class DrafterTrial:
 
     @property
     def figures(self) -> str:
-        """What was counted, for a person."""
         return f"right in {self.right} of {self.tokens} tokens, what the text repeats in {self.looked_up}"

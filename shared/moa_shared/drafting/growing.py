@@ -141,7 +141,6 @@ class GrowingDraft:
         return tuple(math.exp(node.score - self._tree.root.score) for node in self._place(draft, sampling)[1:])
 
     def choices_along(self, tokens: Sequence[int]) -> list[Guess | None]:
-        """As of `GuessTree`."""
         return self._tree.choices_along(tokens)
 
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
@@ -193,7 +192,6 @@ class GrowingDraft:
         return best.token, best.said
 
     def _leaf(self, draft: DraftTree, sampling: Sampling) -> GuessNode:
-        """The newest node of a draft; found at once if it hangs below the one before."""
         if self._written is not None and sampling == self._tree.sampling and draft:
             before, node = self._written
             goes_on = before.tokens == draft.tokens[:-1] and before.parents == draft.parents[:-1]
@@ -206,7 +204,6 @@ class GrowingDraft:
         return leaf
 
     def _place(self, draft: DraftTree, sampling: Sampling) -> list[GuessNode]:
-        """The root and the nodes of a draft."""
         if sampling != self._tree.sampling:
             self.forget()
             self._tree.sampling = sampling

@@ -73,7 +73,6 @@ class GuessTree:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all nodes."""
         self.root = self._said = GuessNode(-1, None, 0.0, 0.0, 0)
 
     def drop(self) -> None:
@@ -193,7 +192,6 @@ class CandidateRanking:
         self._ranked.clear()
 
     def expand(self, tree: GuessTree, nodes: Sequence[GuessNode], logits: npt.NDArray[np.float32]) -> None:
-        """Gives each node its candidates from its row of logits."""
         drafter, form, sampling = self._drafter, tree.form, tree.sampling
         first = drafter.next_position - tree.root.depth
         positions = [first + node.depth for node in nodes]

@@ -30,19 +30,15 @@ def chance_of_copy(size: int) -> float:
 
 
 class CopyGuesser:
-    """Guesses what one conversation repeats."""
-
     def __init__(self) -> None:
         self._text = TextIndex(len(_PRIOR))
         self._right = [share * _PRIOR_WEIGHT for share in _PRIOR]
         self._tries = [_PRIOR_WEIGHT] * len(_PRIOR)
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """Replaces the conversation with these tokens; what was learned stays."""
         self._text.restart(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens; each shows whether copying would have been right."""
         text = self._text
         for token in tokens:
             position, size = text.matched()
@@ -52,7 +48,6 @@ class CopyGuesser:
             text.extend([token])
 
     def newest(self, count: int) -> Sequence[int]:
-        """The text's newest tokens, as many as there are."""
         return self._text.tokens[-count:]
 
     def log_chance(self, size: int) -> float:
@@ -77,13 +72,11 @@ class TextIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """Replaces the text with these tokens."""
         self.tokens = []
         self._after = {}
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens."""
         text = self.tokens
         for token in tokens:
             position = len(text)
@@ -183,11 +176,9 @@ class TextGuesser:
         self._ngrams = ngrams
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """Replaces the conversation with these tokens; what was learned of copies stays."""
         self._copies.restart(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens."""
         self._copies.extend(tokens)
 
     def copied(self, ahead: Sequence[int], shortest: int) -> tuple[int, float] | None:

@@ -90,7 +90,6 @@ def config_command(cls: type[SettingsBase], section: str) -> click.Command:
 
 
 def options_table(cls: type[SettingsBase]) -> str:
-    """The options of a program as a Markdown table."""
     lines = ["| option | default | |", "| --- | --- | --- |"]
     for about in settings_of(cls).values():
         option = _declaration(about).replace("/", "`, `")
@@ -180,7 +179,6 @@ class LazyCommand(click.Command):
         self.path = path
 
     def load(self) -> click.Command:
-        """Imports the command itself."""
         module, _, attribute = self.path.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
@@ -205,7 +203,6 @@ class LazyGroup(click.Group):
 
 
 def loaded(command: click.Command) -> click.Command:
-    """The command itself."""
     return command.load() if isinstance(command, LazyCommand) else command
 
 
@@ -218,8 +215,6 @@ INSTALL = {
 
 
 def completion_command(program: str) -> click.Command:
-    """The command of a program."""
-
     @click.command("completion")
     @click.argument("shell", type=click.Choice(list(INSTALL)))
     @click.pass_context
@@ -231,7 +226,6 @@ def completion_command(program: str) -> click.Command:
 
 
 def completion_script(command: click.Command, program: str, shell: str) -> str:
-    """The script for a shell, after how to install it."""
     from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
     kinds = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

@@ -42,7 +42,6 @@ class SettingsBase:
         return None
 
     def values(self) -> dict[str, Any]:
-        """All settings' values by name."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def json_values(self) -> dict[str, Any]:
@@ -136,7 +135,6 @@ def setting(
 
 
 def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
-    """The settings of a class by name, in order."""
     kinds = get_type_hints(cls)
     return {
         each.name: replace(each.metadata["setting"], name=each.name, kind=kinds[each.name], default=each.default)
@@ -236,7 +234,6 @@ def _read(known: Mapping[str, Setting], section: str, name: str, value: object, 
 
 
 def _where(section: str, name: str, origin: SettingOrigin) -> str:
-    """The place of a setting, for an error."""
     return f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
 
 

@@ -48,7 +48,6 @@ def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def run_program(command: click.Command, program: str) -> None:
-    """Runs a command line."""
     prepare_process()
     try:
         command.main(standalone_mode=False)
@@ -73,29 +72,21 @@ def _refuse(program: str, error: MoaError) -> None:
 
 DISTRIBUTION, DRAFTERS_WHEEL = "moa-split", "moa_split_drafters-*.whl"
 
-EXTRAS = {
-    "torch": "torch",
-    "transformers": "torch",
-    "accelerate": "torch",
-    "safetensors": "torch",
-    "zstandard": "train",
-    "ray": "cluster",
-    "matplotlib": "report",
+_MODULES = {
+    "torch": "torch transformers accelerate safetensors",
+    "train": "zstandard",
+    "cluster": "ray",
+    "report": "matplotlib",
     "mcp": "mcp",
-    "grpc": "bench",
-    "structlog": "bench",
-    "prompt_toolkit": "bench",
-    "gguf": "bench",
-    "regex": "bench",
-    "jinja2": "bench",
+    "bench": "grpc structlog prompt_toolkit gguf regex jinja2",
 }
+EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in modules.split()}
 
 
 def missing_extra(error: ModuleNotFoundError) -> ConfigError | None:
     """The error for a user who lacks a module; None if it is in no extra, which is a defect."""
     module = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(module)
-    if extra is None:
+    if (extra := EXTRAS.get(module)) is None:
         return None
     return ConfigError(f"This needs {module}, which is not installed.", hint=f"Install it: {install_extra(extra)}.")
 

@@ -88,7 +88,6 @@ def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, own: Path = OWN_
 
 
 def _groups(cgroup: Path, own: Path) -> Iterator[Path]:
-    """This process's groups, each within the one before."""
     yield cgroup
     yield cgroup / "memory"
     try:
@@ -179,7 +178,6 @@ def check_fields(check: Check) -> dict[str, str | None]:
 
 
 def exit_code(checks: Sequence[Check]) -> int:
-    """That of the first failure; 0: there is none."""
     return next((each.exit_code for each in checks if each.state == "fail"), 0)
 
 

@@ -90,8 +90,6 @@ class PlainProgress(Progress):
 
 
 class TerminalProgress(Progress):
-    """Bars by rich."""
-
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
 

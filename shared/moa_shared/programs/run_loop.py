@@ -17,6 +17,7 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -134,29 +135,19 @@ Result = TypeVar("Result")
 
 
 async def run_in_own_thread(work: Callable[[], Result], name: str) -> Result:
-    """What the work returns or raises."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done: Future[Result] = Future()
+    done.set_running_or_notify_cancel()  # so that nobody cancels it before the work has ended
 
     def run() -> None:
-        result, failure = None, None
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 (whoever waits raises it)
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
+            done.set_exception(error)
+        else:
+            done.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 async def run_reporting(work: Callable[[Progress], Result], progress: Progress, name: str) -> Result:

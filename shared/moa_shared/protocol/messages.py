@@ -67,7 +67,6 @@ class Ask:
 
     @property
     def start(self) -> int:
-        """Where the answer's own tokens begin."""
         return self.answer_start or self.end
 
 

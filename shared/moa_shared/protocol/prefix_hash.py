@@ -25,8 +25,6 @@ _VECTORISED_FROM = 32  # tokens; a NumPy pass costs as much as so many tokens on
 
 
 class PrefixHashes:
-    """Hashes of all prefixes of a growing list of tokens."""
-
     __slots__ = ("_hashes",)
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
@@ -47,7 +45,6 @@ class PrefixHashes:
             self._hashes.append(last)
 
     def crop(self, length: int) -> None:
-        """Forgets all tokens from position `length` on."""
         del self._hashes[length + 1 :]
 
     def at(self, length: int) -> int:

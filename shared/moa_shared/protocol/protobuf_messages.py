@@ -51,7 +51,6 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
 
 
 def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
-    """Raises ConfigError for values outside their range."""
     sampling = Sampling(
         message.temperature,
         message.top_k,
@@ -222,7 +221,6 @@ def thin_memory_to_proto(thin: ThinMemory) -> pb.ThinMemory:
 
 
 def thin_memory_from_proto(message: pb.ThinMemory) -> ThinMemory:
-    """Raises ProtocolError: a row every 0 tokens."""
     if message.every == 0:
         raise ProtocolError("a memory row every 1 or more tokens", "every 0")
     return ThinMemory(message.states, message.every)

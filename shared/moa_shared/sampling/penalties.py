@@ -102,8 +102,6 @@ def _penalise_answer(rows: Scores, answer: Columns, paths: Sequence[Columns], sa
 
 
 class _ColumnsOf:
-    """Finds the columns of tokens."""
-
     def __init__(self, width: int, token_ids: npt.NDArray[np.int64] | None) -> None:
         self._width = width
         self._columns: Columns | None = None  # by token; None: the token itself

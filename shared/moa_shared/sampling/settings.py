@@ -190,7 +190,6 @@ class Constraint:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The texts that a CHOICE may be."""
         return tuple(json.loads(self.text))
 
 

@@ -88,7 +88,6 @@ class DraftTree:
         return self if len(added) == len(self) else DraftTree(tuple(added), tuple(parents))
 
     def ancestor_matrix(self) -> npt.NDArray[np.bool_]:
-        """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
         return arithmetic.ancestor_matrix(self.parents)
 
     def path_to(self, node: int) -> tuple[int, ...]:
@@ -106,7 +105,6 @@ class DraftTree:
         return DraftTree(tuple(self.tokens[at] for at in nodes), tuple(parents))
 
     def pick(self, nodes: Iterable[int]) -> DraftTree:
-        """The tree of some nodes, their parents among them, in their old order."""
         chosen = sorted(nodes)
         return DraftTree(tuple(self.tokens[node] for node in chosen), tuple(arithmetic.pick(self.parents, chosen)))
 

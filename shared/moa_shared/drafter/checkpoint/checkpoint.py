@@ -100,12 +100,7 @@ class Checkpoint:
         parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> NewState:
-        """A function that makes a conversation's drafter: the device's half.
-
-        Args:
-            target: its embeddings and head, and the reused layers with the final norm.
-            weights: "int8", or "float32" for a reference.
-            parts, states_from: as of `DeviceHalf`.
+        """What makes a conversation's drafter, the device's half; arguments as of `DeviceHalf`.
 
         Raises:
             ConfigError: other weights.
@@ -186,9 +181,8 @@ def save_halves(folder: Path, config: DrafterConfig, tensors: Mapping[str, npt.N
         save_checkpoint(path, config, tensors)
         return path
     _check(path, config, tensors)
-    of_server = {
-        name: tensor for name, tensor in tensors.items() if name.startswith(config.traits.server_tensors(config))
-    }
+    names = config.traits.server_tensors(config)
+    of_server = {name: tensor for name, tensor in tensors.items() if name.startswith(names)}
     of_device = {name: tensor for name, tensor in tensors.items() if name not in of_server}
     with whole_checkpoint(folder / SERVER_HALF_FILE, "checkpoint") as partial:
         write_tensors(partial, of_server, {})
@@ -243,7 +237,6 @@ def _map_server_half(path: Path, metadata: Mapping[str, str]) -> dict[str, FileT
 
 
 def _sha256_of(path: Path) -> str:
-    """Hexadecimal, of a file."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -276,9 +269,8 @@ def fresh_tensors(
         if name == "draft_ids":
             tensors[name] = draft_ids if draft_ids is not None else np.arange(shape[0], dtype=np.int32)
         elif "norm" in name:
-            near_zero = norms_near_zero
-            random = _NEAR_ZERO * generator.standard_normal(shape, np.float32) if near_zero else None
-            tensors[name] = np.ones(shape, np.float32) if random is None else random
+            near_zero = _NEAR_ZERO * generator.standard_normal(shape, np.float32) if norms_near_zero else None
+            tensors[name] = np.ones(shape, np.float32) if near_zero is None else near_zero
         elif name.endswith(".bias"):
             tensors[name] = np.zeros(shape, np.float32)
         else:

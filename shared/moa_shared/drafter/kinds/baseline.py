@@ -197,7 +197,6 @@ class BaselineState(BaseState):
     # ------------------------------------------------------------ inside
 
     def _newest(self) -> Rows:
-        """The newest committed token's output; zeros before the first row."""
         return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
 
     def _fill(self, most: int) -> bool:

@@ -140,7 +140,6 @@ class CompanionState(BaseState):
         ]
 
     def _run(self, tokens: Sequence[int], place: Placement) -> Rows:
-        """What leaves the last layer for new rows, whose keys and values are appended."""
         last = self._network.vocab_size - 1  # the target may have more rows of padding, which no text contains
         segment = place(self._cache)
         hidden, _ = self._network.hidden([min(token, last) for token in tokens], [segment])

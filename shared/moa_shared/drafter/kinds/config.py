@@ -215,7 +215,6 @@ class DrafterConfig:
         return {"rope_type": "default", "rope_theta": self.rope_parameters["rope_theta"]}
 
     def shapes(self) -> Shapes:
-        """Shapes of the tensors that a checkpoint of this configuration holds."""
         shapes = self.traits.shapes(self)
         if self.output_norm:
             shapes["output_norm.weight"] = (self.hidden_size,)
@@ -347,18 +346,12 @@ class Kind:
         return lambda hidden: hidden[:, : config.memory_width]
 
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
-        """The same in torch."""
         return lambda hidden: hidden[:, : config.memory_width]
 
     # ------------------------------------------------------------ its state while it drafts
 
     def states(self, half: DeviceHalf) -> NewState:
-        """What makes a conversation's drafter.
-
-        Raises:
-            ConfigError: other weights.
-            ModelSourceError, KernelError: a part of the target is missing, does not fit, or cannot be computed with.
-        """
+        """What makes a conversation's drafter; raises KernelError too for what cannot be computed with."""
         raise CheckpointError(f"A {self.label} has no checkpoint.", hint="Give another --drafter.")
 
 

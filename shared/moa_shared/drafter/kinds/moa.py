@@ -86,11 +86,9 @@ class KernelEncoder:
         return self._keys_values(self.arithmetic.norm(memory, self._norm, self.config.rms_norm_eps))
 
     def encode_states(self, states: Rows) -> Rows:
-        """Wire rows from the target's states, [tokens, entries * hidden size], entry after entry."""
         return self.project(self._to_hidden(states))
 
     def encode(self, kv: Rows) -> Rows:
-        """`project` of `memory`; no rows for no tokens."""
         return self.project(self.memory(kv)) if len(kv) else np.empty((0, self.config.memory_width), np.float32)
 
     def _mean_over_layers(self, kv: Rows) -> Rows:
@@ -113,7 +111,6 @@ def _fits(names: Collection[str]) -> bool:
 
 
 def _convert(of: Published) -> PublishedConversion:
-    """As its authors publish it: 29 tensors, by our names."""
     if of.config.get("disable_LSA"):
         raise CheckpointError(
             f"{of.where} was trained without layer self-attention (disable_LSA): moa does not serve it.",

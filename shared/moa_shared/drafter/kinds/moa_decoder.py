@@ -105,7 +105,6 @@ class DraftDecoder:
         return x if self._norm is None else self.arithmetic.norm(x, self._norm, self.config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:
-        """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
         logits = self._head(features)
         return logits if self._logits_of is None else self._logits_of(logits)
 
@@ -113,7 +112,6 @@ class DraftDecoder:
         return stack.new_cache(kv=self.arithmetic.kv)
 
     def new_reused(self) -> ReusedLayers | None:
-        """The reused layers of one conversation; None: there are none."""
         if self.reused is None:
             return None
         kv = self.arithmetic.kv

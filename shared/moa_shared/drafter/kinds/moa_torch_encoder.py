@@ -51,7 +51,6 @@ class MemoryEncoder(nn.Module):
         return attend(queries, keys, attention.values(normed), None)
 
     def forward(self, kv: torch.Tensor) -> torch.Tensor:
-        """Memory rows [..., hidden size] from keys and values [..., layers, KV width] (interleaved by KV head)."""
         out: torch.Tensor = self.Ekv2E(self.layer_self_attention.finish_mean(kv, self._attended(kv)))
         return out
 
@@ -63,11 +62,9 @@ class MemoryEncoder(nn.Module):
         return torch.cat((self.memory_keys(normed), self.memory_values(normed)), dim=-1)
 
     def encode_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Wire rows from the target's states, [..., entries * hidden size], entry after entry."""
         return self.project(self.fc(states))
 
     def encode(self, kv: torch.Tensor) -> torch.Tensor:
-        """`project` of `forward`."""
         return self.project(self.forward(kv))
 
 

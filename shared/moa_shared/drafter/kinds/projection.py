@@ -37,7 +37,6 @@ class StateProjection:
         self._out_norm = own.array(OUT_NORM) if OUT_NORM in own.names() else None
 
     def __call__(self, states: Rows) -> Rows:
-        """[tokens, entries * state width], entry after entry, to [tokens, hidden size]."""
         if self._in_norms:
             parts = np.split(states, len(self._in_norms), axis=-1)
             normed = [self._normed(part, weight) for part, weight in zip(parts, self._in_norms, strict=True)]
@@ -74,7 +73,6 @@ class KindOfStates(Kind):
         return StateProjection(config, own, weights)
 
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
-        """From [tokens, entries * state width] to memory rows, [tokens, hidden size]; norms are in float32."""
         import torch
         from torch.nn import functional as F
 

@@ -45,7 +45,6 @@ class ReusedLayers:
         self._cut(length)
 
     def drop_predictions(self) -> None:
-        """Drops predictions; verified positions stay."""
         self._waiting = range(0)
         self._cache.crop(self._verified - self._first)
 
@@ -87,7 +86,6 @@ class ReusedLayers:
     # ------------------------------------------------------------ inside
 
     def _cut(self, length: int) -> None:
-        """Drops predictions, and keys and values from position `length` on."""
         self._verified = min(self._verified, length)
         self._first = min(self._first, self._verified)
         self.drop_predictions()
@@ -134,7 +132,6 @@ class ReusedLayers:
         return position
 
     def _segment_of(self, positions: range) -> Segment:
-        """Verified positions in their slots."""
         slot, count = positions.start - self._first, len(positions)
         steps = np.arange(count, dtype=np.int32)
         return Segment(

@@ -33,7 +33,6 @@ class BaseState:
 
     @property
     def next_position(self) -> int:
-        """Position of the first token to guess."""
         return len(self.tokens)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
@@ -90,7 +89,6 @@ class MemoryCache:
         return [row for row, each in enumerate(self._positions) if each >= position]
 
     def crop(self, length: int) -> None:
-        """Forgets the rows of positions from `length` on."""
         if max(self._held, default=-1) < length:
             return
         kept = [row for row, position in enumerate(self._positions) if position < length]

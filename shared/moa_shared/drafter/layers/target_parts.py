@@ -44,7 +44,6 @@ class TargetParts:
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 
     def layers(self, numbers: Iterable[int], arithmetic: Arithmetic) -> list[Layer]:
-        """The layers of these numbers."""
         return [self._layer(number, arithmetic) for number in numbers]
 
     def head(self, ids: npt.NDArray[np.int64] | None, arithmetic: Arithmetic) -> Linear:

@@ -115,8 +115,6 @@ class TorchAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU."""
-
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(width, inner, bias=False)

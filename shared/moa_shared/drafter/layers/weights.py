@@ -39,7 +39,6 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
         return wide
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor, which is not read for it."""
         return self._tensors[name].shape
 
     def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> npt.NDArray[Any]:

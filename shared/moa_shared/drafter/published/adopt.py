@@ -132,7 +132,6 @@ def convert(of: Published) -> PublishedConversion:
 
 
 def _recognise(names: Collection[str], where: str) -> Layout:
-    """The layout of a checkpoint with tensors of these names."""
     for kind in KINDS.values():
         for layout in kind.layouts:
             if layout.fits(names):

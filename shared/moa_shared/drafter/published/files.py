@@ -39,7 +39,6 @@ class PublishedFiles:
 
     @classmethod
     def of(cls, folder: Path) -> PublishedFiles:
-        """Those of a folder."""
         for name in _SINGLE:
             if (folder / name).is_file():
                 return cls(folder, (folder / name,))
@@ -52,7 +51,6 @@ class PublishedFiles:
         )
 
     def config(self) -> dict[str, Any]:
-        """The content of config.json."""
         try:
             return read_config(self.folder)
         except ModelSourceError as error:

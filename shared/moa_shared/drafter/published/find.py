@@ -137,7 +137,6 @@ def check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> 
 
 
 def _tokens(folder: Path) -> dict[int, str]:
-    """The ordinary tokens by their number."""
     content = parse_json((folder / _TOKENIZER).read_text("utf-8"))
     special = {int(token["id"]) for token in content.get("added_tokens") or []}
     vocabulary = content["model"]["vocab"]
