@@ -30,12 +30,12 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     ),
     "server": (("server",), 16563, 113),
     "shared": (("shared",), 18949, 139),
-    "training": (("training",), 4847, 33),
+    "training": (("training",), 4700, 30),
     "bench": (("bench",), 6542, 47),
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 88449, 596),
+    "tests": (("tests",), 88446, 596),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import ConfigError
@@ -16,7 +16,16 @@ from moa_shared.programs.entry import run_program
 
 from moa_training.options import CalibrationOptions, CompareOptions, EvaluationOptions, NgramOptions, PrepareOptions
 
+if TYPE_CHECKING:
+    from moa_shared.programs.progress import Progress
+
 _OUTPUT = click.Path(dir_okay=False, path_type=Path)
+
+
+def _progress() -> Progress:
+    from moa_shared.programs.progress import make_progress
+
+    return make_progress()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -38,12 +47,11 @@ def prepare(sources: tuple[str, ...], output: Path, **flags: Any) -> None:
     if not output.name.endswith(".jsonl.zst"):
         raise ConfigError(f"--output is {output.name!r}: a shard's name ends in .jsonl.zst.")
     from moa_shared.models import resolve
-    from moa_shared.programs.progress import make_progress
 
     from moa_training.data.text import find_sources
     from moa_training.data.text import prepare as write_shard
 
-    progress = make_progress()
+    progress = _progress()
     files = resolve(options.target, progress=progress)
     paths = find_sources(sources, progress)
     if options.rewrite:
@@ -67,14 +75,12 @@ def fit(config: Path) -> None:
     from moa_training.settings import load_fit_settings
 
     settings = load_fit_settings(config)
-    from moa_shared.programs.progress import make_progress
-
     from moa_training.fit.fit import TrainingRun
     from moa_training.fit.run_state import only_run_in
 
     is_main = os.environ.get("RANK", "0") == "0"  # as torchrun numbers the processes of a run
     with only_run_in(settings.output) if is_main else nullcontext():
-        run = TrainingRun(settings, make_progress())
+        run = TrainingRun(settings, _progress())
         path = run.train()
     if run.is_main:
         click.echo(path)
@@ -93,12 +99,11 @@ def ngrams(shards: tuple[Path, ...], output: Path, **flags: Any) -> None:
     options = load_settings(NgramOptions, "ngrams", flags, environment={})
     from moa_shared.drafter.checkpoint.statistics import write_ngrams
     from moa_shared.models import resolve
-    from moa_shared.programs.progress import make_progress
 
     from moa_training.data.shards import find_shards, read_shard
     from moa_training.fit.ngrams import build_ngrams
 
-    files = resolve(options.target, progress=make_progress())
+    files = resolve(options.target, progress=_progress())
     vocab_size = int(files.config["vocab_size"])
     rows = [row for path in find_shards(shards) for row in read_shard(path, files.tokenizer_hash, vocab_size)]
     arrays = build_ngrams(rows, options)
@@ -126,12 +131,10 @@ def evaluate(checkpoint: str, questions: Path, json_file: Path | None, **flags: 
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     options = load_settings(EvaluationOptions, "evaluate", flags, environment={})
-    from moa_shared.programs.progress import make_progress
-
     from moa_training.evaluation.evaluation import evaluate as measure
     from moa_training.report import evaluation_text
 
-    result = measure(checkpoint, questions, options, make_progress())
+    result = measure(checkpoint, questions, options, _progress())
     text = json.dumps(result, indent=1)
     if json_file is not None and str(json_file) == "-":
         click.echo(text)
@@ -157,7 +160,6 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     from moa_shared.drafter.companion.known import write_confidence as write_learned
     from moa_shared.drafting.confidence import Confidence
     from moa_shared.models.sources.cache import cache_root
-    from moa_shared.programs.progress import make_progress
 
     from moa_training.evaluation.calibrate import calibrate as measure
     from moa_training.evaluation.calibrate import format_gates
@@ -165,7 +167,7 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
 
     if options.output is None and not checkpoint.startswith(PREFIX):
         raise ConfigError("--output is missing: where to write confidence.json.", hint="Put it beside the checkpoint.")
-    result = measure(checkpoint, questions, options, make_progress())
+    result = measure(checkpoint, questions, options, _progress())
     output = options.output or cache_file(result.fingerprint, result.target, cache_root())
     if isinstance(result.confidence, Confidence):
         write_confidence(output, result.confidence, result.fingerprint)

@@ -97,9 +97,6 @@ def draw_curves(folder: Path) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -118,9 +115,7 @@ def _save(figure: Figure, path: Path) -> None:
 def write_card(
     folder: Path, config: DrafterConfig, settings: FitSettings, files: ModelFiles, place: Mapping[str, Any]
 ) -> None:
-    """Writes the model card next to a checkpoint, whole or not at all: what it was made from and how. `place`:
-    conversations, and how far the run has come.
-    """
+    """Writes the model card next to a checkpoint, whole or not at all: what it was made from and how."""
     points = read_points(folder)
     agreement = sum(point["agreement"] for point in points[-10:]) / max(1, len(points[-10:]))
     rows = "\n".join(f"| {name} | {value} |" for name, value in config.traits.form(config).items())
@@ -187,8 +182,8 @@ def evaluation_text(evaluation: dict[str, Any]) -> str:
 
 
 def acceptance_table(evaluations: Evaluations, forward_ms: float, node_ms: float) -> str:
-    """Acceptance length and time of a draft of each shape, and its speed-up: tokens a second against plain steps, one
-    after the other on one machine. `forward_ms`, `node_ms`: of a target forward with one token, and of each node more.
+    """Acceptance length and time of a draft of each shape, and its speed-up against plain steps on one machine, where a
+    target forward takes so long, and each node in it.
     """
     rows = []
     for name, evaluation in evaluations.items():
@@ -200,9 +195,7 @@ def acceptance_table(evaluations: Evaluations, forward_ms: float, node_ms: float
 
 
 def text_table(evaluations: Evaluations, *, after_tokens: bool = True) -> str:
-    """The measures of standalone text at each cut; empty without any. `after_tokens`: the cuts after so many tokens
-    too, not only those at each share of an answer.
-    """
+    """The measures of standalone text at each cut, after so many tokens if asked for, too; empty without any."""
     rows = []
     for name, evaluation in evaluations.items():
         standalone = evaluation.get("standalone", {}) if after_tokens else {}

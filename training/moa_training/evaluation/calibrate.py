@@ -21,7 +21,7 @@ from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import THIN
 
-from moa_training.data.questions import read_questions
+from moa_training.data.text import read_questions
 from moa_training.evaluation.evaluation import answered
 from moa_training.evaluation.loading import companion_named, load_subject
 from moa_training.evaluation.standalone import shown_tokens
@@ -36,16 +36,13 @@ THRESHOLDS = (0.0, 0.05, 0.1, 0.2, LEAST_CHANCE, 0.5, 0.6, 0.7, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """Standalone text that goes on while the chance that all of it is right is at least `threshold`. `shown`: tokens a
-    cut, on average; `median_shown`: in the middle one; `kept`: share of all shown tokens that come before the first
-    wrong one of their cut; `useful`: such tokens a cut, on average.
-    """
+    """Standalone text that goes on while the chance that all of it is right is at least `threshold`."""
 
     threshold: float
-    shown: float
+    shown: float  # tokens a cut, on average
     median_shown: float
-    kept: float
-    useful: float
+    kept: float  # share of all shown tokens that come before the first wrong one of their cut
+    useful: float  # such tokens a cut, on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
 
 
 def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> LearnedConfidence:
-    """The confidence in a companion's text, likewise. `start`: what is known before; it stays as it is."""
+    """The confidence in a companion's text, likewise, from what is known before."""
     learned = replace(start)
     for run in runs:
         for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
@@ -112,7 +109,7 @@ def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> Lear
 
 
 def gated(runs: Sequence[StandaloneRun], confidence: Confidence | LearnedConfidence, threshold: float) -> Gated:
-    """What of each run is shown, and kept. `runs`: at least one."""
+    """What of each run, of which there are some, is shown and kept."""
     shown = [shown_tokens(run, confidence, threshold) for run in runs]
     kept = sum(min(count, run.right) for count, run in zip(shown, runs, strict=True))
     total = sum(shown)

@@ -27,11 +27,10 @@ from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import Sampling
 from pydantic import TypeAdapter
 
-from moa_training.data.questions import TaskQuestion, read_questions
-from moa_training.evaluation.acceptance import Acceptance, DraftShape
+from moa_training.data.text import TaskQuestion, read_questions
 from moa_training.evaluation.loading import LOOKUP, NONE, load_subject, stop_tokens
 from moa_training.evaluation.standalone import StandaloneQuality, TaskAccuracy, standalone_quality, task_accuracy
-from moa_training.evaluation.subjects import Subject, WritingLimit
+from moa_training.evaluation.subjects import Acceptance, DraftShape, Subject, WritingLimit
 from moa_training.options import EvaluationOptions
 from moa_training.teacher.target_reader import TOGETHER, sampling_for
 

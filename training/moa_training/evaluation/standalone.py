@@ -22,7 +22,7 @@ from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 
-from moa_training.data.questions import stated_result
+from moa_training.data.text import stated_result
 from moa_training.evaluation.subjects import StandaloneRun
 from moa_training.teacher.target_reader import GREEDY, TargetReader
 
@@ -94,9 +94,7 @@ class StandaloneQuality:
 
 
 def shown_tokens(run: StandaloneRun, confidence: TokenConfidence | None, threshold: float) -> int:
-    """How many tokens that can be judged come before the chance of the run falls below the threshold. `confidence`:
-    None: the stated chances are taken, as a client does.
-    """
+    """How many tokens that can be judged come before the chance of the run falls below the threshold."""
     chances = (chance_of(written, confidence) for written in run.written[: run.judged])
     below = (count for count, all_right in enumerate(accumulate(chances, mul)) if all_right < threshold)
     return next(below, run.judged)
@@ -118,9 +116,7 @@ def standalone_quality(
     confidence: TokenConfidence | None = None,
     sampling: Sampling = GREEDY,
 ) -> StandaloneQuality:
-    """One answer, cut after `cut` tokens, of which it has more. `run`: what was written there, `length` tokens at most;
-    `sampling`: by which the target chooses.
-    """
+    """One answer, cut after `cut` tokens, of which it has more, and then written on, `length` tokens at most."""
     quality = StandaloneQuality(1)
     rest, written, known = list(answer[cut:]), list(run.tokens), [*prompt, *answer[:cut]]
     quality.texts.append(AnswerAfterCut(cut, len(answer), run.right, shown_tokens(run, confidence, LEAST_CHANCE)))
@@ -193,9 +189,7 @@ def task_accuracy(
     decode: Callable[[Sequence[int]], str],
     stop_ids: Collection[int],
 ) -> TaskAccuracy:
-    """One question whose answer was cut after `cut` tokens; not counted if the cut does not shorten it. `expected`: the
-    reference's result; `answer`: the target's own; `written`: what was written after the cut.
-    """
+    """One question, whose answer was cut and then written on; not counted if the cut does not shorten it."""
     own, target_ended = _until_stop(answer, stop_ids)
     if len(own) <= cut:
         return TaskAccuracy()

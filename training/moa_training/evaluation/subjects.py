@@ -1,7 +1,8 @@
 """What is under test: a drafter that drafts for a target, and writes without it, as a client would have it do.
 
-The target's own text is written once; then it is replayed. The drafter has the tokens and the memory rows that
-the client would hold. State: one drafter's state per replay.
+The target's own text is written once; then it is replayed. The drafter has the tokens and the memory rows that the
+client would hold. What of a draft follows the text is counted: this is the real verification, since a verdict depends
+only on the text; the noise by which it was sampled is that by which drafts are ranked.
 """
 
 from __future__ import annotations
@@ -9,21 +10,102 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
 from moa_shared.drafter.companion.loading import Companion
-from moa_shared.drafting import CHAIN, ConversationDraft, ConversationDrafter, TextGuesser, TextIndex
+from moa_shared.drafting import (
+    CHAIN,
+    ConversationDraft,
+    ConversationDrafter,
+    Drafter,
+    TextGuesser,
+    TextIndex,
+    draft_chain,
+    draft_tree,
+)
 from moa_shared.drafting.confidence import TokenConfidence, TokenOrigin, WrittenToken
+from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree.draft_tree import DraftTree, longest_path
 
-from moa_training.evaluation.acceptance import Acceptance, DraftShape, make_draft, verify
 from moa_training.teacher.target_reader import GREEDY, TargetReader, sampling_for
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShape:
+    """How drafts are made: a chain of `nodes` where `tree` is None."""
+
+    nodes: int
+    tree: TreeShape | None = None
+    merges_copies: bool = False  # trees also hold what the conversation suggests
+
+    @property
+    def name(self) -> str:
+        copies = " and copies" if self.merges_copies else ""
+        return f"chain of {self.nodes}" if self.tree is None else f"tree of {self.nodes}{copies}"
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Counts over verifications: `accepted`, verifications by number of accepted drafts."""
+
+    accepted: list[int] = field(default_factory=list)
+    draft_seconds: float = field(default=0.0, compare=False)  # spent on drafts, all together
+
+    def add(self, count: int, times: int = 1) -> None:
+        self.accepted += [0] * (count + 1 - len(self.accepted))
+        self.accepted[count] += times
+
+    def merge(self, other: Acceptance) -> None:
+        self.draft_seconds += other.draft_seconds
+        for count, times in enumerate(other.accepted):
+            self.add(count, times)
+
+    @property
+    def forwards(self) -> int:
+        return sum(self.accepted)
+
+    @property
+    def length(self) -> float:
+        """Mean acceptance length: accepted drafts and the bonus token, per target forward."""
+        drafts = sum(count * times for count, times in enumerate(self.accepted))
+        return drafts / self.forwards + 1 if self.forwards else 0.0
+
+    @property
+    def draft_ms(self) -> float:
+        """Mean time of a draft, reading what was committed since the last one included."""
+        return 1e3 * self.draft_seconds / self.forwards if self.forwards else 0.0
+
+    @property
+    def by_position(self) -> list[float]:
+        """Share of accepted guesses at each depth, among those whose parents were accepted."""
+        reached = [sum(self.accepted[depth:]) for depth in range(len(self.accepted))]
+        return [after / before for before, after in pairwise(reached) if before]
+
+
+def make_draft(
+    drafter: Drafter, shape: DraftShape, room: int, guesser: TextGuesser | None, sampling: Sampling
+) -> DraftTree:
+    """A draft of a shape; of a chain at most `room` nodes."""
+    if shape.tree is not None:
+        return draft_tree(drafter, shape.tree, sampling, guesser)[0]
+    return draft_chain(drafter, min(shape.nodes, room), sampling)
+
+
+def verify(tree: DraftTree, ids: Sequence[int], newest: int, counts: Acceptance) -> int:
+    """Counts what of a draft follows the text; the tokens committed."""
+    # The text's token after each node is meaningful along the text, which is all that a walk follows.
+    after = [ids[place] if (place := newest + depth + 1) < len(ids) else -1 for depth in tree.depths]
+    path, _ = longest_path(tree, ids[newest + 1], after)
+    counts.add(len(path))
+    return len(path) + 1
+
 
 Rows = npt.NDArray[np.float32]
 NextToken = Callable[[Sequence[int]], WrittenToken | None]  # after standalone text
@@ -55,23 +137,12 @@ class WritingLimit:
 
 
 class _Subject:
-    """What is under test, with the target that it drafts for.
+    """What is under test, with the target that it drafts for; `stop_ids` end an answer."""
 
-    Args:
-        stop_ids: tokens that end an answer.
-        sampling: by which the target chooses.
-
-    Attributes:
-        fingerprint: of the drafter; empty where there is none.
-        confidence: the drafter's; None: its own chances are taken.
-        reads_memory: whether it is something else without memory.
-        reads_last_hidden: whether that is made from the target's last hidden states, which no server sends.
-    """
-
-    fingerprint = ""
-    confidence: TokenConfidence | None = None
-    reads_memory = False
-    reads_last_hidden = False
+    fingerprint = ""  # of the drafter; empty where there is none
+    confidence: TokenConfidence | None = None  # the drafter's; None: its own chances are taken
+    reads_memory = False  # whether it is something else without memory
+    reads_last_hidden = False  # whether that is made from the target's last hidden states, which no server sends
 
     def __init__(self, reader: TargetReader, stop_ids: Collection[int] = (), sampling: Sampling = GREEDY) -> None:
         self.reader = reader
@@ -96,9 +167,9 @@ class _Subject:
 
 
 class DrafterSubject(_Subject):
-    """A checkpoint of any kind. `target`: the parts of the target that the drafter takes over; `weights`: of both of
-    its halves: "int8", "int4" or "float32"; `guarded`: its standalone text repeats no run of tokens, as in the client
-    (`barred_after`).
+    """A checkpoint of any kind.
+
+    Where it is guarded, its standalone text repeats no run of tokens, as in the client (`barred_after`).
     """
 
     reads_memory = True
@@ -138,9 +209,9 @@ class DrafterSubject(_Subject):
         memory: bool = True,
         thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
-        """What it writes after each cut, if the server is lost there. `cuts`: tokens of the answer before each,
-        ascending; 0: the server has read the prompt; `memory`: whether it has that of the tokens before the cut, all
-        but the newest; `thin`: only these rows of it.
+        """What it writes after each cut, ascending, if the server is lost there; 0: it has read the prompt.
+
+        It has the memory of the tokens before the cut, all but the newest, or only some rows of it (`thin`).
         """
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)

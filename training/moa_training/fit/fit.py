@@ -27,8 +27,7 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 from moa_training.data.batches import BatchStream, PackedBatch, RowShare
 from moa_training.data.shards import find_shards, read_shard
-from moa_training.fit.processes import Processes
-from moa_training.fit.run_state import MasterWeights, Position, learning_rate, load_state, save_state
+from moa_training.fit.run_state import MasterWeights, Position, Processes, learning_rate, load_state, save_state
 from moa_training.fit.setup import OBJECTIVES, choose_draft_ids, drafter_config, starting_tensors
 from moa_training.objective.objective import Lesson, Losses, Update
 from moa_training.report import append_point, cut_points, draw_curves, write_card
@@ -54,7 +53,8 @@ class TrainingRun:
             torch.set_num_threads(settings.threads)
         self.settings = settings
         self.accelerator = Accelerator()
-        self.progress = progress = progress if self.accelerator.is_main_process else SilentProgress()
+        self.is_main = bool(self.accelerator.is_main_process)  # the one that writes and speaks
+        self.progress = progress = progress if self.is_main else SilentProgress()
         self.device = self.accelerator.device
         self.processes = Processes(self.accelerator)
         self.files: ModelFiles = resolve(settings.target, progress=progress)
@@ -97,11 +97,6 @@ class TrainingRun:
             if self.is_main:
                 cut_points(settings.output, self.position.step)
             progress.note(f"Going on from update {self.position.step}, {self.position.tokens:,} tokens.")
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process is the one that writes and speaks."""
-        return bool(self.accelerator.is_main_process)
 
     # ------------------------------------------------------------ the loop
 

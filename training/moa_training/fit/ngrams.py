@@ -26,9 +26,7 @@ DISCOUNT = 0.8  # off each count, for what was never seen
 
 
 class NgramCounts:
-    """How often each token followed each context. `rows`: whose answers are counted; what stands before an answer is
-    context.
-    """
+    """How often each token followed each context in the answers of some rows."""
 
     def __init__(self, rows: Iterable[TokenRow], options: NgramOptions) -> None:
         self._options = options

@@ -1,24 +1,27 @@
-"""The state of a training run: masters of the weights with their moments, and the file that it is resumed from.
+"""The state of a training run: its processes, masters of the weights, and the file that it is resumed from.
 
-That is written to a partial file, flushed, then renamed, so that a kill at any point leaves the last whole one.
+The file is written to a partial file, flushed, then renamed, so that a kill at any point leaves the last whole one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
-from moa_shared.errors import CheckpointError, ConfigError, DiskFullError
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
+from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.programs.atomic import whole_file
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from moa_training.data.batches import RowShare
 from moa_training.settings import OptimiserSettings
 
 NAME = "training_state.safetensors"
@@ -28,16 +31,14 @@ _KEY = "moa_run"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a run has come. `step`: updates done. epoch, batch: the next batch. tokens: seen by all processes.
-    seconds: of running time; `identity`: hash of the settings and data that the run was begun with.
-    """
+    """How far a run has come."""
 
-    identity: str
-    step: int = 0
-    epoch: int = 0
+    identity: str  # hash of the settings and data that the run was begun with
+    step: int = 0  # updates done
+    epoch: int = 0  # of the next batch
     batch: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
+    tokens: int = 0  # seen by all processes
+    seconds: float = 0.0  # of running time
 
 
 @contextmanager
@@ -110,9 +111,7 @@ def learning_rate(settings: OptimiserSettings, step: int, progress: float) -> fl
 
 
 class MasterWeights:
-    """The optimiser of a module's trainable parameters. `start`: float32 values by parameter name; a module in bfloat16
-    has already lost their low bits.
-    """
+    """AdamW over float32 masters of a module's trainable parameters, which may be in bfloat16."""
 
     def __init__(self, module: nn.Module, settings: OptimiserSettings, start: Mapping[str, torch.Tensor]) -> None:
         self._weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
@@ -171,3 +170,47 @@ class MasterWeights:
     def _write_back(self) -> None:
         for name, weight in self._weights.items():
             weight.copy_(self.masters[name])
+
+
+T = TypeVar("T")
+
+
+class Processes:
+    """The processes of a run, of which this is one; `accelerator` is accelerate's."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self.share = RowShare(accelerator.process_index, accelerator.num_processes)
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        """Of all processes, the same for each."""
+        mean: torch.Tensor = self._accelerator.reduce(values, "mean")
+        return mean
+
+    def from_main(self, read: Callable[[], T]) -> T:
+        """What the main process reads: the others' machines need not have it."""
+        found = [read() if self._accelerator.is_main_process else None]
+        return broadcast_object_list(found)[0]  # type: ignore[no-any-return]
+
+    def of_main(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The main process's values of tensors that each has: another machine may round otherwise."""
+        return {name: broadcast(tensor) for name, tensor in tensors.items()}
+
+    def require_same(self, identity: str) -> None:
+        """Raises MismatchError, in each process, where one of them was started with other settings or data."""
+        others = [process for process, theirs in enumerate(gather_object([identity])) if theirs != identity]
+        if others:
+            raise MismatchError(
+                f"Process {self.share.process} has other settings, shards or target than process {others[0]}.",
+                hint="Give every machine the same configuration, shards and model.",
+            )
+
+    def leave(self) -> None:
+        """Ends the process group, after the last word to the others.
+
+        What uses the group must be gone: where a model wrapped for it holds the last reference, torch 2.13 joins gloo's
+        thread with the interpreter's lock held, and waits for ever if that thread still has a tensor to give back.
+        """
+        if self.share.processes > 1:
+            self._accelerator.free_memory()
+            self._accelerator.end_training()

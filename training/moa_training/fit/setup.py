@@ -171,9 +171,8 @@ def starting_tensors(
 def _first_value(
     part: str, state: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor] | None
 ) -> torch.Tensor:
-    """What one tensor of a layer begins as. `state`: of the target's layer; `first`: of its first layer, where the
-    drafter's reads an embedding next to a state: the part of its projections that reads the state begins as the
-    target's, and the other at zero.
+    """What one tensor of a layer begins as, by the state of the target's; with that of its first layer where the
+    drafter's reads an embedding too: what projects the state begins as the target's, the other part at zero.
     """
     if first is None:
         return state[part].float().cpu()

@@ -24,9 +24,8 @@ class Blocks:
 
     @classmethod
     def from_starts(cls, starts: torch.Tensor, staircase: torch.Tensor, same: torch.Tensor | None = None) -> Blocks:
-        """Masks of a batch. `starts`: [batch, length] bool, where a block starts; the first position does in any case;
-        `staircase`: [batch] bool: rows whose self-attention sees only its own block after the start, and itself;
-        `same`: [batch, length, length] bool: positions of the same conversation; None: all.
+        """Masks of a batch, by where blocks start [batch, length], which rows' self-attention sees only its own block
+        after the start and itself [batch], and which positions are of the same conversation, if not all.
         """
         places = torch.arange(starts.shape[1], device=starts.device)
         start = torch.where(starts, places, 0).cummax(dim=1).values
@@ -57,9 +56,7 @@ def draw_blocks(
 
     A conversation's first token always starts a block, so no block reaches into another conversation. Block starts
     carry no weight: there the drafter has the token's own memory and never drafts.
-
-    Args:
-        spent: of the budget, 0 to 1: the share of rows that use the staircase falls from 1 to 0 at half time.
+    The share of rows that use the staircase falls from 1 to 0 at half time.
 
     Returns:
         The blocks, and the weight of each position, [rows, length].
@@ -92,9 +89,6 @@ def with_own_choices(
     """Tokens of which half of those that the drafter would have to guess are its own choices.
 
     A block's first token after the start is the newest that the drafter is given, and so stays.
-
-    Args:
-        ids: [batch, length]; choices: what the drafter chooses after each of them.
     """
     guessed = ~blocks.is_start
     guessed[:, 1:] &= ~blocks.is_start[:, :-1]

@@ -74,9 +74,7 @@ class TrainingBlocks(nn.Module):
         return out
 
     def forward(self, target: Activations, blocks: DrawnBlocks, head: torch.Tensor, teacher: torch.Tensor) -> Losses:
-        """The losses of all blocks. `head`: [draft vocab, hidden], frozen; `teacher`: [batch, length, draft vocab], the
-        target's distribution after each token.
-        """
+        """The losses of all blocks; `teacher` is the target's distribution after each token."""
         counted = blocks.weight > 0
         each = torch.arange(len(blocks.anchors), device=head.device)[:, None, None].expand_as(blocks.guessed)
         truth = teacher[each[counted], blocks.guessed[counted]]
@@ -105,9 +103,7 @@ def draw_anchors(
 def place_blocks(
     batch: PackedBatch, anchors: torch.Tensor, counts: torch.Tensor, size: int, decay: float
 ) -> DrawnBlocks:
-    """Blocks of `size` rows at the anchors. `counts`: [batch, blocks] bool, which of them count; `decay`: guesses after
-    which the weight has fallen to 1 / e.
-    """
+    """Blocks of `size` rows at the anchors, of which some count; after `decay` guesses the weight is 1 / e."""
     length = batch.ids.shape[1]
     places = torch.arange(length, device=anchors.device)
     own = batch.segment.gather(1, anchors)

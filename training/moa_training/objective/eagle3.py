@@ -47,9 +47,7 @@ class OwnAttention(TorchAttention):
 
 
 class OwnLayer(DecoderLayer):
-    """One of the drafter's layers. `inputs`: width of the rows that queries, keys and values are made from; None: the
-    drafter's own.
-    """
+    """One of the drafter's layers; `inputs` is the width of what queries, keys and values are made from."""
 
     def __init__(self, config: DrafterConfig, inputs: int | None = None) -> None:
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -154,9 +152,7 @@ class TrainingEagle3(nn.Module):
             x = normed if config.normed_feedback else x
 
     def forward(self, rows: StateRows, teacher: torch.Tensor, weight: torch.Tensor) -> Losses:
-        """The losses of all steps. `teacher`: [batch, length, draft vocab], the target's distribution after each token;
-        `weight`: [steps, batch, length] of each row's guess in each step.
-        """
+        """The losses of all steps; `weight` is [steps, batch, length]."""
         total, agreement = weight.new_zeros(()), weight.new_zeros(())
         for step, normed in enumerate(self.steps(rows, len(weight))):
             last = normed.shape[1] - step
@@ -177,9 +173,8 @@ def eagle3_rows(target: Activations, batch: PackedBatch) -> StateRows:
 def step_weights(
     batch: PackedBatch, proposable: torch.Tensor, settings: BlockSettings, steps: int, decay: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight of each row's guess in each step, [steps, batch, length], and the number of rows, which divides them.
-    `proposable`: [batch, length] bool, whether the target's choice after each token is in the draft vocabulary;
-    `decay`: weight of a step relative to the step before.
+    """The weight of each row's guess in each step, [steps, batch, length], and the number of rows, which divides them;
+    `proposable` says whether the target's choice after each token is in the draft vocabulary.
     """
     text = (batch.segment >= 0) & (batch.answer | settings.prompts)
     guesses = text & proposable
@@ -194,10 +189,7 @@ def step_weights(
 def teach(
     last_hidden: torch.Tensor, head: torch.Tensor, draft_ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The target's distribution over the draft vocabulary, [..., draft vocab], and whether its choice is in there.
-    `last_hidden`: [..., hidden] after the final norm; `head`: [vocab, hidden]; `draft_ids`: [draft vocab]; None: the
-    whole vocabulary.
-    """
+    """The target's distribution over the draft vocabulary, [..., draft vocab], and whether its choice is in there."""
     logits = last_hidden @ head.t()
     choices = logits.argmax(-1)
     if draft_ids is None:

@@ -56,16 +56,11 @@ class TrainingDrafter(nn.Module):
         inject_true_state: the authors' form for N > 0: the true state replaces the prediction at block starts and the
             reused layers run causally over both. Otherwise exactly what inference computes: the target's own keys
             and values up to the block start, predicted ones after it.
-
-    Attributes:
-        gradient_share: share of tokens (evenly spaced, from a random offset) whose memory rows carry gradients; the
-            others are computed without, which saves two thirds of their cost.
-        tokens_before: tokens of the update's batch that other processes have before this one's, so that the spacing
-            goes through all.
     """
 
+    # Share of tokens, evenly spaced from a random offset, whose memory rows carry gradients; others cost a third.
     gradient_share: float = 1.0
-    tokens_before: int = 0
+    tokens_before: int = 0  # of the update's batch that other processes have, so that the spacing goes through all
 
     def __init__(
         self,
@@ -134,13 +129,13 @@ class TrainingDrafter(nn.Module):
         learns = self.training and torch.is_grad_enabled() and self.Ekv2E.weight.requires_grad
         stride = round(1.0 / self.gradient_share) if learns else 1
         if stride <= 1:
-            rows: torch.Tensor = self.Ekv2E(self.over_layers(flat))
-            return rows.view(*kv.shape[:2], -1)
+            whole: torch.Tensor = self.Ekv2E(self.over_layers(flat))
+            return whole.view(*kv.shape[:2], -1)
         chosen = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
         chosen[(int(torch.randint(stride, (1,))) - self.tokens_before) % stride :: stride] = True
         with torch.no_grad():
             still = self.Ekv2E(self.over_layers(flat[~chosen]))
-        moving = self.Ekv2E(self.over_layers(flat[chosen]))
+        moving: torch.Tensor = self.Ekv2E(self.over_layers(flat[chosen]))
         rows = moving.new_empty(flat.shape[0], moving.shape[1])
         rows = rows.index_put((torch.nonzero(~chosen)[:, 0],), still).index_put((torch.nonzero(chosen)[:, 0],), moving)
         return rows.view(*kv.shape[:2], -1)
@@ -200,9 +195,8 @@ def _normed(x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
 def run_behind(
     layers: Sequence[Any], x: torch.Tensor, kv: torch.Tensor, head_dim: int, blocks: Blocks, turn: Turn
 ) -> torch.Tensor:
-    """What leaves the last of some target layers, for rows that see the text up to their block's start and their own
-    block behind it. `x`: [batch, length, hidden] entering the first of them; `kv`: [batch, length, layers, KV width] of
-    the text.
+    """What leaves the last of some target layers, which `x` enters, for rows that see `kv`, of the text, up to their
+    block's start and their own block behind it.
     """
     visible = torch.cat((blocks.memory_visible, blocks.behind), dim=-1)[:, None]
     for index, layer in enumerate(layers):

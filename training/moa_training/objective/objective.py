@@ -46,9 +46,7 @@ class Losses:
 def guess_losses(
     logits: torch.Tensor, teacher: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted sums over guesses: cross-entropy with the teacher's distribution, and agreement of the first choices.
-    `logits`, `teacher`: [..., draft vocab]; weight: [...].
-    """
+    """Weighted sums over guesses: cross-entropy with the teacher's distribution, and agreement of the first choices."""
     log_q = F.log_softmax(logits.float(), dim=-1)
     cross_entropy = -(weight * (teacher * log_q).sum(-1)).sum()
     return cross_entropy, (weight * (logits.argmax(-1) == teacher.argmax(-1))).sum()
@@ -63,10 +61,10 @@ def feature_losses(
     is_start: torch.Tensor,
     mean: Mean = lambda own: own,
 ) -> Losses:
-    """Losses over the positions that count; the head is applied to those only. `head`: [draft vocab, hidden], frozen;
-    the teacher's distribution is over the same tokens; `weight`: [batch, length] of each position; `is_start`: [batch,
-    length] bool, block starts: no prediction of the state is made there; `mean`: from this process's sums of weights,
-    [2], to their means over all processes: then the mean of all processes' losses is the loss of all their rows.
+    """Losses over the positions that count; the head, of the draft vocabulary, is applied to those only.
+
+    At block starts no prediction of the state is made. Sums of weights become their means over all processes: then the
+    mean of all processes' losses is the loss of all their rows.
     """
     counted = weight > 0
     w = weight[counted]
@@ -143,9 +141,7 @@ class Objective(ABC):
 
 @torch.no_grad()
 def fit_projection(projection: nn.Linear, rows: torch.Tensor, truth: torch.Tensor) -> None:
-    """Sets a projection, by ridge regression, so that it comes near `truth`, the input of the layer that the drafter's
-    own begins as. `rows`: [..., inputs]; truth: [..., hidden].
-    """
+    """Brings a projection near the input of the layer that the drafter's begins as, by ridge regression."""
     rows, truth = (part.flatten(0, -2).double() for part in (rows, truth))
     identity = torch.eye(rows.shape[1], device=rows.device, dtype=torch.float64)
     if projection.bias is None:
@@ -164,9 +160,7 @@ def fit_projection(projection: nn.Linear, rows: torch.Tensor, truth: torch.Tenso
 def run_layer(
     layer: DecoderLayer, x: torch.Tensor, visible: torch.Tensor, turn: Turn, source: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """What leaves one of the drafter's layers. `visible`: [batch, length, length] bool, who sees whom; `source`: rows
-    that it attends to; None: its own.
-    """
+    """What leaves one of the drafter's layers, which attends to the rows of `source`, or to its own."""
     normed, attention = layer.input_layernorm(x), layer.self_attn
     seen = normed if source is None else layer.input_layernorm(source)
     queries, keys = rotate(attention.queries(normed), *turn), rotate(attention.keys(seen), *turn)

@@ -27,7 +27,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 
-from moa_training.teacher.teacher import Teacher, load_teacher, write_answers
+from moa_training.teacher.teacher import Teacher, Texts, load_teacher, write_answers
 
 Rows = npt.NDArray[np.float32]
 GREEDY = Sampling()
@@ -62,18 +62,11 @@ class TargetReader(ABC):
         """[rows, hidden size] after the final norm to [rows, vocab]."""
 
     @abstractmethod
-    def write(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
-    ) -> list[list[int]]:
+    def write(self, prompts: Texts, most_tokens: int, stop_ids: set[int], sampling: Sampling) -> list[list[int]]:
         """Its answer to each prompt, the end-of-text token included; the noise is `sampling_for` the prompt."""
 
     def answers(
-        self,
-        prompts: Sequence[Sequence[int]],
-        files: ModelFiles,
-        most_tokens: int,
-        stop_ids: set[int],
-        sampling: Sampling = GREEDY,
+        self, prompts: Texts, files: ModelFiles, most_tokens: int, stop_ids: set[int], sampling: Sampling
     ) -> list[list[int]]:
         """Its answers, from the cache folder where they were written before."""
         how = [] if sampling == GREEDY else [asdict(sampling)]
@@ -101,9 +94,7 @@ def _choose(text: Sequence[int], logits: Rows, sampling: Sampling) -> int:
 def load_reader(
     files: ModelFiles, reused_layers: int, level: str, progress: Progress, entries: Sequence[int] = ()
 ) -> TargetReader:
-    """The target on a level of `moa_shared.protocol.levels`. `entries`: of its hidden states, to be read in place of
-    keys and values.
-    """
+    """The target on a level; `entries` of its hidden states are read in place of keys and values."""
     if level == INT8:
         return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers, entries)
     return TorchReader(load_teacher(files, reused_layers, _DTYPES[level], torch.device("cpu"), entries), level)
@@ -128,9 +119,7 @@ class TorchReader(TargetReader):
         head = self._teacher.head
         return _array(torch.from_numpy(hidden).to(head.dtype) @ head.t())
 
-    def write(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
-    ) -> list[list[int]]:
+    def write(self, prompts: Texts, most_tokens: int, stop_ids: set[int], sampling: Sampling) -> list[list[int]]:
         own = [sampling_for(sampling, prompt) for prompt in prompts]
         longest = max(map(len, prompts))
 
@@ -155,28 +144,26 @@ class KernelReader(TargetReader):
     def read(self, ids: Sequence[int]) -> TargetReading:
         network, cache = self._network, self._network.new_cache()
         first = network.layer_count - self.reused_layers
+        wanted = sorted({*self._entries, *([first] if self.reused_layers else [])})
         hidden: list[Rows] = []
-        states: list[Rows] = []
-        entries: list[Rows] = []
+        entering: dict[int, list[Rows]] = {entry: [] for entry in wanted}
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
-            wanted = sorted({*self._entries, *([first] if self.reused_layers else [])})
-            out, entering = network.hidden(chunk, [Segment.chain(cache, len(chunk))], wanted)
+            out, states = network.hidden(chunk, [Segment.chain(cache, len(chunk))], wanted)
             cache.length += len(chunk)
             hidden.append(network.normed(out))
-            if self.reused_layers:
-                states.append(entering[first])
-            if self._entries:
-                entries.append(np.concatenate([entering[entry] for entry in self._entries], axis=-1))
+            for entry in wanted:
+                entering[entry].append(states[entry])
+        whole = {entry: np.concatenate(parts) for entry, parts in entering.items()}
+        entries = np.concatenate([whole[entry] for entry in self._entries], axis=-1) if self._entries else None
         kv = np.empty((len(ids), 0, 0), np.float32) if self._entries else cache.read(0, len(ids))
-        return TargetReading(kv, np.concatenate(hidden), _joined(states), _joined(entries))
+        state = whole[first] if self.reused_layers else None
+        return TargetReading(kv, np.concatenate(hidden), state, entries)
 
     def logits(self, hidden: Rows) -> Rows:
         return self._network.logits(hidden)
 
-    def write(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], sampling: Sampling
-    ) -> list[list[int]]:
+    def write(self, prompts: Texts, most_tokens: int, stop_ids: set[int], sampling: Sampling) -> list[list[int]]:
         answers: list[list[int]] = [[] for _ in prompts]
         for prompt, answer in zip(prompts, answers, strict=True):
             cache, feed, chosen_by = self._network.new_cache(), list(prompt), sampling_for(sampling, prompt)
@@ -189,10 +176,6 @@ class KernelReader(TargetReader):
                 feed = [_choose([*prompt, *answer], output.logits[:1], chosen_by)]
                 answer += feed
         return answers
-
-
-def _joined(parts: Sequence[Rows]) -> Rows | None:
-    return np.concatenate(parts) if parts else None
 
 
 def _array(tensor: torch.Tensor) -> Rows:

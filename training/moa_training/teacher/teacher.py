@@ -18,6 +18,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from moa_training.data.batches import PackedBatch
 
@@ -27,18 +28,14 @@ class Activations:
     """What the frozen target computed for a batch."""
 
     embeddings: torch.Tensor  # [batch, length, hidden] of the tokens
-    # [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads states
-    # instead
-    kv: torch.Tensor
+    kv: torch.Tensor  # [batch, length, layers, KV width], keys rotated, by KV head; no layers if a drafter reads states
     last_hidden: torch.Tensor  # [batch, length, hidden] after the final norm
     state: torch.Tensor | None  # [batch, length, hidden] that enters the first reused layer; None for N = 0
     positions: torch.Tensor  # [batch, length] absolute
     # embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
     # `last_hidden` and `state` are then the target's after these, and `kv` its of the text
     guessed: torch.Tensor | None = None
-    # [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
-    # configuration names
-    entries: torch.Tensor | None = None
+    entries: torch.Tensor | None = None  # [batch, length, entries, hidden], the states that `state_entries` names
 
     @property
     def entry_states(self) -> torch.Tensor:
@@ -49,9 +46,10 @@ class Activations:
 
 
 class Teacher:
-    """The target as a teacher. `model`: transformers causal LM, in evaluation mode; `reused_layers`: N; the state that
-    enters the first of them is recorded; `entries`: of the target's hidden states, to be recorded; keys and values then
-    are only if layers are reused.
+    """The target as a teacher: `model` is transformers'.
+
+    It records the state that enters the first of the reused layers, and `entries` of the hidden states. If there are
+    some, it records keys and values only where layers are reused.
     """
 
     def __init__(self, model: Any, reused_layers: int, entries: Sequence[int] = ()) -> None:
@@ -59,28 +57,14 @@ class Teacher:
         self.reused_layers = reused_layers
         self.entries = tuple(entries)
         self.layers = len(model.model.layers)
+        self.embeddings: torch.Tensor = model.model.embed_tokens.weight  # [vocab, hidden]
+        self.head: torch.Tensor = model.lm_head.weight  # [vocab, hidden]
+        self.final_norm: nn.Module = model.model.norm
 
     @property
     def kv_layers(self) -> int:
         """Layers whose keys and values are recorded."""
         return self.layers if self.reused_layers or not self.entries else 0
-
-    @property
-    def embeddings(self) -> torch.Tensor:
-        """[vocab, hidden]."""
-        weight: torch.Tensor = self.model.model.embed_tokens.weight
-        return weight
-
-    @property
-    def head(self) -> torch.Tensor:
-        """[vocab, hidden]."""
-        weight: torch.Tensor = self.model.lm_head.weight
-        return weight
-
-    @property
-    def final_norm(self) -> nn.Module:
-        norm: nn.Module = self.model.model.norm
-        return norm
 
     @property
     def reused(self) -> list[nn.Module]:
@@ -89,9 +73,7 @@ class Teacher:
 
     @torch.no_grad()
     def run(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> Activations:
-        """Activations of [rows, length] tokens. `visible`: [rows, length, length] bool, who sees whom; None: each row
-        is one conversation.
-        """
+        """Activations of [rows, length] tokens; each row is one conversation, unless `visible` says who sees whom."""
         states: dict[int, torch.Tensor] = {}
         first = self.layers - self.reused_layers
         readers = [*self.model.model.layers, self.final_norm]
@@ -128,11 +110,7 @@ class Teacher:
 class KernelTeacher(Teacher):
     """A teacher on the kernels: the arithmetic that is served, and on most CPUs the faster one.
 
-    Conversations of a packed row are sessions of one forward, so none sees another. The weights are in torch for what
-    gradients go through.
-
-    Args:
-        network: the same target as `model`.
+    Conversations of a packed row are sessions of one forward, so none sees another. Gradients go through `model`.
     """
 
     def __init__(self, model: Any, network: Network, reused_layers: int, entries: Sequence[int] = ()) -> None:
@@ -192,26 +170,23 @@ def load_teacher(
     return KernelTeacher(model, network, reused_layers, entries)
 
 
-# From the texts so far, [texts, length], and the logits of their next tokens, [texts, vocab], to these tokens, [texts].
+Texts = Sequence[Sequence[int]]
+# From the texts so far, [texts, length], with zeros before shorter prompts, and the logits of their next tokens,
+# [texts, vocab], to these tokens, [texts].
 Choice = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @torch.inference_mode()
-def write_answers(
-    model: Any, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], choose: Choice
-) -> list[list[int]]:
-    """The answers to prompts, in one batch; each ends with an end-of-text token, or after `most_tokens`. `model`:
-    transformers causal LM; `choose`: is given texts that begin with zeros where others have longer prompts.
-    """
+def write_answers(model: Any, prompts: Texts, most_tokens: int, stop_ids: set[int], choose: Choice) -> list[list[int]]:
+    """The answers to prompts, in one batch; each ends with an end-of-text token, or after `most_tokens`."""
     from transformers import GenerationConfig, LogitsProcessorList  # and with them all of transformers
 
     device = model.lm_head.weight.device
-    lengths = [len(prompt) for prompt in prompts]
-    longest = max(lengths)
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-    seen = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
+    rows = [torch.tensor(prompt) for prompt in prompts]
+    ids, seen = (
+        pad_sequence(parts, batch_first=True, padding_side="left").to(device)
+        for parts in (rows, [torch.ones_like(row) for row in rows])
+    )
 
     def only_chosen(texts: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         best = torch.full_like(scores, float("-inf"))
@@ -219,8 +194,8 @@ def write_answers(
 
     model.generation_config = GenerationConfig()  # without what the model's own files say of sampling
     written = model.generate(
-        ids.to(device),
-        attention_mask=seen.long().to(device),
+        ids,
+        attention_mask=seen,
         max_new_tokens=most_tokens,
         do_sample=False,
         eos_token_id=sorted(stop_ids) or None,
@@ -228,7 +203,7 @@ def write_answers(
         logits_processor=LogitsProcessorList([only_chosen]),
     )
     answers = []
-    for row in written[:, longest:].tolist():
+    for row in written[:, ids.shape[1] :].tolist():
         end = next((at for at, token in enumerate(row) if token in stop_ids), len(row) - 1)
         answers.append(row[: end + 1])
     return answers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_training.data.questions import read_questions, reference_result, stated_result
+from moa_training.data.text import read_questions, reference_result, stated_result
 
 
 @pytest.mark.parametrize(

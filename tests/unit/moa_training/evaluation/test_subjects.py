@@ -20,9 +20,15 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import below_chain
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-from moa_training.evaluation.acceptance import Acceptance, DraftShape, make_draft
-from moa_training.evaluation.acceptance import verify as verify_draft
-from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, WritingLimit
+from moa_training.evaluation.subjects import (
+    Acceptance,
+    DrafterSubject,
+    DraftShape,
+    LookupSubject,
+    WritingLimit,
+    make_draft,
+)
+from moa_training.evaluation.subjects import verify as verify_draft
 from moa_training.fit.setup import drafter_config, starting_tensors
 from moa_training.settings import FitSettings
 from moa_training.teacher.target_reader import GREEDY, TorchReader, sampling_for

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.drafter import fresh_tensors, load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors import map_tensors
@@ -232,13 +230,6 @@ def test_a_warm_start_reads_no_text_twice(tmp_path: Path, files: ModelFiles, mon
     monkeypatch.setattr(Teacher, "run_packed", counted)
     TrainingRun(load_fit_settings(path), SilentProgress())
     assert len(read) == len({tuple(row) for row in read}) > 2
-
-
-def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
-    path = run(tmp_path, files, shard, tokens=600)
-    lines = (path.parent / "curves.jsonl").read_text().splitlines()
-    assert all(isinstance(json.loads(line)["agreement"], float) for line in lines)
-    assert path.name == DRAFTER_FILE
 
 
 def test_curves_are_drawn_again_after_each_new_point(tmp_path: Path) -> None:
