@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event
 from moa_client.endpoint.ask import ChatAsk, Messages, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
@@ -26,7 +26,6 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event
 from moa_client.endpoint.openai_fields import MOST_STOPS, Finite, Limit, check_stops
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning

@@ -19,10 +19,9 @@ from starlette.responses import Response
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.endpoint.form import AnswerHeader, Form
 from moa_client.endpoint.host_source import Embeddings, HostModel, OneAnswer
 from moa_client.endpoint.response import (
     KEEP_ALIVE_SECONDS,

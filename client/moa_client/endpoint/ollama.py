@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import draw_seed
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, written
 from moa_client.endpoint.anthropic import values_of
 from moa_client.endpoint.ask import ChatAsk, checked, schema_form
 from moa_client.endpoint.fields import (
@@ -32,7 +32,6 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
-from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, written
 from moa_client.endpoint.openai_fields import SamplingFields, ToolField, tool_offer
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning

@@ -14,7 +14,7 @@ from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.ask import ChatAsk, Messages
 from moa_client.endpoint.fields import (
     MOST_MESSAGES,
@@ -26,7 +26,6 @@ from moa_client.endpoint.fields import (
     refuse_continuing,
     refused,
 )
-from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,

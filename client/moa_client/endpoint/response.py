@@ -17,8 +17,7 @@ from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from moa_client.endpoint.answer import Answer
-from moa_client.endpoint.form import Form
+from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.host_source import OneAnswer
 from moa_client.failures import told
 from moa_client.web.closing import Closing

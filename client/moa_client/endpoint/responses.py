@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from moa_shared.errors import MoaError, NotFoundError
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.ask import ChatAsk, Messages
 from moa_client.endpoint.fields import (
     REFUSED,
@@ -24,7 +24,6 @@ from moa_client.endpoint.fields import (
     parsed_request,
     refused,
 )
-from moa_client.endpoint.form import AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,

@@ -24,9 +24,8 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader
 from moa_client.endpoint.ask import PLAIN, AnswerMarkup
-from moa_client.endpoint.form import AnswerHeader
 from moa_client.endpoint.openai import ChatForm
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.formats.harmony import Harmony

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Committed, Ended, LinkState
 from moa_client.endpoint import anthropic, ollama, openai, responses
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import AnswerMarkup, ChatAsk
 from moa_client.endpoint.embeddings import EmbeddingRequest
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
-from moa_client.endpoint.form import AnswerHeader, Form
 from moa_client.endpoint.tokens import StopSearch
 from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.template_input import ChatMessage
