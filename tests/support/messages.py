@@ -43,3 +43,11 @@ def raises(kind: type[E], message: str) -> Iterator[pytest.ExceptionInfo[E]]:
     with pytest.raises(kind) as caught:
         yield caught
     assert steady(str(caught.value)) == message
+
+
+@contextmanager
+def says(kind: type[E], words: str) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Like `raises`, for a part of the text."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert words in steady(str(caught.value))

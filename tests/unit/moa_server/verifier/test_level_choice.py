@@ -57,7 +57,7 @@ def said(ask: Callable[[], object]) -> str:
 def assert_all_refuse(path: Path, root: Path) -> str:
     """What all of them say."""
     settings = ServerSettings(model=str(path), drafter="none", threads=1)
-    listed = examine(LocalModel("tiny", "folder", path), root).refusal
+    listed = examine(LocalModel("tiny", "folder", path)).refusal
     files = resolve(str(path))
     examined = next(iter(MachineExamination(settings, SilentProgress(), lambda _: None).run()))
     assert examined.state == "fail"
@@ -160,7 +160,7 @@ def test_what_torch_alone_computes_is_served_where_torch_is(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(torch_model("qwen3", **changes), tmp_path / "tiny", {})
-    assert examine(LocalModel("tiny", "folder", folder), tmp_path).refusal is None
+    assert examine(LocalModel("tiny", "folder", folder)).refusal is None
     config = resolve(str(folder)).config
     level, reason = choose_level(ServerSettings(), config, "tiny")
     assert level == "bf16"

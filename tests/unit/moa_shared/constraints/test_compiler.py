@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_shared.constraints.compiler import REFUSAL_SECONDS, ConstraintCompiler
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
@@ -19,7 +18,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import byte_vocabulary
-from tests.support.messages import raises
+from tests.support.messages import says
 
 ROWS = 49_160  # eight more than the tokenizer has tokens
 NO_TREE = DraftTree((), ())
@@ -96,127 +95,58 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (
-            {"not": {"type": "string"}},
-            snapshot("The JSON schema uses not, which cannot be enforced. Leave it out, and check it yourself."),
-        ),
-        (
-            {"if": {}, "then": {}, "type": "object"},
-            snapshot("The JSON schema uses if, then, which cannot be enforced. Leave it out, and check it yourself."),
-        ),
-        (
-            {"type": "array", "uniqueItems": True},
-            snapshot(
-                "The JSON schema uses uniqueItems, which cannot be enforced. Leave it out, and check it yourself."
-            ),
-        ),
+        ({"not": {"type": "string"}}, "The JSON schema uses not, which cannot be enforced"),
+        ({"if": {}, "then": {}, "type": "object"}, "The JSON schema uses if, then, which cannot be enforced"),
+        ({"type": "array", "uniqueItems": True}, "The JSON schema uses uniqueItems, which cannot be enforced"),
         (
             {"$ref": "http://example.com/x"},
-            snapshot(
-                "The JSON schema cannot be enforced: Resource 'http://example.com/x' is not present in a registry and retrieving it failed: Default retriever does not fetch resources. Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: Resource 'http://example.com/x' is not",
         ),
-        (
-            {"$ref": "#/$defs/none"},
-            snapshot("The JSON schema cannot be enforced: Pointer '/$defs/none' does not exist. Use a simpler one."),
-        ),
-        ({"type": "strin"}, snapshot("The JSON schema cannot be enforced: Invalid type: strin. Use a simpler one.")),
-        (
-            {"type": "string", "format": "colour"},
-            snapshot("The JSON schema cannot be enforced: Unknown format: colour. Use a simpler one."),
-        ),
+        ({"$ref": "#/$defs/none"}, "The JSON schema cannot be enforced: Pointer '/$defs/none' does not exist"),
+        ({"type": "strin"}, "The JSON schema cannot be enforced: Invalid type: strin"),
+        ({"type": "string", "format": "colour"}, "The JSON schema cannot be enforced: Unknown format: colour"),
         (
             {"type": "string", "pattern": "(?=a)b"},
-            snapshot(
-                "The JSON schema cannot be enforced: regex parse error: (?=a)b ^^^ error: look-around, including look-ahead and look-behind, is not supported. Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: regex parse error: (?=a)b ^^^ error:",
         ),
         (
             {"type": "integer", "minimum": 5, "maximum": 3},
-            snapshot(
-                "The JSON schema cannot be enforced: Unsatisfiable schema: minimum (5) is greater than maximum (3). Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: Unsatisfiable schema: minimum (5) is",
         ),
         (
             {"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]},
-            snapshot("The JSON schema has a oneOf whose forms overlap, which cannot be enforced. Use anyOf."),
+            "The JSON schema has a oneOf whose forms overlap, which cannot be enforced",
         ),
         (
             {"type": "object", "properties": {"minimum": {"minimum": -(2**63), "type": "integer"}}},
-            snapshot(
-                "The JSON schema has minimum: -9223372036854775808 at #/properties/minimum, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-            ),
+            "The JSON schema has minimum: -9223372036854775808 at #/properties/minimum, a",
         ),
         (
             {"anyOf": [{}, {"enum": [[2**53 + 1]]}]},
-            snapshot(
-                "The JSON schema has enum: 9007199254740993 at #/anyOf/1, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-            ),
+            "The JSON schema has enum: 9007199254740993 at #/anyOf/1, a number that cannot",
         ),
-        (
-            {"multipleOf": 2**53 + 1},
-            snapshot(
-                "The JSON schema has multipleOf: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-            ),
-        ),
-        (
-            {"maximum": float("inf")},
-            snapshot(
-                "The JSON schema has maximum: inf, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-            ),
-        ),
-        (
-            {"minLength": 10**50},
-            snapshot(
-                "The JSON schema has minLength: 1000000000000000000000000000000000000000…, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-            ),
-        ),
-        (
-            False,
-            snapshot(
-                "The JSON schema cannot be enforced: Expecting object schema to apply options. Use a simpler one."
-            ),
-        ),
+        ({"multipleOf": 2**53 + 1}, "The JSON schema has multipleOf: 9007199254740993, a number that cannot be"),
+        ({"maximum": float("inf")}, "The JSON schema has maximum: inf, a number that cannot be enforced exactly"),
+        ({"minLength": 10**50}, "The JSON schema has minLength: 1000000000000000000000000000000000000000…, a"),
+        (False, "The JSON schema cannot be enforced: Expecting object schema to apply options"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused(schema: Any, message: str) -> None:
-    with raises(ConfigError, message):
+    with says(ConfigError, message):
         compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (
-            ConstraintKind.REGEX,
-            "a(",
-            snapshot(
-                'The regular expression cannot be enforced: invalid regex "a(" (in regex): regex parse error: a( ^ error: unclosed group. Use a simpler one.'
-            ),
-        ),
-        (
-            ConstraintKind.REGEX,
-            "(?<=a)b",
-            snapshot(
-                'The regular expression cannot be enforced: invalid regex "(?<=a)b" (in regex): regex parse error: (?<=a)b ^^^^ error: look-around, including look-ahead and look-behind, is not supported. Use a simpler one.'
-            ),
-        ),
-        (
-            ConstraintKind.LARK,
-            "start: nothing",
-            snapshot('The Lark grammar cannot be enforced: unknown name: "nothing". Use a simpler one.'),
-        ),
-        (
-            ConstraintKind.LARK,
-            "not a grammar",
-            snapshot(
-                "The Lark grammar cannot be enforced: 1(5): Expected token ':', found 'rule_name' (at \"a\" ('rule_name')). Use a simpler one."
-            ),
-        ),
+        (ConstraintKind.REGEX, "a(", 'The regular expression cannot be enforced: invalid regex "a(" (in regex):'),
+        (ConstraintKind.REGEX, "(?<=a)b", 'The regular expression cannot be enforced: invalid regex "(?<=a)b" (in'),
+        (ConstraintKind.LARK, "start: nothing", 'The Lark grammar cannot be enforced: unknown name: "nothing"'),
+        (ConstraintKind.LARK, "not a grammar", "The Lark grammar cannot be enforced: 1(5): Expected token ':', found"),
     ],
 )
 def test_what_is_no_expression_or_grammar_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
-    with raises(ConfigError, message):
+    with says(ConfigError, message):
         compile_grammar(Constraint(kind, text), byte_vocabulary())
 
 
@@ -276,12 +206,7 @@ def test_lengths_that_no_answer_has_are_allowed() -> None:
 
 
 def test_schemas_in_grammars_are_held_to_the_same() -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "The JSON schema in the Lark grammar has const: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
-        ),
-    ):
+    with says(ConfigError, "The JSON schema in the Lark grammar has const: 9007199254740993, a number"):
         compile_grammar(
             Constraint(ConstraintKind.LARK, 'start: %json {"a": 1} | %json {"const": 9007199254740993}'),
             byte_vocabulary(),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_shared.constraints.constrained_text import MOST_SECONDS, MOST_UNREAD, ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
@@ -14,7 +13,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin, byte_vocabulary, text_of
-from tests.support.messages import raises
+from tests.support.messages import says
 
 SCHEMA = Constraint(
     ConstraintKind.JSON_SCHEMA,
@@ -156,7 +155,5 @@ def test_slow_masks_are_found_apart_and_counted() -> None:
     answer.allowed(NO_TREE)
     assert not answer.is_slow  # it was once, which fades
     step[0] = 2 * MOST_SECONDS
-    with raises(
-        ConfigError, snapshot("The JSON schema cannot be enforced: one answer takes more than 60 s. Use a simpler one.")
-    ):
+    with says(ConfigError, "The JSON schema cannot be enforced: one answer takes more than 60 s"):
         answer.advance(tokens_of("3"))

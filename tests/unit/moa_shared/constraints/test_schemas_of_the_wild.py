@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
@@ -17,7 +16,7 @@ from moa_shared.sandbox.child import constraint_child
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.byte_vocabulary import END, begin
-from tests.support.messages import raises
+from tests.support.messages import says
 
 # By keyword: a schema, values that are valid, and values that are not. Without schemas of other servers and those of
 # keywords that are refused (`unevaluated...`, `$dynamic...`).
@@ -78,58 +77,32 @@ def _tidy(value: Any, schema: Any) -> Any:
         pytest.param(
             ConstraintKind.JSON_SCHEMA,
             json.dumps({"enum": ["x" * 1000] * 1000}),
-            snapshot(
-                "The JSON schema has 1,004,010 bytes, at most 262,144 are allowed. See --help for the values allowed."
-            ),
+            "The JSON schema has 1,004,010 bytes, at most 262,144 are allowed",
             id="a megabyte",
         ),
         pytest.param(
             ConstraintKind.JSON_SCHEMA,
             '{"items":' * 900 + "{}" + "}" * 900,
-            snapshot(
-                "The JSON schema cannot be enforced: recursion limit exceeded at line 1 column 1144. Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: recursion limit exceeded at line 1 column",
             id="900 levels",
         ),
-        (
-            ConstraintKind.JSON_SCHEMA,
-            '{"$ref": "#"}',
-            snapshot(
-                "The JSON schema allows no text at all. Look for contradictions, and for definitions that lead only to themselves."
-            ),
-        ),
+        (ConstraintKind.JSON_SCHEMA, '{"$ref": "#"}', "The JSON schema allows no text at all"),
         (
             ConstraintKind.JSON_SCHEMA,
             '{"allOf": [{"type": "string"}, {"type": "integer"}]}',
-            snapshot(
-                "The JSON schema cannot be enforced: Unsatisfiable schema: incompatible types. Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: Unsatisfiable schema: incompatible types",
         ),
         (
             ConstraintKind.JSON_SCHEMA,
             '{"type": "string", "minLength": 5, "maxLength": 3}',
-            snapshot(
-                "The JSON schema cannot be enforced: Unsatisfiable schema: minLength (5) is greater than maxLength (3). Use a simpler one."
-            ),
+            "The JSON schema cannot be enforced: Unsatisfiable schema: minLength (5) is",
         ),
-        (
-            ConstraintKind.LARK,
-            "start: start",
-            snapshot(
-                "The Lark grammar allows no text at all. Look for contradictions, and for definitions that lead only to themselves."
-            ),
-        ),
-        (
-            ConstraintKind.LARK,
-            "start: A\nA: /a/ & /b/",
-            snapshot(
-                "The Lark grammar allows no text at all. Look for contradictions, and for definitions that lead only to themselves."
-            ),
-        ),
+        (ConstraintKind.LARK, "start: start", "The Lark grammar allows no text at all"),
+        (ConstraintKind.LARK, "start: A\nA: /a/ & /b/", "The Lark grammar allows no text at all"),
     ],
 )
 def test_what_no_answer_can_be_is_refused_before_the_first_token(kind: ConstraintKind, text: str, message: str) -> None:
-    with raises(ConfigError, message):
+    with says(ConfigError, message):
         _tried(kind, text)
 
 
@@ -157,32 +130,26 @@ def written(form: ConstrainedText, letters: Sequence[int], most: int) -> None:
             ConstraintKind.JSON_SCHEMA,
             '{"properties": {"a": {"$ref": "#"}}, "type": "object", "required": ["a"], "additionalProperties": false}',
             b'{"a": ',
-            snapshot(
-                "The JSON schema leads too far at one place of the answer. Look for definitions that lead only to themselves, or make it less ambiguous."
-            ),
+            "The JSON schema leads too far at one place of the answer",
         ),
         (
             ConstraintKind.REGEX,
             "(a{1,1000}){1,1000}",
             b"a",
-            snapshot(
-                "The regular expression cannot be enforced: lexer error: too many expressions constructed. Use a simpler one."
-            ),
+            "The regular expression cannot be enforced: lexer error: too many expressions",
         ),
         (
             ConstraintKind.LARK,
             'start: e\ne: "a" | e e | e e e',
             b"a",
-            snapshot(
-                "The Lark grammar leads too far at one place of the answer. Look for definitions that lead only to themselves, or make it less ambiguous."
-            ),
+            "The Lark grammar leads too far at one place of the answer",
         ),
     ],
 )
 def test_what_explodes_in_the_answer_ends_it_in_words(
     kind: ConstraintKind, text: str, letters: bytes, message: str
 ) -> None:
-    with raises(ConfigError, message):
+    with says(ConfigError, message):
         written(begin(Constraint(kind, text)), letters, 500)
 
 

@@ -13,12 +13,11 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models import library, resolve
-from moa_shared.models.gguf import header
 from moa_shared.models.gguf.header import GgufHeader, read_header
 from moa_shared.models.gguf.parts import file_type, storage_label
 from moa_shared.models.library import Examined, LocalModel, examine, find_model, hub_models, installed_models, models_in
 
-from tests.support.messages import raises, steady
+from tests.support.messages import says, steady
 from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import GgufWriter
 
@@ -116,7 +115,7 @@ def test_a_folder_that_is_named(write_gguf: GgufWriter, model_folder: Path, tmp_
     assert [model.path for model in models_in(tmp_path)] == [path, tmp_path / "b-00002-of-00002.gguf", model_folder]
     assert [model.name for model in models_in(path)] == [str(path)]
     assert list(models_in(model_folder / "config.json")) == []
-    with raises(NotFoundError, snapshot("There is no folder TMP/none. Check the name.")):
+    with says(NotFoundError, "There is no folder TMP/none"):
         list(models_in(tmp_path / "none"))
 
 
@@ -124,7 +123,7 @@ Cut = Callable[[bytes], bytes]
 
 
 def look(path: Path, cache: Path) -> Examined:
-    return examine(LocalModel("name", "folder", path), cache)
+    return examine(LocalModel("name", "folder", path))
 
 
 def refusal(path: Path, cache: Path) -> str:
@@ -212,24 +211,6 @@ def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -
         assert look(path, cache).nbytes == len(whole)
 
 
-@pytest.mark.torch
-def test_the_second_look_jumps_over_the_vocabulary(
-    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_gguf()
-    first = look(path, cache)
-
-    def walk(*_: object) -> int:
-        raise ValueError("walked")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(header._Parser, "_end_of_texts", walk)
-        assert look(path, cache) == first
-        other = write_gguf("other.gguf", seed=1).replace(path)  # another file of that name is walked through
-        assert "walked" in refusal(other, cache)
-    assert look(path, cache).refusal is None
-
-
 def test_how_files_are_stored(write_gguf: GgufWriter) -> None:
     plain = read_header(write_gguf(kind="Q8_0"))
     assert file_type(plain) == "Q8_0"
@@ -266,19 +247,9 @@ def test_a_name(name: str, path: str | None) -> None:
 
 
 def test_names_that_lead_nowhere() -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "'OWNER/A:Q4_K_M' may mean several models: owner/A:Q4_K_M of hub (/hub/a), owner/A:q4_k_m of LM Studio (/studio/a). Name one by its path."
-        ),
-    ):
+    with says(ModelSourceError, "'OWNER/A:Q4_K_M' may mean several models: owner/A:Q4_K_M of hub (/hub/a),"):
         find_model("OWNER/A:Q4_K_M", MODELS)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "'owner/B:Q8_0' may mean several models: owner/B:Q8_0 of hub (/hub/b), owner/B:Q8_0 of LM Studio (/studio/b). Name one by its path."
-        ),
-    ):
+    with says(ModelSourceError, "'owner/B:Q8_0' may mean several models: owner/B:Q8_0 of hub (/hub/b),"):
         find_model("owner/B:Q8_0", MODELS)
 
 

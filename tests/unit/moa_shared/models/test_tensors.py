@@ -7,7 +7,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_kernels import QuantisedMatrix
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors import (
@@ -29,7 +28,7 @@ from moa_shared.models.tensors import (
 )
 from safetensors.torch import load_file, save_file
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 TENSORS = {
     "floats": torch.linspace(-1, 1, 12).reshape(3, 4),
@@ -77,7 +76,7 @@ def test_a_file_of_ours_is_read_by_the_library(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_a_type_that_is_not_written(tmp_path: Path) -> None:
-    with raises(ValueError, snapshot("x is int64, which is not written")):
+    with says(ValueError, "x is int64, which is not written"):
         write_tensors(tmp_path / "x", {"x": np.arange(3)})
 
 
@@ -126,12 +125,7 @@ def test_a_header_of_absurd_length(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_a_missing_file(tmp_path: Path) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The weights TMP/none cannot be read ([Errno 2] No such file or directory: 'TMP/none'). The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The weights TMP/none cannot be read ([Errno 2] No such file or directory:"):
         map_tensors(tmp_path / "none")
 
 
@@ -181,12 +175,7 @@ def test_rarer_formats_are_read_as_the_gguf_package_reads_them(kind: str) -> Non
 
 def test_rarer_formats_without_the_gguf_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "Weights in IQ3_S cannot be read here (import of gguf halted; None in sys.modules). Install the gguf package, or use a file in another format, Q4_K_M for one."
-        ),
-    ):
+    with says(ModelSourceError, "Weights in IQ3_S cannot be read here (import of gguf halted; None in"):
         to_float32(TensorFormat("iq3_s", 256, 110), np.zeros((1, 110), np.uint8))
 
 
@@ -237,11 +226,11 @@ def test_q8_0_has_the_bits_of_the_gguf_package() -> None:
 
 
 def test_what_q8_0_cannot_hold() -> None:
-    with raises(ValueError, snapshot("48 inputs are not groups of 32")):
+    with says(ValueError, "48 inputs are not groups of 32"):
         quantise_q8_0(some(2, 48))
-    with raises(ValueError, snapshot("a scale is out of float16's range")):
+    with says(ValueError, "a scale is out of float16's range"):
         quantise_q8_0(np.full((1, 32), 1e7, np.float32))
-    with raises(ValueError, snapshot("a scale is out of float16's range")):
+    with says(ValueError, "a scale is out of float16's range"):
         quantise_q8_0(np.full((1, 32), np.nan, np.float32))
 
 

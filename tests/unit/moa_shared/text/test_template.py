@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ContextLengthError, ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text.template import PIECE, ChatTemplate, prompt_tokens
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 
 def test_turns_append_what_the_whole_conversation_would_render(default_model_files: ModelFiles) -> None:
@@ -72,24 +71,14 @@ def test_without_a_system_prompt_the_template_has_its_own(default_model_files: M
 def test_a_tokenizer_without_a_template_is_refused(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = None
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The target's tokenizer has no chat template. Serve a model that was trained for chat, or ask for raw text: POST /v1/completions."
-        ),
-    ):
+    with says(ModelSourceError, "The target's tokenizer has no chat template"):
         ChatTemplate(tokenizer).first_turn("Hi")
 
 
 def test_a_template_that_refuses_is_quoted(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The target's chat template refuses the conversation: System role not supported. Leave out --system, or serve another model."
-        ),
-    ):
+    with says(ModelSourceError, "The target's chat template refuses the conversation: System role not supported"):
         ChatTemplate(tokenizer, "Be brief.").first_turn("Hi")
 
 
@@ -97,10 +86,7 @@ def test_a_template_without_earlier_answers_is_refused(default_model_files: Mode
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = "{{ messages[-1].content }}"
     template = ChatTemplate(tokenizer)
-    with raises(
-        ModelSourceError,
-        snapshot("The target's chat template does not repeat earlier answers. Start a new conversation: /reset."),
-    ):
+    with says(ModelSourceError, "The target's chat template does not repeat earlier answers"):
         template.next_turn("And now?", template.first_turn("Hi"))
 
 
@@ -120,16 +106,9 @@ def test_a_whole_conversation_is_what_its_turns_are(default_model_files: ModelFi
     [
         (
             "{{ raise_exception('Roles must alternate') }}",
-            snapshot(
-                "The target's chat template refuses the conversation: Roles must alternate. Send other messages, or serve another model."
-            ),
+            "The target's chat template refuses the conversation: Roles must alternate",
         ),
-        (
-            "{{ messages[0].content }}",
-            snapshot(
-                "The target's chat template leaves out message 1, which is of the role user. Send other messages, or serve another model."
-            ),
-        ),
+        ("{{ messages[0].content }}", "The target's chat template leaves out message 1, which is of the role user"),
     ],
 )
 def test_what_a_template_refuses_or_leaves_out_of_a_conversation_is_refused(
@@ -137,7 +116,7 @@ def test_what_a_template_refuses_or_leaves_out_of_a_conversation_is_refused(
 ) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = template
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         ChatTemplate(tokenizer).whole([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
 
 
@@ -169,9 +148,7 @@ class Counting:
 
 def test_what_cannot_fit_is_refused_before_all_of_it_is_read() -> None:
     tokenizer = Counting()
-    with raises(
-        ContextLengthError, snapshot("The prompt has far more tokens than the 1000 of the context. Shorten the prompt.")
-    ):
+    with says(ContextLengthError, "The prompt has far more tokens than the 1000 of the context"):
         prompt_tokens(cast("Any", tokenizer), "a" * 100 * PIECE, 1000)
     assert tokenizer.characters == PIECE
 

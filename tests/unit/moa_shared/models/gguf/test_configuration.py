@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.configuration import make_config, special_ids
@@ -15,7 +14,7 @@ from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair
 from moa_shared.models.sources.generation import end_of_text
 from transformers import AutoConfig
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import TOKENS, GgufWriter
 
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
@@ -51,34 +50,19 @@ def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
 
 @pytest.mark.torch
 def test_another_family(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from GGUF. Choose a model of one of the families llama, qwen2, qwen3, mistral3, gemma2, gemma3, gemma4, phi3, smollm3, olmo2, granite, qwen3moe, olmoe, gpt-oss."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from"):
         make_config(read_header(write_gguf(architecture="gpt2")))
 
 
 @pytest.mark.torch
 def test_a_part_of_a_head(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf rotates a part of each head, which no llama model that moa serves does. Use the same model as a folder of safetensors or a hub id."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf rotates a part of each head, which no llama model that moa"):
         make_config(read_header(write_gguf(rotated=4)))
 
 
 @pytest.mark.torch
 def test_rotary_scaling_that_is_not_known(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf scales its positions by 'spiral', which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf scales its positions by 'spiral', which moa does not read from"):
         make_config(read_header(write_gguf(rope_scaling="spiral")))
 
 
@@ -90,34 +74,19 @@ def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: floa
     data = bytearray(path.read_bytes())
     struct.pack_into("<f", data, header.tensors["rope_freqs.weight"].offset + 4, value)
     path.write_bytes(data)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "rope_freqs.weight of TMP/tiny.gguf holds factors that are no numbers above 0. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "rope_freqs.weight of TMP/tiny.gguf holds factors that are no numbers above 0"):
         make_config(header)
 
 
 @pytest.mark.torch
 def test_factors_of_another_length(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32 [3]. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32 [3]"):
         make_config(read_header(write_gguf(extra="rope_freqs.weight", rotated=6)))
 
 
 @pytest.mark.torch
 def test_long_factors_without_short_ones(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf lacks rope_factors_short.weight, which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf lacks rope_factors_short.weight, which moa does not read from"):
         make_config(read_header(write_gguf(extra="rope_factors_long.weight")))
 
 
@@ -126,12 +95,7 @@ def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     header = read_header(path)
     tokens = [*header.texts("tokenizer.ggml.tokens"), "more"]
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf has 262 tokens, but embeddings of 261. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf has 262 tokens, but embeddings of 261"):
         make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
 
 
@@ -162,72 +126,39 @@ def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
 
 @pytest.mark.torch
 def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them. Name a GGUF file of a whole model, or the first of its parts."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them"):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_up.weight")))
-    with raises(
-        ModelSourceError,
-        snapshot("TMP/b.gguf holds no embeddings. Name a GGUF file of a whole model, or the first of its parts."),
-    ):
+    with says(ModelSourceError, "TMP/b.gguf holds no embeddings"):
         make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
 
 
 @pytest.mark.torch
 def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf holds blk.0.ffn_gate_inp.weight, which no llama model that moa serves has. Choose a model without experts or other additions to its family."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf holds blk.0.ffn_gate_inp.weight, which no llama model that moa"):
         make_config(read_header(write_gguf(extra="blk.0.ffn_gate_inp.weight")))
 
 
 @pytest.mark.torch
 def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "blk.1.ffn_norm.weight of TMP/tiny.gguf has the shape [4], expected [32]. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "blk.1.ffn_norm.weight of TMP/tiny.gguf has the shape [4], expected [32]"):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))
 
 
 @pytest.mark.torch
 def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf holds blk.7.ffn_norm.weight, which a model of 2 layers does not have. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf holds blk.7.ffn_norm.weight, which a model of 2 layers does not"):
         make_config(read_header(write_gguf(extra="blk.7.ffn_norm.weight")))
 
 
 @pytest.mark.torch
 def test_a_bias_of_another_shape(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "blk.1.attn_q.bias of TMP/tiny.gguf has the shape [4], expected [32]. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "blk.1.attn_q.bias of TMP/tiny.gguf has the shape [4], expected [32]"):
         make_config(read_header(write_gguf(extra="blk.1.attn_q.bias")))
 
 
 @pytest.mark.torch
 def test_a_norm_that_the_family_lacks(write_gguf: GgufWriter) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf holds blk.1.attn_q_norm.weight, which no llama model that moa serves has. Choose a model without experts or other additions to its family."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf holds blk.1.attn_q_norm.weight, which no llama model that moa"):
         make_config(read_header(write_gguf(extra="blk.1.attn_q_norm.weight")))
 
 

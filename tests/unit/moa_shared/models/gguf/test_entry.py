@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
@@ -21,7 +20,7 @@ from moa_shared.models.sources.packaged import DEFAULT_MODEL
 from moa_shared.programs.progress import SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
 
@@ -113,22 +112,12 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
     files = resolve(str(path), cache)
     assert describe_entry(files.folder, cache) == replace(files, target_id="tiny")
     moved = path.rename(path.with_name("moved.gguf"))
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v8 was made, is no longer there. Name the file."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v8 was made, is no"):
         describe_entry(files.folder, cache)
     resolve(str(moved), cache)
     assert describe_entry(files.folder, cache).weights == (moved,)
     write_gguf("moved.gguf", seed=1)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v8 was made from. Name the file."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v8 was"):
         describe_entry(files.folder, cache)
 
 
@@ -145,7 +134,7 @@ def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache
 
 @pytest.mark.torch
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
-    with raises(NotFoundError, snapshot("There is no file TMP/none.gguf. Check the name.")):
+    with says(NotFoundError, "There is no file TMP/none.gguf"):
         adopt(tmp_path / "none.gguf", cache)
 
 
@@ -153,12 +142,7 @@ def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison: float) -> None:
     reader = WeightReader(resolve(str(write_gguf(poison=poison)), cache))
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The tensor model.layers.1.mlp.up_proj.weight of tiny holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The tensor model.layers.1.mlp.up_proj.weight of tiny holds numbers that are"):
         for name in reader.names():
             reader.array(name)
 
@@ -184,12 +168,7 @@ def test_a_disk_that_fills_leaves_no_half_entry(
     path = write_gguf()
     with monkeypatch.context() as patch:
         patch.setattr(entry, "write_tokenizer", write_tokenizer)
-        with raises(
-            DiskFullError,
-            snapshot(
-                "The disk of TMP/cache/models ran full while writing the cache entry of tiny.gguf; 80.0 MB are needed in all. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-            ),
-        ):
+        with says(DiskFullError, "The disk of TMP/cache/models ran full while writing the cache entry of"):
             adopt(path, cache)
     assert not entries(cache)
     assert adopt(path, cache).is_dir()

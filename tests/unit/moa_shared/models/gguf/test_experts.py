@@ -8,7 +8,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import read_header
@@ -19,7 +18,7 @@ from moa_shared.programs.progress import SilentProgress
 from transformers import PreTrainedModel
 
 from tests.support.gemma4_gguf import write_gemma4_gguf
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.mixture_gguf import write_mixture_gguf
 from tests.support.mixtures import tiny_mixture, weights_of
 from tests.unit.moa_shared.models.network.test_mixtures import needs_kernels, of_transformers
@@ -73,37 +72,23 @@ def test_a_file_with_tensors_for_each_expert_is_the_same_model(kind: str, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"blk.1.ffn_up.3.weight": None},
-            snapshot(
-                "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.3.weight among them. Name a GGUF file of a whole model, or the first of its parts."
-            ),
-        ),
+        ({"blk.1.ffn_up.3.weight": None}, "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.3.weight among them"),
         (
             {"blk.1.ffn_up.4.weight": np.zeros((96, 64))},
-            snapshot(
-                "TMP/tiny.gguf holds blk.1.ffn_up.4.weight, which a model of 3 layers with 4 experts each does not have. The file is truncated or corrupt: fetch it again."
-            ),
+            "TMP/tiny.gguf holds blk.1.ffn_up.4.weight, which a model of 3 layers with 4",
         ),
         (
             {"blk.1.ffn_down.3.weight": np.zeros((96, 64))},
-            snapshot(
-                "blk.1.ffn_down.3.weight of TMP/tiny.gguf has the shape [96, 64], expected [64, 96]. The file is truncated or corrupt: fetch it again."
-            ),
+            "blk.1.ffn_down.3.weight of TMP/tiny.gguf has the shape [96, 64], expected",
         ),
-        (
-            {GATES: np.zeros((4, 96, 64))},
-            snapshot(
-                "TMP/tiny.gguf holds blk.1.ffn_gate_exps.weight, which a model of 3 layers with 4 experts each does not have. The file is truncated or corrupt: fetch it again."
-            ),
-        ),
+        ({GATES: np.zeros((4, 96, 64))}, "TMP/tiny.gguf holds blk.1.ffn_gate_exps.weight, which a model of 3 layers"),
     ],
 )
 def test_files_with_other_tensors_for_each_expert_are_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = write_mixture_gguf(tiny_mixture("mixtral"), tmp_path / "tiny.gguf", apart=True, **changes)
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         make_config(read_header(path))
 
 
@@ -141,82 +126,48 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        (
-            "qwen 3",
-            {"expert_count": None},
-            snapshot(
-                "The GGUF file TMP/tiny.gguf does not set qwen3moe.expert_count. Use a GGUF file of a whole model."
-            ),
-        ),
-        (
-            "qwen 3",
-            {"expert_count": 0},
-            snapshot(
-                "The config.json of tiny.gguf has num_experts = 0, expected a whole number from 1 to 1024, which moa does not compute. Fetch the model again, or choose another."
-            ),
-        ),
+        ("qwen 3", {"expert_count": None}, "The GGUF file TMP/tiny.gguf does not set qwen3moe.expert_count"),
+        ("qwen 3", {"expert_count": 0}, "The config.json of tiny.gguf has num_experts = 0, expected a whole number"),
         (
             "qwen 3",
             {"expert_used_count": 11},
-            snapshot(
-                "The config.json of tiny.gguf has num_experts_per_tok = 11, expected a whole number from 1 to 10, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny.gguf has num_experts_per_tok = 11, expected a whole",
         ),
         (
             "mixtral",
             {"expert_used_count": 0},
-            snapshot(
-                "The config.json of tiny.gguf has num_experts_per_tok = 0, expected a whole number from 1 to 4, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny.gguf has num_experts_per_tok = 0, expected a whole",
         ),
         (
             "qwen 3",
             {"expert_feed_forward_length": 64},
-            snapshot(
-                "blk.0.ffn_gate_exps.weight of TMP/tiny.gguf has the shape [10, 32, 64], expected [10, 64, 64]. The file is truncated or corrupt: fetch it again."
-            ),
+            "blk.0.ffn_gate_exps.weight of TMP/tiny.gguf has the shape [10, 32, 64],",
         ),
         (
             "olmoe",
             {"attention.clamp_kqv": -8.0},
-            snapshot(
-                "The config.json of tiny.gguf has clip_qkv = -8.0, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny.gguf has clip_qkv = -8.0, which moa does not compute",
         ),
-        (
-            "gpt-oss",
-            {GATES: None},
-            snapshot(
-                "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_gate_exps.weight among them. Name a GGUF file of a whole model, or the first of its parts."
-            ),
-        ),
+        ("gpt-oss", {GATES: None}, "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_gate_exps.weight among them"),
         (
             "gpt-oss",
             {"blk.1.attn_sinks.weight": None},
-            snapshot(
-                "TMP/tiny.gguf lacks 1 tensors, blk.1.attn_sinks.weight among them. Name a GGUF file of a whole model, or the first of its parts."
-            ),
+            "TMP/tiny.gguf lacks 1 tensors, blk.1.attn_sinks.weight among them",
         ),
         (
             "gpt-oss",
             {"blk.1.ffn_up_exps.bias": None},
-            snapshot(
-                "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up_exps.bias among them. Name a GGUF file of a whole model, or the first of its parts."
-            ),
+            "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up_exps.bias among them",
         ),
         (
             "mixtral",
             {GATES: np.zeros((3, 96, 64))},
-            snapshot(
-                "blk.1.ffn_gate_exps.weight of TMP/tiny.gguf has the shape [3, 96, 64], expected [4, 96, 64]. The file is truncated or corrupt: fetch it again."
-            ),
+            "blk.1.ffn_gate_exps.weight of TMP/tiny.gguf has the shape [3, 96, 64],",
         ),
         (
             "mixtral",
             {"blk.1.ffn_gate_inp.weight": np.zeros((5, 64))},
-            snapshot(
-                "blk.1.ffn_gate_inp.weight of TMP/tiny.gguf has the shape [5, 64], expected [4, 64]. The file is truncated or corrupt: fetch it again."
-            ),
+            "blk.1.ffn_gate_inp.weight of TMP/tiny.gguf has the shape [5, 64], expected",
         ),
     ],
 )
@@ -224,5 +175,5 @@ def test_files_that_make_no_sense_are_refused(
     family: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = write_mixture_gguf(tiny_mixture(family), tmp_path / "tiny.gguf", **changes)
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         make_config(read_header(path))

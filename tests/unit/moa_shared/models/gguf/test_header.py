@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.gguf.header import read_header
 from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.properties import examples
 from tests.support.tiny_gguf import GgufWriter
 
@@ -45,15 +44,6 @@ def test_long_arrays_and_texts_may_be_left_out(write_gguf: GgufWriter) -> None:
         assert short.metadata == {key: value for key, value in whole.metadata.items() if key not in arrays}
 
 
-def test_where_arrays_of_texts_end_is_told_and_taken(write_gguf: GgufWriter) -> None:
-    path, ends = write_gguf(), dict[int, int]()
-    first = read_header(path, arrays=False, array_ends=ends)
-    assert len(ends) == 2
-    assert read_header(path, arrays=False, array_ends=ends) == first
-    with pytest.raises(ModelSourceError, match="ends within its header"):  # the next value is taken from there
-        read_header(path, arrays=False, array_ends=dict.fromkeys(ends, 1 << 60))
-
-
 def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
     header = read_header(write_gguf())
     assert header.architecture == "llama"
@@ -61,34 +51,18 @@ def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
     assert header.integer("llama.nothing") is None
     assert header.real("llama.rope.freq_base") == 10000.0
     assert header.real("llama.block_count") == 2.0
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The GGUF file TMP/tiny.gguf says general.name = 'tiny', expected a number. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf says general.name = 'tiny', expected a number"):
         header.real("general.name")
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The GGUF file TMP/tiny.gguf says llama.block_count = '2', expected str. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf says llama.block_count = '2', expected str"):
         header.text("llama.block_count")
-    with raises(
-        ModelSourceError,
-        snapshot("The GGUF file TMP/tiny.gguf does not set llama.expert_count. Use a GGUF file of a whole model."),
-    ):
+    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf does not set llama.expert_count"):
         header.required("llama.expert_count")
 
 
 def test_what_is_not_gguf(tmp_path: Path) -> None:
     for content in (b"", b"GG", b"PK\x03\x04 a zip"):
         (tmp_path / "x.gguf").write_bytes(content)
-        with raises(
-            ModelSourceError,
-            snapshot("TMP/x.gguf is not a GGUF file. The file is truncated or corrupt: fetch it again."),
-        ):
+        with says(ModelSourceError, "TMP/x.gguf is not a GGUF file"):
             read_header(tmp_path / "x.gguf")
 
 
@@ -125,12 +99,7 @@ def test_a_format_that_is_not_known(write_gguf: GgufWriter) -> None:
     place = content.index(b"token_embd.weight") + len("token_embd.weight") + 4 + 16
     content[place] = 200
     path.write_bytes(content)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The GGUF file TMP/tiny.gguf cannot be read (a tensor in ggml's format 200, which is not known). The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf cannot be read (a tensor in ggml's format 200,"):
         read_header(path)
 
 
@@ -180,43 +149,23 @@ def test_parts_are_one_model_whichever_is_named(write_gguf: GgufWriter, cache: P
 def test_a_missing_part_is_named(write_gguf: GgufWriter, cache: Path) -> None:
     parts = split(write_gguf())
     parts[1].unlink()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny-00003-of-00003.gguf is one of 3 parts of a model, of which tiny-00002-of-00003.gguf is missing. Put all parts into TMP."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny-00003-of-00003.gguf is one of 3 parts of a model, of which"):
         resolve(str(parts[2]), cache)
     parts[0].unlink()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny-00003-of-00003.gguf is one of 3 parts of a model, of which tiny-00001-of-00003.gguf and 1 more is missing. Put all parts into TMP."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny-00003-of-00003.gguf is one of 3 parts of a model, of which"):
         resolve(str(parts[2]), cache)
 
 
 def test_a_part_under_another_name(write_gguf: GgufWriter, cache: Path) -> None:
     parts = split(write_gguf())
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/some.gguf is one of 3 parts of a model, but was found as one of 1. Give the parts the names that they were written with: NAME-00001-of-00003.gguf and so on."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/some.gguf is one of 3 parts of a model, but was found as one of 1"):
         resolve(str(parts[0].rename(parts[0].with_name("some.gguf"))), cache)
 
 
 def test_parts_with_the_same_tensor(write_gguf: GgufWriter, cache: Path) -> None:
     parts = split(write_gguf(), 2)
     parts[1].write_bytes(parts[0].read_bytes())
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny-00002-of-00002.gguf holds blk.0.attn_norm.weight, as a part before it does. The file is truncated or corrupt: fetch it again."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny-00002-of-00002.gguf holds blk.0.attn_norm.weight, as a part before"):
         resolve(str(parts[0]), cache)
 
 

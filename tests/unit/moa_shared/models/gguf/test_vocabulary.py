@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.header import read_header
@@ -16,7 +15,7 @@ from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from tests.support.family_templates import FAMILY_TEMPLATES
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
 pytestmark = pytest.mark.torch
@@ -142,12 +141,7 @@ def test_a_vocabulary_that_makes_no_sense(write_gguf: GgufWriter, cache: Path, f
 
 
 def test_another_kind_of_tokenizer(write_gguf: GgufWriter, cache: Path) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The GGUF file TMP/tiny.gguf has a tokenizer of the kind 'bert', which moa does not read. Use the same model as a folder of safetensors or a hub id."
-        ),
-    ):
+    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf has a tokenizer of the kind 'bert', which moa"):
         resolve(str(write_gguf(tokenizer="bert")), cache)
 
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.families import FAMILIES
 from moa_shared.models.network.served import check_family
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
@@ -20,76 +19,30 @@ def test_the_families_served(family: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"model_type": "gpt2"},
-            snapshot(
-                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
-            ),
-        ),
-        (
-            {"model_type": None},
-            snapshot(
-                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
-            ),
-        ),
-        (
-            {"vocab_size": 0},
-            snapshot(
-                "The config.json of it has vocab_size = 0, expected a whole number from 1 to 16777216. Fetch the model again."
-            ),
-        ),
-        (
-            {"hidden_size": "many"},
-            snapshot(
-                "The config.json of it has hidden_size = 'many', expected a whole number from 1 to 16777216. Fetch the model again."
-            ),
-        ),
-        (
-            {"num_hidden_layers": 10**9},
-            snapshot(
-                "The config.json of it has num_hidden_layers = 1000000000, expected a whole number from 1 to 1024. Fetch the model again."
-            ),
-        ),
-        (
-            {"rope_scaling": [[[]]]},
-            snapshot(
-                "The config.json of it has layer_types or rotary parameters that make no sense. Fetch the model again."
-            ),
-        ),
+        ({"model_type": "gpt2"}, "it is of the model family 'gpt2', which moa does not serve"),
+        ({"model_type": None}, "it is of the model family None, which moa does not serve"),
+        ({"vocab_size": 0}, "The config.json of it has vocab_size = 0, expected a whole number from 1 to"),
+        ({"hidden_size": "many"}, "The config.json of it has hidden_size = 'many', expected a whole number from"),
+        ({"num_hidden_layers": 10**9}, "The config.json of it has num_hidden_layers = 1000000000, expected a whole"),
+        ({"rope_scaling": [[[]]]}, "The config.json of it has layer_types or rotary parameters that make no sense"),
         (
             {"rope_scaling": {"factor": {"a": {}}}},
-            snapshot(
-                "The config.json of it has layer_types or rotary parameters that make no sense. Fetch the model again."
-            ),
+            "The config.json of it has layer_types or rotary parameters that make no sense",
         ),
-        (
-            {"layer_types": 7},
-            snapshot(
-                "The config.json of it has layer_types or rotary parameters that make no sense. Fetch the model again."
-            ),
-        ),
-        (
-            {"use_sliding_window": True},
-            snapshot(
-                "The config.json of it has use_sliding_window, and no sliding_window, which moa does not compute. Fetch the model again, or choose another."
-            ),
-        ),
+        ({"layer_types": 7}, "The config.json of it has layer_types or rotary parameters that make no sense"),
+        ({"use_sliding_window": True}, "The config.json of it has use_sliding_window, and no sliding_window, which"),
         (
             {"layer_types": ["full_attention", "sliding_attention"]},
-            snapshot(
-                "The config.json of it has layers with a sliding window, which its family does not have or it does not use, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of it has layers with a sliding window, which its family does",
         ),
         (
             {"rope_parameters": {"rope_type": "dynamic"}},
-            snapshot(
-                "it uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn, llama3 or longrope rotary scaling."
-            ),
+            "it uses 'dynamic' rotary scaling, under which cached keys depend on how long",
         ),
     ],
 )
 def test_what_is_refused(change: dict[str, object], message: str) -> None:
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         check_family({**GOOD, "model_type": "qwen2", **change}, "it")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import Heads
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
@@ -23,7 +22,7 @@ from moa_shared.models.weights.weights import LAYER_EMBEDDINGS
 from safetensors.numpy import load_file, save_file
 
 from tests.support.dense_families import tiny_dense
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.mixtures import tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, save_tokenizer
 
@@ -37,70 +36,41 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kerne
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"num_kv_shared_layers": 5},
-            snapshot(
-                "The config.json of tiny has num_kv_shared_layers = 5 for the layers ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'], which moa does not compute. Fetch the model again, or choose another."
-            ),
-        ),
-        (
-            {"num_kv_shared_layers": 6},
-            snapshot(
-                "The config.json of tiny has num_kv_shared_layers = 6 for the layers ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'], which moa does not compute. Fetch the model again, or choose another."
-            ),
-        ),
+        ({"num_kv_shared_layers": 5}, "The config.json of tiny has num_kv_shared_layers = 5 for the layers"),
+        ({"num_kv_shared_layers": 6}, "The config.json of tiny has num_kv_shared_layers = 6 for the layers"),
         (
             {"vocab_size_per_layer_input": 96},
-            snapshot(
-                "The config.json of tiny has embeddings by layer for 96 of 97 tokens, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has embeddings by layer for 96 of 97 tokens, which",
         ),
         (
             {"hidden_size_per_layer_input": "x"},
-            snapshot(
-                "The config.json of tiny has hidden_size_per_layer_input = 'x', which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has hidden_size_per_layer_input = 'x', which moa does",
         ),
         (
             {"per_layer_config": {"1": {"head_dim": 64, "sliding_window": 3}}},
-            snapshot(
-                "The config.json of tiny has per_layer_config = {'1': {'head_dim': 64, 'sliding_window': 3}}, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has per_layer_config = {'1': {'head_dim': 64,",
         ),
         (
             {"per_layer_config": {"1": {"head_dim": 64}, "3": {"head_dim": 64}}},
-            snapshot(
-                "The config.json of tiny has layer 5, which reads keys and values of layer 1, whose heads differ, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has layer 5, which reads keys and values of layer 1,",
         ),
         (
             {"per_layer_config": {"0": {"num_key_value_heads": 3}}},
-            snapshot(
-                "The config.json of tiny has 4 query heads over 3 heads of 32 numbers in layer 0, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has 4 query heads over 3 heads of 32 numbers in layer",
         ),
-        (
-            {"attention_k_eq_v": 1},
-            snapshot(
-                "The config.json of tiny has attention_k_eq_v = 1, which moa does not compute. Fetch the model again, or choose another."
-            ),
-        ),
+        ({"attention_k_eq_v": 1}, "The config.json of tiny has attention_k_eq_v = 1, which moa does not compute"),
         (
             {"attn_logit_softcapping": 50.0},
-            snapshot(
-                "The config.json of tiny has attn_logit_softcapping = 50.0, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has attn_logit_softcapping = 50.0, which moa does not",
         ),
         (
             {"use_bidirectional_attention": "all"},
-            snapshot(
-                "The config.json of tiny has bidirectional attention, which writes no text, which moa does not compute. Fetch the model again, or choose another."
-            ),
+            "The config.json of tiny has bidirectional attention, which writes no text,",
         ),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         check_family(tiny_dense(SHARING).config.to_dict() | changes, "tiny")
 
 

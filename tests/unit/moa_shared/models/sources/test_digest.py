@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, NotFoundError
 from moa_shared.models.sources import digest
 from moa_shared.models.sources.digest import (
@@ -16,7 +15,7 @@ from moa_shared.models.sources.digest import (
     write_manifest,
 )
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 
 def sha(text: bytes) -> str:
@@ -56,7 +55,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
-    with raises(NotFoundError, snapshot("There is no file TMP/none. Check the name.")):
+    with says(NotFoundError, "There is no file TMP/none"):
         remembered_hash(tmp_path / "none", cache)
 
 
@@ -80,35 +79,20 @@ def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
 
 def test_a_missing_file_of_manifest(entry: Path, cache: Path) -> None:
     (entry / "weights").unlink()
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/entry/weights is missing, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
-        ),
-    ):
+    with says(ChecksumError, "TMP/entry/weights is missing, expected 8 bytes"):
         check_manifest(entry, cache)
 
 
 def test_a_truncated_file(entry: Path, cache: Path) -> None:
     (entry / "weights").write_bytes(b"123")
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/entry/weights has 3 bytes, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
-        ),
-    ):
+    with says(ChecksumError, "TMP/entry/weights has 3 bytes, expected 8 bytes"):
         check_manifest(entry, cache)
 
 
 def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
     check_manifest(entry, cache)
     (entry / "weights").write_bytes(b"1234567X")
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/entry/weights has the sha256 DIGEST, expected DIGEST. Delete TMP/entry; it is built again at the next start."
-        ),
-    ):
+    with says(ChecksumError, "TMP/entry/weights has the sha256 DIGEST, expected DIGEST. Delete TMP/entry;"):
         check_manifest(entry, cache)
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles, describe_folder
 from safetensors.torch import load_file, save_file
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 pytestmark = pytest.mark.torch
 
@@ -62,12 +61,7 @@ def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
     files = describe(model_folder, cache)
     assert [path.name for path in files.weights] == ["part-1.safetensors", "part-2.safetensors"]
     (model_folder / "part-2.safetensors").unlink()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/tiny-llama/model.safetensors.index.json names part-2.safetensors, which is not there. Fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/tiny-llama/model.safetensors.index.json names part-2.safetensors, which"):
         describe(model_folder, cache)
 
 
@@ -84,64 +78,34 @@ def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: st
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        (
-            "config.json",
-            snapshot(
-                "The folder TMP/tiny-llama holds no config.json. Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json."
-            ),
-        ),
-        (
-            "model.safetensors",
-            snapshot(
-                "The folder TMP/tiny-llama holds no model.safetensors and no model.safetensors.index.json. Weights in other formats are not read: save the model with safe_serialization."
-            ),
-        ),
-        (
-            "tokenizer.json",
-            snapshot(
-                "The folder TMP/tiny-llama holds no tokenizer.json. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP/tiny-llama').save_pretrained('TMP/tiny-llama')."
-            ),
-        ),
+        ("config.json", "The folder TMP/tiny-llama holds no config.json"),
+        ("model.safetensors", "The folder TMP/tiny-llama holds no model.safetensors and no"),
+        ("tokenizer.json", "The folder TMP/tiny-llama holds no tokenizer.json"),
     ],
 )
 def test_a_folder_without_one_of_its_files(model_folder: Path, cache: Path, missing: str, message: str) -> None:
     (model_folder / missing).unlink()
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         describe(model_folder, cache)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "{",
-            snapshot(
-                "TMP/tiny-llama/config.json is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Fetch the model again."
-            ),
-        ),
-        (
-            "[" * 100_000,
-            snapshot(
-                "TMP/tiny-llama/config.json is not valid JSON: its brackets are nested too deeply. Fetch the model again."
-            ),
-        ),
-        ("[1]", snapshot("TMP/tiny-llama/config.json is not a JSON object. Fetch the model again.")),
+        ("{", "TMP/tiny-llama/config.json is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "TMP/tiny-llama/config.json is not valid JSON: its brackets are nested too"),
+        ("[1]", "TMP/tiny-llama/config.json is not a JSON object"),
     ],
 )
 def test_a_broken_configuration(model_folder: Path, cache: Path, text: str, message: str) -> None:
     (model_folder / "config.json").write_text(text)
-    with raises(ModelSourceError, message):
+    with says(ModelSourceError, message):
         describe(model_folder, cache)
 
 
 def test_another_family_is_refused(model_folder: Path, cache: Path) -> None:
     change_config(model_folder, model_type="mamba")
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "tiny is of the model family 'mamba', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
-        ),
-    ):
+    with says(ModelSourceError, "tiny is of the model family 'mamba', which moa does not serve"):
         describe(model_folder, cache)
 
 

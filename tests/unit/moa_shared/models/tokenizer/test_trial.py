@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tokenizer import trial
 from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
@@ -14,7 +13,7 @@ from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.sandbox.child import TextChild
 
 from tests.support.hostile_tokenizers import write_hostile
-from tests.support.messages import raises
+from tests.support.messages import says
 
 
 @pytest.fixture
@@ -66,12 +65,7 @@ def test_a_template_that_takes_too_long_is_refused(
     write_hostile(tmp_path, "none")
     (tmp_path / "chat_template.jinja").write_text("{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3)
     monkeypatch.chdir(tmp_path)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The tokenizer or the chat template in . cannot be used: it takes more than 1 s. The files are damaged or hostile: use another model or server."
-        ),
-    ):
+    with says(ModelSourceError, "The tokenizer or the chat template in . cannot be used: it takes more than 1 s"):
         accept_tokenizer(Path(), cache)
 
 
@@ -136,20 +130,10 @@ def test_it_is_remembered(model_folder: Path, cache: Path, monkeypatch: pytest.M
 
 
 def test_other_tokenizer_files_are_not_read(tmp_path: Path, cache: Path) -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The folder TMP holds no tokenizer.json. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
-        ),
-    ):
+    with says(ModelSourceError, "The folder TMP holds no tokenizer.json"):
         hash_tokenizer(tmp_path, cache)
     (tmp_path / "tokenizer.model").write_bytes(b"pieces")
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The folder TMP holds no tokenizer.json, only tokenizer.model. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
-        ),
-    ):
+    with says(ModelSourceError, "The folder TMP holds no tokenizer.json, only tokenizer.model"):
         hash_tokenizer(tmp_path, cache)
 
 

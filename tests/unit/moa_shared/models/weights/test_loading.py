@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models import (
-    ModelFiles,
-    load_config,
-    load_part,
-    load_target_model,
-    part_names,
-    resolve,
-)
+from moa_shared.models import ModelFiles, load_config, load_part, load_target_model, part_names, resolve
 from moa_shared.models.weights import loading
 from moa_shared.models.weights.loading import PackedLinear, can_pack, pack_linears
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
@@ -23,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 pytestmark = pytest.mark.torch
 
@@ -114,29 +106,16 @@ def test_truncated_weights(files: ModelFiles, share: float) -> None:
 
 def test_weights_that_went_away(files: ModelFiles) -> None:
     files.weights[0].unlink()
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The weights TMP/tiny-llama/model.safetensors cannot be read ([Errno 2] No such file or directory: 'TMP/tiny-llama/model.safetensors'). The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The weights TMP/tiny-llama/model.safetensors cannot be read ([Errno 2] No"):
         load_target_model(files)
 
 
 def test_weights_that_lack_a_tensor(model_folder: Path, cache: Path) -> None:
     rewrite(model_folder, **{"model.layers.1.mlp.up_proj.weight": None})
     files = resolve(str(model_folder), cache)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The weights of tiny-llama lack 1 tensors, model.layers.1.mlp.up_proj.weight among them. Fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The weights of tiny-llama lack 1 tensors, model.layers.1.mlp.up_proj.weight"):
         load_target_model(files)
-    with raises(
-        ModelSourceError,
-        snapshot("The weights of tiny-llama hold no tensor model.layers.1.mlp.up_proj.weight. Fetch the model again."),
-    ):
+    with says(ModelSourceError, "The weights of tiny-llama hold no tensor model.layers.1.mlp.up_proj.weight"):
         load_part(files, ["model.layers.1.mlp.up_proj.weight"])
 
 

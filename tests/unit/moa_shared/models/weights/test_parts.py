@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
 from moa_shared.models.tensors import quantise_q8_0, write_tensors
@@ -17,7 +16,7 @@ from moa_shared.models.weights.parts import layer_names, layer_places, write_par
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
 pytestmark = pytest.mark.torch
@@ -37,7 +36,7 @@ def test_the_parts_of_a_device(files: ModelFiles) -> None:
     assert UP in last
     assert not [name for name in last if ".layers.0." in name or name in (EMBEDDINGS, HEAD)]
     assert layer_places(files, [1])[UP] == "model.layers.0.mlp.up_proj.weight"
-    with raises(ModelSourceError, snapshot("tiny has the layers 0 to 1, requested were [2]. Ask for fewer layers.")):
+    with says(ModelSourceError, "tiny has the layers 0 to 1, requested were [2]"):
         layer_places(files, [2])
 
 
@@ -94,18 +93,8 @@ def test_weights_that_no_scale_holds_stay_in_bfloat16(files: ModelFiles, tmp_pat
 @pytest.mark.parametrize(
     ("code", "expected", "message"),
     [
-        (
-            errno.ENOSPC,
-            DiskFullError,
-            snapshot(
-                "The disk of TMP ran full while writing part.safetensors. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-            ),
-        ),
-        (
-            errno.EACCES,
-            ModelSourceError,
-            snapshot("TMP/part.safetensors cannot be written ([Errno 13] Permission denied). Check the cache folder."),
-        ),
+        (errno.ENOSPC, DiskFullError, "The disk of TMP ran full while writing part.safetensors"),
+        (errno.EACCES, ModelSourceError, "TMP/part.safetensors cannot be written ([Errno 13] Permission denied)"),
     ],
 )
 def test_trouble_with_the_disk(
@@ -120,5 +109,5 @@ def test_trouble_with_the_disk(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(parts, "write_tensors", full)
-    with raises(expected, message):
+    with says(expected, message):
         write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")

@@ -12,7 +12,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_kernels import variant_name
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
@@ -20,10 +19,8 @@ from moa_shared.models.tensors import write_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, idle_experts_nbytes
 from safetensors.torch import load_file, save_file
 
-from tests.support.messages import raises
-from tests.support.tiny_gguf import (
-    GgufWriter,
-)
+from tests.support.messages import says
+from tests.support.tiny_gguf import GgufWriter
 
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 
@@ -162,9 +159,7 @@ def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
     reader = WeightReader(files)
     assert "nothing" not in reader
     for read in (reader.array, reader.shape, reader.blocks, lambda name: reader.rows(name, [0])):
-        with raises(
-            ModelSourceError, snapshot("The weights of tiny-llama hold no tensor nothing. Fetch the model again.")
-        ):
+        with says(ModelSourceError, "The weights of tiny-llama hold no tensor nothing"):
             read("nothing")
 
 
@@ -178,19 +173,9 @@ def test_numbers_that_are_not_finite_are_refused(
     weights[3, 4] = poison
     rewrite(model_folder, **{QUERIES: weights})
     reader = WeightReader(resolve(str(model_folder), cache))
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
         reader.array(QUERIES)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
-        ),
-    ):
+    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
         reader.rows(QUERIES, [3])
     assert reader.rows(QUERIES, [4]).shape == (1, 32)
 
@@ -209,12 +194,7 @@ def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: P
         reader = WeightReader(dataclasses.replace(files, weights=(path,)))
         reads = (reader.array,) if kind == "Q4_0" else (reader.array, reader.blocks, reader.check)
         for read in reads:
-            with raises(
-                ModelSourceError,
-                snapshot(
-                    "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
-                ),
-            ):
+            with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that"):
                 read(QUERIES)
 
 
@@ -277,12 +257,7 @@ Linear([tiles["model.layers.1.mlp.up_proj.weight"]])(np.ones((1, 32), np.float32
 
 @pytest.mark.skipif(variant_name() == "numpy", reason="the guard is part of the kernels")
 @pytest.mark.parametrize(("program", "pattern"), [(READS_WEIGHTS, "tiny.gguf"), (COMPUTES, "cache/tiles/*.tiles")])
-def test_the_process_says_which_file(
-    write_gguf: GgufWriter,
-    tmp_path: Path,
-    program: str,
-    pattern: str,
-) -> None:
+def test_the_process_says_which_file(write_gguf: GgufWriter, tmp_path: Path, program: str, pattern: str) -> None:
     model, cache = write_gguf(), tmp_path / "cache"
     resolve(str(model), cache)
     done = subprocess.run(
