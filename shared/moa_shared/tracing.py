@@ -88,12 +88,7 @@ def is_traceparent(text: str) -> bool:
 def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], None]) -> Iterator[None]:
     """Traces this program, if that is wanted, and hands over what it has recorded in the end.
 
-    Args:
-        program: its name in traces, unless OTEL_SERVICE_NAME says otherwise.
-        tell: logs a sentence.
-
-    Raises:
-        ConfigError: OpenTelemetry is not installed.
+    `program`: its name in traces, unless OTEL_SERVICE_NAME says otherwise. `tell`: logs a sentence.
     """
     if mode == "off":
         yield

@@ -106,7 +106,7 @@ def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
             )
         name = spec.removeprefix(PREFIX)
         return _Model(name, frozenset({name}), {}, "", ())
-    examined = examine(found, root)
+    examined = examine(found)
     if examined.refusal is not None:
         raise examined.refusal
     fingerprint = _fingerprint(found, examined.files, root, progress)

@@ -30,12 +30,10 @@ REFUSAL_SECONDS = 600.0  # that one is kept: the machine may have been too busy 
 
 
 class ConstraintCompiler:
-    """Compiles constraints; may be called on several threads.
+    """Compiles constraints, on several threads.
 
-    Args:
-        size: rows of the model's head.
-        end_of_text: tokens that end an answer.
-        tries: False where a server has tried what is compiled.
+    `size`: rows of the model's head. `end_of_text`: tokens that end an answer. `tries`: false where a server has tried
+    what is compiled.
     """
 
     def __init__(
@@ -64,11 +62,7 @@ class ConstraintCompiler:
             self._vocabulary_of_model()
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
-        """An answer under a constraint, before its first token; the first one of a model takes a second more.
-
-        Raises:
-            ConfigError: the constraint cannot be enforced, or takes too long to compile.
-        """
+        """An answer before its first token; the first of a model takes a second more. ConfigError: it is refused."""
         with self._compiling:
             if (known := self.known(constraint)) is not None:
                 return known
@@ -88,11 +82,7 @@ class ConstraintCompiler:
                 return text.copy()
 
     def known(self, constraint: Constraint) -> ConstrainedText | None:
-        """As `begin`, without a wait, where this constraint was compiled before; None: it is not kept.
-
-        Raises:
-            ConfigError: it was refused.
-        """
+        """As `begin`, without a wait, where this constraint was compiled before; None: it is not kept."""
         key, now = _key(constraint), self._clock()
         with self._lock:
             while self._refusals and next(iter(self._refusals.values()))[0] < now - REFUSAL_SECONDS:
@@ -129,9 +119,7 @@ def _key(constraint: Constraint) -> bytes:
 def vocabulary_of(tokenizer: Tokenizer, size: int, end_of_text: Iterable[int]) -> LLTokenizer:
     """The vocabulary of a model: 0.3 s for 49,000 tokens, in which all threads of Python stand still.
 
-    Args:
-        size: rows of the model's head, at least; those without a token are never allowed.
-        end_of_text: tokens that end an answer.
+    `size`: rows of the model's head, at least; those without a token are never allowed.
     """
     try:
         return LLTokenizer(tokenizer.to_json(), n_vocab=max(size, tokenizer.size), eos_token=sorted(end_of_text))

@@ -34,13 +34,7 @@ MOST_UNREAD = 16  # tokens that may be read next to a forward: 100 of an ambiguo
 
 
 class ConstrainedText:
-    """One answer under a constraint.
-
-    Args:
-        matcher: at the beginning of the answer; its own from here on.
-        vocabulary: that it was compiled for.
-        clock: of the processor time of a thread, in seconds.
-    """
+    """One answer under a constraint; `matcher`: at its beginning, its own from here on."""
 
     def __init__(
         self,
@@ -115,10 +109,7 @@ class ConstrainedText:
             )
 
     def forced(self, path: Sequence[int] = ()) -> list[int]:
-        """The tokens that follow the answer, and a path below it, in any case; none where there is a choice.
-
-        They are those that the tokenizer would write.
-        """
+        """The tokens that follow the answer and a path in any case, as the tokenizer writes them; none: a choice."""
         with self._below(path) as is_of_form:
             return self._matcher.compute_ff_tokens() if is_of_form else []
 
@@ -225,11 +216,7 @@ class DraftForm:
         self._form: ConstrainedText | None = form.copy()
 
     def after(self, answer: Sequence[int]) -> ConstrainedText | None:
-        """The form after the answer's committed tokens; None: they are not of it.
-
-        Args:
-            answer: all of them, each time more.
-        """
+        """The form after the answer's committed tokens, each time more of them; None: they are not of it."""
         form = self._form
         if form is not None:
             try:
@@ -243,11 +230,7 @@ MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 
 
 
 class ByteTokens:
-    """A tokenizer of single bytes, as `TokenizerWrapper` asks for it; its last token ends a text.
-
-    Args:
-        longer: further tokens, which no text is encoded with.
-    """
+    """A tokenizer of single bytes, and longer tokens that no text is encoded with; its last one ends a text."""
 
     bos_token_id = None
 

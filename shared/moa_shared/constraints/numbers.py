@@ -28,12 +28,7 @@ _MOST_LENGTHS = frozenset({"maxLength", "maxItems", "maxProperties", "maxContain
 
 
 def with_exact_numbers(schema: Any, name: str) -> Any:
-    """A schema that allows the same answers, of numbers that are enforced exactly.
-
-    Args:
-        schema: as parsed from JSON.
-        name: of the schema, for errors.
-    """
+    """A schema that allows the same answers, of numbers that are enforced exactly. `name`: of it, for errors."""
     try:
         return _exact(schema, name, "")
     except RecursionError:

@@ -22,99 +22,62 @@ from moa_shared.models.gguf.keys import FULL, SLIDING, Config
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """The modules of a layer that hold its norms; None: it has none there."""
+    """The modules of a layer that hold the norms of what attention and MLP read and add; None: it has none there."""
 
-    attention: str | None = "input_layernorm"  # of what they read
-    mlp: str | None = "post_attention_layernorm"  # of what they read
-    attention_out: str | None = None  # of what they add to the rows
-    mlp_out: str | None = None  # of what they add to the rows
+    attention: str | None = "input_layernorm"
+    mlp: str | None = "post_attention_layernorm"
+    attention_out: str | None = None
+    mlp_out: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """How the layers of a family with experts choose them.
+    """How the layers of a family with experts choose them, and the keys of config.json that say more."""
 
-    Args:
-        inner: the key of config.json for an expert's width.
-        weighs_chosen: weights are a softmax over the chosen experts' scores; False: only where `norm_topk_prob` says
-            so, else over all.
-        chosen: the key for how many a row has; `count`: for how many there are.
-        switch: the key that says whether a model has any; empty: all of the family have.
-        beside: they stand beside an MLP, whose width is the usual key's.
-    """
-
-    inner: str = "intermediate_size"
-    weighs_chosen: bool = False
-    chosen: str = "num_experts_per_tok"
-    switch: str = ""
-    beside: bool = False
-    count: str = "num_experts"
+    inner: str = "intermediate_size"  # for an expert's width
+    weighs_chosen: bool = False  # by a softmax over the chosen experts' scores; else where `norm_topk_prob` says so
+    chosen: str = "num_experts_per_tok"  # for how many a row has
+    switch: str = ""  # that says whether a model has any; empty: all of the family have
+    beside: bool = False  # they stand beside an MLP, whose width is the usual key's
+    count: str = "num_experts"  # for how many there are
 
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """A family in GGUF files.
+    """A family in GGUF files."""
 
-    Args:
-        architecture: llama.cpp's name, which several families may share.
-        model_class: transformers' class, without "ForCausalLM".
-        keys: what config.json has besides what all have.
-        fits: which files of the architecture are of the family; None: those of no other.
-        pairs_heads: rows of queries and keys are paired for llama.cpp's rotary positions.
-        head_norms: queries and keys are normed: "head" by head, or "all" heads side by side.
-        biased: modules that need a bias; None: all.
-        renamed: tensors that other families lack or call otherwise, by transformers' names within a layer, or with
-            "model." in front; "": there is none.
-    """
-
-    architecture: str
-    model_class: str
-    keys: Callable[[GgufHeader, Config], dict[str, Any]] = lambda header, config: {}
-    fits: Callable[[GgufHeader], bool] | None = None
-    pairs_heads: bool = False
-    head_norms: str = ""
-    biased: tuple[str, ...] | None = ()
+    architecture: str  # llama.cpp's name, which several families may share
+    model_class: str  # transformers' class, without "ForCausalLM"
+    keys: Callable[[GgufHeader, Config], dict[str, Any]] = lambda header, config: {}  # that not all config.json have
+    fits: Callable[[GgufHeader], bool] | None = None  # files of the architecture; None: those of no other family
+    pairs_heads: bool = False  # rows of queries and keys are paired for llama.cpp's rotary positions
+    head_norms: str = ""  # of queries and keys: "head" by head, or "all" heads side by side
+    biased: tuple[str, ...] | None = ()  # modules that need a bias; None: all
+    # Tensors that others lack or call otherwise, by transformers' names within a layer, or from "model." on; "": none.
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family. Biases, and norms of queries and keys, are computed wherever a layer has them.
-
-    Args:
-        norm_offset: what is added to the weights of norms (Gemma stores them less 1).
-        fused: queries, keys and values are one projection, gate and up another.
-        scales_embeddings: by the root of the hidden size.
-        window_every: each layer whose number is not a multiple of this (from 1) sees a window, where `layer_types` does
-            not say; 0: where the configuration names a window, all layers have it; None: none has.
-        no_rotary_every: each layer whose number is a multiple of this is not rotated, where `no_rope_layers` does not
-            say.
-        defaults: keys that the family's config.json may leave out.
-        needed: tensors that a layer must have, of those that other families' layers may have.
-        mixture: its MLPs are mixtures of experts, in all layers or in those that the configuration names.
-        value_norm: values are normed head by head, without weights.
-        layers_differ: in their heads, the width of their MLP, and in whose keys and values they read; and each may have
-            an embedding of its own (`network/layer_sizes.py`).
-        score_scale: of attention's scores; 0: as the configuration says, else one over the root of a head's size.
-        torch: the levels float32 and bf16 compute it: its layers are transformers' own, over attention in pages.
-        gguf: None: it is not read from GGUF files.
-    """
+    """One family. Biases, and norms of queries and keys, are computed wherever a layer has them."""
 
     norms: Norms = Norms()
     activation: str = SILU
-    norm_offset: float = 0.0
-    fused: bool = False
-    scales_embeddings: bool = False
+    norm_offset: float = 0.0  # is added to the weights of norms (Gemma stores them less 1)
+    fused: bool = False  # queries, keys and values are one projection, gate and up another
+    scales_embeddings: bool = False  # by the root of the hidden size
+    # Layers whose number, from 1, is no multiple see a window where `layer_types` does not say; 0: all, where the
+    # configuration names a window; None: none. And those whose number is a multiple are not rotated.
     window_every: int | None = None
     no_rotary_every: int = 0
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    needed: tuple[str, ...] = ()
-    mixture: Mixture | None = None
-    value_norm: bool = False
-    layers_differ: bool = False
-    score_scale: float = 0.0
-    torch: bool = False
-    gguf: Gguf | None = None
+    defaults: Mapping[str, object] = field(default_factory=dict)  # keys that its config.json may leave out
+    needed: tuple[str, ...] = ()  # tensors of a layer that other families may lack
+    mixture: Mixture | None = None  # of its layers, or of those that the configuration names
+    value_norm: bool = False  # values are normed head by head, without weights
+    layers_differ: bool = False  # in heads, width of the MLP, and whose keys they read (`network/layer_sizes.py`)
+    score_scale: float = 0.0  # of attention; 0: as the configuration says, else one over the root of a head's size
+    torch: bool = False  # float32 and bf16 compute it: its layers are transformers' own, over attention in pages
+    gguf: Gguf | None = None  # None: it is not read from GGUF files
 
 
 _AFTER = Norms(None, None, "post_attention_layernorm", "post_feedforward_layernorm")

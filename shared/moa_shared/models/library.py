@@ -1,12 +1,10 @@
 """The models that are on this disk already: where other programs keep them, what each is, and which a name means.
 
-State: where the vocabulary ends in the header of each GGUF file, under the cache folder, so that a list of hundreds is
-read in seconds once and at once later. Invariant: no weight is read, and no file that is broken raises.
+Invariant: no weight is read, and no file that is broken raises.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -18,7 +16,6 @@ from typing import Any
 
 from moa_shared.errors import MoaError, ModelSourceError, NotFoundError
 from moa_shared.models.gguf.configuration import make_config
-from moa_shared.models.gguf.header import GgufHeader
 from moa_shared.models.gguf.parts import (
     file_type,
     files_below,
@@ -32,7 +29,6 @@ from moa_shared.models.gguf.parts import (
 )
 from moa_shared.models.gguf.vocabulary import check_vocabulary
 from moa_shared.models.network.served import check_served
-from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.sources.files import ModelFiles, find_weights, read_config
 from moa_shared.models.sources.hub import hub_cache, hub_snapshots
 from moa_shared.models.sources.packaged import PACKAGED, find_installed
@@ -157,15 +153,15 @@ class Examined:
     refusal: MoaError | None = None  # why it is not served; None: it is
 
 
-def examine(model: LocalModel, root: Path) -> Examined:
-    """Look at a model's headers. `root`: the cache folder."""
+def examine(model: LocalModel) -> Examined:
+    """Look at a model's headers."""
     facts: dict[str, Any] = {}
     refusal: MoaError | None = None
     try:
         if model.path.is_dir():
             _examine_folder(model, facts)
         else:
-            _examine_gguf(model, root, facts)
+            _examine_gguf(model, facts)
     except MoaError as error:
         refusal = error
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # of a config.json that makes no sense
@@ -176,13 +172,14 @@ def examine(model: LocalModel, root: Path) -> Examined:
     return Examined(model, **facts, refusal=refusal)
 
 
-def _examine_gguf(model: LocalModel, root: Path, facts: dict[str, Any]) -> None:
+def _examine_gguf(model: LocalModel, facts: dict[str, Any]) -> None:
     path = model.path
     facts |= {"files": (path,), "nbytes": path.stat().st_size}
     paths = model.pieces or find_parts(path)
     nbytes = sum(each.stat().st_size for each in paths)
     facts |= {"files": paths, "nbytes": nbytes}
-    header = join_headers(_headers(paths[:1], root, nbytes) if model.pieces else _headers(paths, root))
+    read = read_parts(paths[:1], arrays=False, file_bytes=nbytes) if model.pieces else read_parts(paths, arrays=False)
+    header = join_headers(read)
     facts |= {"stored": file_type(header), "family": header.architecture}
     facts["can_chat"] = bool(header.text("tokenizer.chat_template"))
     config = make_config(header)
@@ -211,19 +208,3 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
     for name in (EMBEDDINGS, FINAL_NORM, HEAD, last):  # drafters for a model look like one, and lack these
         reader.shape(name)
     facts["config"] = config
-
-
-def _headers(paths: tuple[Path, ...], root: Path, file_bytes: int | None = None) -> list[GgufHeader]:
-    """The headers, without their vocabulary; `file_bytes` as of `read_header`."""
-    stat = paths[0].stat()
-    identity = [str(paths[0].absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    key = f"header-{hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]}"
-    known = recall(root, key)
-    ends: dict[int, int] = {}
-    if known.get("identity") == identity and isinstance(known.get("ends"), list):
-        ends = {begin: end for begin, end in known["ends"] if 0 < begin < end}
-    told = len(ends)
-    headers = read_parts(paths, arrays=False, array_ends=ends, file_bytes=file_bytes)
-    if len(ends) > told:
-        remember(root, key, {"identity": identity, "ends": list(ends.items())})
-    return headers

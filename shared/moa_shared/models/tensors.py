@@ -161,11 +161,7 @@ class FileTensor:
 
 
 def map_tensors(path: Path) -> dict[str, FileTensor]:
-    """The tensors of a file by name.
-
-    Raises:
-        ModelSourceError: it cannot be read, or is no whole safetensors file.
-    """
+    """The tensors of a file by name; ModelSourceError: it cannot be read, or is no whole safetensors file."""
     try:
         header, body = _split(map_file(path))
         tensors = {str(name): _tensor(entry, body) for name, entry in header.items() if name != _METADATA}
@@ -189,10 +185,8 @@ def read_metadata(path: Path) -> dict[str, str]:
 def map_file(path: Path, *, large_pages: bool = False) -> Bytes:
     """The bytes of a file, read when they are looked at; read-only.
 
-    Where they can no longer be read then, the process ends with a sentence and exit code 74.
-
-    Args:
-        large_pages: in pages of 2 MiB, where the system has these for files and does not hold the file in smaller ones.
+    Where they can no longer be read then, the process ends with a sentence and exit code 74. `large_pages`: of 2 MiB,
+    where the system has these for files and does not hold the file in smaller ones.
     """
     with path.open("rb") as file:
         if not path.stat().st_size:  # what cannot be mapped
@@ -219,12 +213,7 @@ def drop_pages(data: Bytes) -> None:
 def write_tensors(
     path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a file; arrays of uint16 are bfloat16.
-
-    Raises:
-        OSError: no room, no permission.
-        ValueError: an array of another type than float32, float16, uint8, int8, int32, uint16.
-    """
+    """Write a file; arrays of uint16 are bfloat16. ValueError: an array of a type that is not written."""
     entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for name, array in tensors.items():

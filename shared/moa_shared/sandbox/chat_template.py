@@ -44,12 +44,10 @@ def render(
     add_generation_prompt: bool,
     arguments: Mapping[str, Any],
 ) -> str:
-    """The text of a conversation.
+    """The text of a conversation; jinja2.TemplateError: the template refuses it, or makes no sense.
 
     Args:
-        special: special tokens by name.
         messages: `role` and `content` each, and the calls of tools.
-        add_generation_prompt: end with what introduces an answer.
         arguments: what else the template is given, by name, such as tools.
     """
     try:

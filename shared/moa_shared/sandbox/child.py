@@ -42,11 +42,7 @@ class ChildError(Exception):
 
 
 class TextChild:
-    """A child process, or none yet. What is asked of it raises ChildError.
-
-    Args:
-        seconds: of processor time that a request may take besides those for its length.
-    """
+    """A child process, or none yet; what fails there is a ChildError. `seconds`: of processor time a request."""
 
     def __init__(self, seconds: int = LEAST_SECONDS) -> None:
         self._seconds = seconds

@@ -9,11 +9,7 @@ from moa_shared.text.plain_text import is_text, marked_text
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: no JSON, or brackets nested so deeply that reading them would exhaust the stack.
-    """
+    """The value of a JSON text; ValueError: no JSON, or nested so deeply that reading would exhaust the stack."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -30,7 +30,6 @@ class ChatTemplate:
     Args:
         tokenizer: of the target; one without a chat template can be asked for raw text, and renders nothing.
         system: the system prompt; None: the template's own default.
-        context_tokens: the most that the target takes; what is far longer is refused.
         arguments: what else the template is given for turns, by name, such as tools.
 
     Rendering raises ModelSourceError if there is no template or it refuses, and ContextLengthError for what cannot fit.
@@ -63,11 +62,7 @@ class ChatTemplate:
         return list(after[1:] if after and committed and committed[-1] == after[0] else after)
 
     def after_calls(self, messages: Messages) -> list[int]:
-        """Tokens after an answer of calls, from within its last one to where the next answer begins.
-
-        Args:
-            messages: the calls, the last with CALL_MARK among its arguments, and what came of them.
-        """
+        """Tokens after an answer of calls, the last with CALL_MARK, from within it to where the next answer begins."""
         return self._after(messages, CALL_MARK)
 
     def _first_turn(self, text: str) -> list[int]:
@@ -90,13 +85,9 @@ class ChatTemplate:
     def whole(
         self, messages: Messages, arguments: Mapping[str, Any] | None = None, marks: Sequence[str] | None = None
     ) -> list[int]:
-        """Tokens of a whole conversation up to where its next answer begins.
+        """Tokens of a whole conversation, with its system prompt, up to where its next answer begins.
 
-        Args:
-            messages: `role` (system, user, assistant or tool) and `content` each; the system prompt is among them, if
-                any.
-            arguments: what else the template is given, by name, such as tools.
-            marks: all that has special tokens in what answers say; None: whatever spells some has them.
+        `marks`: all that has special tokens in what answers say; None: whatever spells some has them.
         """
         hint = "Send other messages, or serve another model."
         text = self._render(messages, arguments=arguments, answer=True, hint=hint, marks=marks)
@@ -157,9 +148,6 @@ MARGIN = 2  # a cut between two pieces makes a few tokens more, never as many as
 
 def prompt_tokens(tokenizer: Tokenizer, text: str, context_tokens: int, *, is_guarded: bool = False) -> list[int]:
     """The tokens of a text; they may still be more than the context takes.
-
-    Args:
-        is_guarded: as for `Tokenizer.encode`.
 
     A bound on the number of characters would refuse little: one token may be 80 spaces.
     """

@@ -47,11 +47,7 @@ class TextStream:
         return self._release(final=False)
 
     def finish(self, *, is_cut: bool = False) -> str:
-        """Ends the stream; returns the rest of the text.
-
-        Args:
-            is_cut: the text would go on: of a character that has only begun nothing is shown.
-        """
+        """Ends the stream; returns the rest of the text, if it is cut without a character that has only begun."""
         before = self._decode(self._tokens[self._prefix : self._read])
         rest = self._decode(self._tokens[self._prefix :])[len(before) :]
         self._held += rest.rstrip(INCOMPLETE) if is_cut else rest

@@ -30,11 +30,7 @@ def byte_of(piece: str) -> int | None:
 
 
 def token_bytes(piece: str, text: str) -> bytes:
-    """What a token adds to a text, in UTF-8.
-
-    Args:
-        piece: the token as its vocabulary has it; `text`: as it is decoded by itself.
-    """
+    """What a token adds to a text, in UTF-8; `piece`: as its vocabulary has it, `text`: as it is decoded by itself."""
     if (byte := byte_of(piece)) is not None and text != piece:
         return bytes([byte])
     if INCOMPLETE in text and all(character in BYTE_LEVEL for character in piece):

@@ -40,14 +40,9 @@ class JsonTokenizer:
         self.special = {token.content: number for number, token in added.items() if token.special}
 
     def encode(self, text: str, *, is_guarded: bool = False, adds_special: bool = False) -> list[int]:
-        """The ids of a text; special tokens that are spelled out in it are found.
+        """The ids of a text; special tokens that are spelled out in it are found. ValueError: it has no tokens.
 
-        Args:
-            is_guarded: GUARD in it is left out, after these were looked for.
-            adds_special: with those that the file adds to a text.
-
-        Raises:
-            ValueError: the vocabulary has no tokens for it.
+        `is_guarded`: GUARD in it is left out after that. `adds_special`: with those that the file adds to a text.
         """
         with self._lock, _failures():
             self._guard.is_left_out = is_guarded and GUARD in text

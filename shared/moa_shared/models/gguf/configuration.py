@@ -22,12 +22,7 @@ _WHOLE = "Name a GGUF file of a whole model, or the first of its parts."
 
 
 def make_config(header: GgufHeader) -> dict[str, Any]:
-    """The content of config.json.
-
-    Raises:
-        ModelSourceError: another family, a rotary scaling that is not known, tensors that are missing, misshapen or
-            not known.
-    """
+    """The content of config.json; ModelSourceError: what is not served, is missing, misshapen or not known."""
     name, family, gguf = gguf_family(header)
     if _EMBEDDINGS not in header.tensors:
         raise ModelSourceError(f"{header.path} holds no embeddings.", hint=_WHOLE)
@@ -183,12 +178,9 @@ _SAMPLING = {
 
 
 def make_generation(header: GgufHeader, identity: str) -> dict[str, Any]:
-    """generation_config.json: how llama.cpp would sample the model's answers by default; empty: nothing is said.
+    """generation_config.json: how llama.cpp would sample the model of that identity; empty: nothing is said.
 
     Its other samplers (mirostat, XTC) are not read: their text is no function of this one's settings.
-
-    Args:
-        identity: of the model (`gguf.entry`).
     """
 
     def real(name: str) -> float | None:

@@ -40,17 +40,12 @@ def is_ready(entry: Path) -> bool:
 
 
 def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str) -> ModelFiles:
-    """The model that `path` is a file of, with its entry, made now or before.
-
-    Args:
-        target_id: the name for people.
+    """The model that `path` is a file of, by the name `target_id`, with its entry, made now or before.
 
     Raises:
         NotFoundError: no such file.
-        ModelSourceError: not a GGUF file, truncated, corrupt, in parts of which some are missing, or of a family that
-            is not served.
-        DiskFullError: no room for the entry.
-        ChecksumError: the entry in the cache was damaged.
+        ModelSourceError: it cannot be read, parts of it are missing, or it is of a family that is not served.
+        DiskFullError, ChecksumError: no room for the entry, or it was damaged.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,32 +27,16 @@ _STRING, _ARRAY = 8, 9
 _NO_TOKEN = (-1, (1 << 32) - 1, (1 << 64) - 1)  # -1, also where it was written without a sign
 _MOST_SHOWN = 40  # characters of a value
 # ggml's numbers of the formats that can be read: ours, and those that the gguf package turns into float32.
+_OURS = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k"}
+_OURS |= {14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 39: "mxfp4"}
+_OF_PACKAGE = {16: ("iq2_xxs", 66), 17: ("iq2_xs", 74), 18: ("iq3_xxs", 98), 19: ("iq1_s", 50), 21: ("iq3_s", 110)}
+_OF_PACKAGE |= {22: ("iq2_s", 82), 29: ("iq1_m", 56), 34: ("tq1_0", 54), 35: ("tq2_0", 66)}
 _FORMATS = {
     0: F32,
     1: F16,
-    2: BLOCKS["q4_0"],
-    3: BLOCKS["q4_1"],
-    6: BLOCKS["q5_0"],
-    7: BLOCKS["q5_1"],
-    8: BLOCKS["q8_0"],
-    10: BLOCKS["q2_k"],
-    11: BLOCKS["q3_k"],
-    12: BLOCKS["q4_k"],
-    13: BLOCKS["q5_k"],
-    14: BLOCKS["q6_k"],
-    16: TensorFormat("iq2_xxs", 256, 66),
-    17: TensorFormat("iq2_xs", 256, 74),
-    18: TensorFormat("iq3_xxs", 256, 98),
-    19: TensorFormat("iq1_s", 256, 50),
-    20: BLOCKS["iq4_nl"],
-    21: TensorFormat("iq3_s", 256, 110),
-    22: TensorFormat("iq2_s", 256, 82),
-    23: BLOCKS["iq4_xs"],
-    29: TensorFormat("iq1_m", 256, 56),
     30: BF16,
-    34: TensorFormat("tq1_0", 256, 54),
-    35: TensorFormat("tq2_0", 256, 66),
-    39: BLOCKS["mxfp4"],
+    **{number: BLOCKS[name] for number, name in _OURS.items()},
+    **{number: TensorFormat(name, 256, size) for number, (name, size) in _OF_PACKAGE.items()},
 }
 
 
@@ -69,10 +53,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """A file's metadata and tensors; `metadata` lacks the arrays if they were not asked for.
-
-    `size` is the header's own length in bytes: what lies before the tensors, without padding.
-    """
+    """A file's metadata, perhaps without arrays, and tensors; `size`: of the header in bytes, without padding."""
 
     path: Path
     metadata: Mapping[str, object]
@@ -159,31 +140,20 @@ def _shown(value: object) -> str:
     return str(value)[:_MOST_SHOWN]
 
 
-def read_header(
-    path: Path,
-    *,
-    arrays: bool = True,
-    array_ends: MutableMapping[int, int] | None = None,
-    file_bytes: int | None = None,
-) -> GgufHeader:
+def read_header(path: Path, *, arrays: bool = True, file_bytes: int | None = None) -> GgufHeader:
     """Read metadata and tensor table.
 
     Args:
         arrays: of the metadata too; those of texts (the vocabulary) take most of the time. Without them, short arrays
             of numbers are kept all the same.
-        array_ends: where each array of texts that is left out ends, by where it begins: known ones are jumped over,
-            others are added.
         file_bytes: of the whole file, where `path` is only its beginning.
-
-    Raises:
-        ModelSourceError: not GGUF, truncated, corrupt, or with tensors in a format that is not known.
     """
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelSourceError(f"{path} is not a GGUF file.", hint=DAMAGED)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(data, arrays, {} if array_ends is None else array_ends, file_bytes).parse(path)
+                return _Parser(data, arrays, file_bytes).parse(path)
     except struct.error as error:
         raise ModelSourceError(f"The GGUF file {path} ends within its header.", hint=DAMAGED) from error
     except (ValueError, OverflowError, OSError) as error:
@@ -191,21 +161,12 @@ def read_header(
 
 
 class _Parser:
-    """Reads one value after the other.
+    """Reads one value after the other; arguments as of `read_header`."""
 
-    Args:
-        data: the file.
-        arrays: keep arrays.
-        array_ends, file_bytes: as of `read_header`.
-    """
-
-    def __init__(
-        self, data: mmap.mmap, arrays: bool, array_ends: MutableMapping[int, int], file_bytes: int | None
-    ) -> None:
+    def __init__(self, data: mmap.mmap, arrays: bool, file_bytes: int | None) -> None:
         self._data = data
         self._file_bytes = len(data) if file_bytes is None else file_bytes
         self._arrays = arrays
-        self._array_ends = array_ends
         self._at = 4
 
     def parse(self, path: Path) -> GgufHeader:
@@ -270,15 +231,11 @@ class _Parser:
             return list(values) if self._arrays or count <= _SHORT else None
         if self._arrays:
             return [self._string() for _ in range(count)]
-        self._at = self._array_ends.get(self._at) or self._end_of_texts(count)
-        return None
-
-    def _end_of_texts(self, count: int) -> int:
         data, at, length_of = self._data, self._at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + length_of(data, at)[0]
-        self._array_ends[self._at] = at
-        return at
+        self._at = at
+        return None
 
     def _code(self, kind: int) -> str:
         if kind not in _SCALARS:

@@ -45,11 +45,7 @@ _NAME = re.compile(r"(?:blk\.(\d+)\.)?((\w+(?:\.\d+)?)\.(weight|bias|scale))")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; None for a tensor that the family lacks.
-
-    Args:
-        family: transformers' name of it.
-    """
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; None for a tensor that the family lacks."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -67,13 +63,9 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
 
 
 def known_shapes(config: Mapping[str, Any], *, apart: bool = False) -> tuple[Shapes, Shapes]:
-    """The shapes of all tensors that the model may have, by GGUF's names.
+    """The shapes of all tensors that a model needs, and of others that it may have, by GGUF's names.
 
-    Args:
-        apart: each expert has tensors of its own.
-
-    Returns:
-        those without which it cannot be computed, and others.
+    `apart`: each expert has tensors of its own.
     """
     name = str(config["model_type"])
     family, gguf = FAMILIES[name], _gguf(name)

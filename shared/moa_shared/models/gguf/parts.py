@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError
@@ -102,15 +102,9 @@ def first_parts(paths: Sequence[Path]) -> list[Path]:
     return list(firsts.values())
 
 
-def read_parts(
-    paths: Sequence[Path],
-    *,
-    arrays: bool = True,
-    array_ends: MutableMapping[int, int] | None = None,
-    file_bytes: int | None = None,
-) -> list[GgufHeader]:
-    """The headers of a model's files. `array_ends, file_bytes`: of the first one, as of `read_header`."""
-    headers = [read_header(paths[0], arrays=arrays, array_ends=array_ends, file_bytes=file_bytes)]
+def read_parts(paths: Sequence[Path], *, arrays: bool = True, file_bytes: int | None = None) -> list[GgufHeader]:
+    """The headers of a model's files. `file_bytes`: of the first one, as of `read_header`."""
+    headers = [read_header(paths[0], arrays=arrays, file_bytes=file_bytes)]
     headers += [read_header(path, arrays=False) for path in paths[1:]]
     for header in headers:
         count = header.integer(_COUNT) or 1

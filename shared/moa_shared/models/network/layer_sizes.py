@@ -86,11 +86,7 @@ def _all_sizes(config: Config, family: Family) -> list[LayerSizes]:
 
 
 def cached_heads(config: Config) -> list[Heads]:
-    """The heads of each layer that has keys and values of its own: what a cache of the model keeps.
-
-    Args:
-        config: the content of config.json, of a family that is served.
-    """
+    """The heads of each layer that has keys and values of its own: what a cache of a served model keeps."""
     family = FAMILIES[str(config.get("model_type") or "llama")]
     return [each.heads for each in _all_sizes(config, family) if each.reads_layer is None]
 
@@ -129,11 +125,7 @@ def embedding_width(config: Config, family: Family) -> int:
 
 
 def mistake_in_sizes(config: Config, family: Family, most_size: int) -> str | None:
-    """What makes no sense of what layers differ in, or is not computed; None: nothing.
-
-    Args:
-        config: as its file has it, with layer types and sizes that make sense.
-    """
+    """What makes no sense of what layers differ in, or is not computed, in a config.json; None: nothing."""
     if not family.layers_differ:
         return None
     width = embedding_width(config, family) if type(config.get(_EMBEDDING, 0)) in (int, type(None)) else -1
@@ -194,12 +186,7 @@ class MixturePlan:
 
 
 def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None:
-    """The plan of a layer's experts; None: it has an MLP like dense models.
-
-    Args:
-        config: with the family's defaults.
-        layer: counted from 0.
-    """
+    """The plan of a layer's experts, by a configuration with defaults; None: it has an MLP like dense models."""
     mixture = family.mixture
     if mixture is None or not is_on(config, mixture):
         return None
@@ -215,11 +202,7 @@ def is_on(config: Config, mixture: Mixture) -> bool:
 
 
 def mistake_in_mixture(config: Config, family: Family, most_size: int) -> str | None:
-    """What makes no sense of the configuration's experts, or is not computed; None: nothing.
-
-    Args:
-        config: as its file has it.
-    """
+    """What makes no sense of experts, or is not computed, in a config.json; None: nothing."""
     mixture = family.mixture
     if mixture is None or not is_on(config, mixture):
         return None

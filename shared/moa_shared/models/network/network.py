@@ -32,11 +32,8 @@ class NetworkOutput:
 class Network:
     """A model of a family that is described.
 
-    Args:
-        weights: of the model.
-        config: the content of its config.json.
-        plain: float32 weights and activations (the reference; slow).
-        context: the most positions that texts will have; 0: as many as the model was made for.
+    `plain`: float32 weights and activations (the reference; slow). `context`: the most positions that texts have; 0: as
+    many as the model was made for. What the kernels do not compute is a ModelSourceError.
     """
 
     def __init__(
@@ -113,10 +110,8 @@ class Network:
     ) -> NetworkOutput:
         """Runs the rows of all segments, whose caches' `length` the caller moves on afterwards.
 
-        Args:
-            tokens: of all rows, checked by the caller.
-            logits_for: rows whose logits and hidden state are wanted.
-            state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
+        `logits_for`: rows whose logits and hidden state are wanted. `state_layers`: also give the rows that enter
+        these; as many as there are layers: what leaves the last.
         """
         x, states = self.hidden(tokens, segments, state_layers)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])

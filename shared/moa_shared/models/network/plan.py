@@ -64,14 +64,9 @@ class Plan:
 
 
 def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
-    """The plan of a model.
+    """The plan of a model of a family that is served; KernelError: what the kernels do not compute.
 
-    Args:
-        config: the content of its config.json, of a family that is served.
-        context: the most positions that texts will have (longrope); 0: as many as the model was made for.
-
-    Raises:
-        KernelError: what the kernels do not compute.
+    `context`: the most positions that texts will have (longrope); 0: as many as the model was made for.
     """
     family = FAMILIES[str(config.get("model_type") or "llama")]
     embedding = embedding_width(config, family)

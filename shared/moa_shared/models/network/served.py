@@ -41,14 +41,9 @@ _AGAIN = "Fetch the model again."
 
 
 def check_family(config: Mapping[str, Any], name: str) -> None:
-    """Refuse what is not computed exactly.
+    """Refuse a config.json that is not computed exactly: another family, a rope that changes with the length, nonsense.
 
-    Args:
-        config: the content of `config.json`.
-        name: what to call the model in messages.
-
-    Raises:
-        ModelSourceError: another family, a rope that changes with the length, or what makes no sense.
+    `name`: what to call the model in messages.
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:

@@ -45,11 +45,7 @@ def cache_root(cache_dir: Path | None = None) -> Path:
 
 
 def require_space(folder: Path, needed: int, purpose: str, hint: str | None = None) -> None:
-    """Refuse before writing if `folder`'s disk has less than `needed` bytes (and a little spare) free.
-
-    Raises:
-        DiskFullError: it says how much is needed, how much is free, and where.
-    """
+    """Raises DiskFullError before writing if `folder`'s disk has less than `needed` bytes (and a little spare) free."""
     free = shutil.disk_usage(folder).free
     if free < needed + SPARE_BYTES:
         raise DiskFullError(
@@ -116,12 +112,7 @@ def _waiting_for(entry: Path) -> str:
 
 @contextmanager
 def writing(folder: Path, purpose: str, needed: int | None = None) -> Iterator[None]:
-    """A block that writes into a cache folder.
-
-    Raises:
-        DiskFullError: no room.
-        ConfigError: the folder cannot be written.
-    """
+    """A block that writes into a cache folder; DiskFullError: no room; ConfigError: the folder cannot be written."""
     try:
         yield
     except TimeoutError:  # an OSError too, but none of a disk
@@ -139,10 +130,7 @@ def writing(folder: Path, purpose: str, needed: int | None = None) -> Iterator[N
 def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
     """A temporary folder that becomes `entry` when the block ends well, and disappears when it does not.
 
-    Call under `locked(entry)`. An existing entry is replaced.
-
-    Raises:
-        DiskFullError: no room, seen before or while writing.
+    Call under `locked(entry)`. An existing entry is replaced. DiskFullError: no room, seen before or while writing.
     """
     for left_over in entry.parent.glob(f"{entry.name}.part-*"):  # of a process that was killed; we hold the lock
         shutil.rmtree(left_over, ignore_errors=True)

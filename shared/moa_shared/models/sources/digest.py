@@ -37,11 +37,7 @@ def hash_file(path: Path, progress: Progress | None = None) -> str:
 
 
 def remembered_hash(path: Path, root: Path, progress: Progress | None = None) -> str:
-    """sha256 (hex) of a file, from the record under `root` where the file is unchanged since.
-
-    Raises:
-        NotFoundError: no such file.
-    """
+    """sha256 (hex) of a file, from the record under `root` where the file is unchanged since; raises NotFoundError."""
     try:
         stat = path.stat()
     except FileNotFoundError as error:
@@ -91,11 +87,7 @@ FORMAT = 8  # raise when what an entry holds changes: older entries are then no 
 
 
 def write_manifest(folder: Path, target_id: str, source: str) -> None:
-    """Record the files of `folder`, read back from the disk.
-
-    Args:
-        source: identity or fingerprint (hex) of what the entry is made from.
-    """
+    """Record the files of `folder`, read back from the disk. `source`: the hash of what the entry is made from."""
     files = {
         path.name: {"size": path.stat().st_size, "sha256": hash_file(path)}
         for path in sorted(folder.iterdir())

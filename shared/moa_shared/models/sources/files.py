@@ -59,14 +59,7 @@ class ModelFiles:
 
 
 def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress | None = None) -> ModelFiles:
-    """Look at a folder in the layout of `save_pretrained`, and compute its identity.
-
-    Args:
-        root: the cache folder, where hashes are remembered.
-
-    Raises:
-        ModelSourceError: no config.json, no safetensors, no tokenizer, or a family that is not served.
-    """
+    """Look at a folder in the layout of `save_pretrained`, and compute its identity; `root`: the cache folder."""
     config = read_config(folder)
     check_family(config, target_id)
     weights = find_weights(folder)

@@ -45,11 +45,7 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
 
 
 def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
-    """How a measurement's answers are sampled.
-
-    Args:
-        temperature: a number, 0 for greedy answers; "own": as a chat's, by what the model's files say.
-    """
+    """How a measurement's answers are sampled: at a temperature, or "own": as a chat's, as the model's files say."""
     if temperature == OWN_SETTINGS:
         return Sampling(**CHAT_DEFAULTS.said() | read_sampling_defaults(files).said())
     try:
@@ -91,11 +87,7 @@ GGUF_TYPES = {1: Pooling.MEAN, 3: Pooling.LAST}
 
 
 def find_pooling(files: ModelFiles) -> ModelPooling:
-    """How a model is pooled; the mean where its files do not say.
-
-    Raises:
-        ModelSourceError: its files want what is not known here.
-    """
+    """How a model is pooled; the mean where its files do not say. ModelSourceError: they want another way."""
     if (named := files.config.get(GGUF_KEY)) is not None:
         return ModelPooling(Pooling(named), is_trained=True)
     path = files.folder / "1_Pooling/config.json"

@@ -40,10 +40,7 @@ _MAIN = "main"
 
 
 def fetch_from_hub(spec: str, progress: Progress, patterns: Sequence[str] = TARGET) -> Path:
-    """The local snapshot of `owner/name` or `owner/name@revision`.
-
-    Args:
-        patterns: of the names of the files that are wanted.
+    """The local snapshot of `owner/name` or `owner/name@revision`, with the files whose names are of some patterns.
 
     Raises:
         ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which.
@@ -180,15 +177,10 @@ def _counter(task: Task) -> Any:
 
 
 def choose_files(repo: str, names: Iterable[str], wanted: str) -> list[str]:
-    """The files of one model of a repository.
+    """The files of one model of a repository; ModelSourceError: none is meant, or several are.
 
-    Args:
-        names: of all its files.
-        wanted: how the model is stored, a file's name or a pattern of names, whatever the case; "": the safetensors,
-            else the only GGUF model, else the one in Q4_K_M.
-
-    Raises:
-        ModelSourceError: none is meant, or several are; it names what there is.
+    `wanted`: how the model is stored, a file's name or a pattern of names, whatever the case; "": the safetensors, else
+    the only GGUF model, else the one in Q4_K_M.
     """
     files = sorted(names)
     if not wanted and any(name.endswith(".safetensors") for name in files):

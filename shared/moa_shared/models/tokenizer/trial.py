@@ -22,11 +22,7 @@ _passed: set[str] = set()
 
 
 def accept_tokenizer(folder: Path, root: Path) -> str:
-    """The hash of the tokenizer in `folder`, whose files have been tried.
-
-    Args:
-        root: the cache folder, where it is remembered that they were.
-    """
+    """The hash of the tokenizer in `folder`, whose files have been tried, as is remembered under `root`."""
     digest = hash_tokenizer(folder, root)
     hashes = [f"{name} {remembered_hash(folder / name, root)}" for name in FILES if (folder / name).is_file()]
     versions = [f"{TRIAL}", *map(version, ("tokenizers", "jinja2"))]

@@ -58,11 +58,9 @@ def is_of_expert(name: str) -> bool:
 
 
 def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator[ExpertTensor]:
-    """The experts' parts of a tensor; none: it does not hold several experts.
+    """The experts' parts of a tensor of that shape, in numbers; none: it does not hold several experts.
 
-    Args:
-        shape: of the tensor, in numbers.
-        turned: its rows are inputs, and outputs of gates and ups lie in turn (gpt-oss's in floats).
+    `turned`: its rows are inputs, and outputs of gates and ups lie in turn (gpt-oss's in floats).
     """
     match = _FUSED.fullmatch(name)
     is_bias = match is not None and "bias" in match["kind"]
@@ -102,9 +100,7 @@ def take_mxfp4(take: Callable[[Bytes], Bytes], all_scales: Bytes, all_blocks: By
     """A part of gpt-oss's tensors in MXFP4 as GGUF has the format, [rows, bytes].
 
     Both have exponents of 8 bits; of 32 codes, GGUF has the first half in the low nibbles, and gpt-oss every second.
-
-    Args:
-        take: of the scales, [experts, outputs, groups], and of the blocks, [experts, outputs, 16 bytes a group].
+    Scales are [experts, outputs, groups], blocks [experts, outputs, 16 bytes a group].
     """
     scales = take(all_scales)
     pairs = take(all_blocks).reshape(*scales.shape, _PAIRS)

@@ -32,10 +32,8 @@ def load_config(files: ModelFiles) -> PreTrainedConfig:
 def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, shares: int = 1) -> PreTrainedModel:
     """The target, in evaluation mode and without gradients.
 
-    Args:
-        dtype: of weights and activations.
-        shares: processes that share it by transformers' tensor-parallel plan, each on its accelerator; they have met
-            (`torch.distributed`), and all call this.
+    `shares`: processes that share it by transformers' tensor-parallel plan, each on its accelerator; they have met
+    (`torch.distributed`), and all call this.
     """
     config = load_config(files)
     state = {place: name for name, place in layer_places(files, range(config.num_hidden_layers)).items()}
@@ -93,11 +91,7 @@ class TensorOnDemand:
 
 
 def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """Read only these tensors.
-
-    Args:
-        names: as transformers has them; `lm_head.weight` of a tied model gives the embeddings.
-    """
+    """Read only these tensors; `lm_head.weight` of a tied model gives the embeddings."""
     reader = WeightReader(files)
     read: dict[str, torch.Tensor] = {}
     for name in dict.fromkeys(names):
@@ -111,11 +105,7 @@ _PACKED_FOR_ROWS = 64
 
 
 class PackedLinear(nn.Module):
-    """`nn.Linear` for inference over a packed copy of its weight.
-
-    Args:
-        linear: a bfloat16 layer on the CPU; it can be dropped afterwards.
-    """
+    """`nn.Linear` for inference over a packed copy of its bfloat16 weight on the CPU."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -144,12 +134,9 @@ def can_pack() -> bool:
 
 
 def pack_linears(module: nn.Module) -> int:
-    """Replace the frozen bfloat16 linear layers inside `module`, in place.
+    """Replace the frozen bfloat16 linear layers inside `module`, in place; how many were, 0 without such kernels.
 
     Afterwards the module can run but neither be saved nor trained.
-
-    Returns:
-        how many were replaced; 0 where the CPU has no such kernels.
     """
     if not can_pack():
         return 0

@@ -44,12 +44,10 @@ WritePiece = Callable[[int, Bytes], object]  # at which byte of all tiles, and w
 
 
 def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] | None = None) -> list[Place]:
-    """Places for all matrices that the kernels compute with, one after the other.
+    """Places for all matrices that the kernels compute with, or for those in `only`, one after the other.
 
-    Args:
-        only: these; None: all.
-        floats: what weights in floats become: Q8_0, or Q4_1. The head becomes Q8_0, and so do weights in formats that
-            only the gguf package reads.
+    `floats`: what weights in floats become: Q8_0, or Q4_1. The head becomes Q8_0, and so do weights in formats that
+    only the gguf package reads.
     """
     places: list[Place] = []
     at = 0
@@ -102,11 +100,7 @@ def total_bytes(places: list[Place]) -> int:
 
 
 def pack_places(reader: WeightReader, places: list[Place], write: WritePiece, task: Task) -> None:
-    """Packs all matrices and hands the pieces over, on several threads and in any order.
-
-    Args:
-        task: advances by the files' bytes.
-    """
+    """Packs all matrices and hands the pieces over, on several threads and in any order; advances by files' bytes."""
 
     def run(piece: tuple[Place, range]) -> int:
         place, tiles = piece

@@ -92,13 +92,9 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q
     The pages that every forward needs are read now, in order, rather than one by one in the first. Those of experts are
     left alone: rows choose a few, and a model may be larger than the memory.
 
-    Args:
-        floats: as of `plan_places`.
-
     Raises:
         DiskFullError, ConfigError, OSError: the file cannot be written.
-        ModelSourceError: weights that cannot be read.
-        KernelError: weights that the kernels do not take.
+        ModelSourceError, KernelError: weights that cannot be read, or that the kernels do not take.
     """
     found = _read_or_make(files, root, progress, floats=floats)
     needed = [each for name, each in found.items() if not is_of_expert(name)]
@@ -144,11 +140,7 @@ class TileTable:
     tensors: Mapping[str, tuple[str, int, int, int, int]]
 
     def is_current(self, own: Collection[str] | None = None) -> bool:
-        """Whether those of its files that are there are as they were.
-
-        Args:
-            own: ask for these paths only: the same model elsewhere is known by its fingerprint.
-        """
+        """Whether those of its files that are there, or those of `own`, are as they were."""
         asked = [each for each in self.sources if (Path(each[0]).exists() if own is None else each[0] in own)]
         return all(_is_unchanged(Path(path), size, time) for path, size, time in asked)
 

@@ -90,14 +90,7 @@ class _Stored:
 
 
 class WeightReader:
-    """The weights of a model, or those parts of them that a device has.
-
-    Args:
-        files: where they are.
-
-    Raises:
-        ModelSourceError: a file cannot be read, or is truncated.
-    """
+    """The weights of a model, or those parts of them that a device has; ModelSourceError where they cannot be read."""
 
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
@@ -173,11 +166,7 @@ class WeightReader:
         return self._widen(name, tensor.stored, tensor.raw[places])
 
     def check(self, name: str) -> int:
-        """Look at a tensor's scales and plain numbers without keeping any (those of rarer formats when they are read).
-
-        Returns:
-            the bytes that it takes in its file.
-        """
+        """Looks at a tensor's scales and plain numbers, of rarer formats not yet; the bytes that it takes."""
         tensor = self._find(name)
         self._require_finite(name, tensor.stored, tensor.raw)
         return tensor.nbytes
