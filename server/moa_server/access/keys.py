@@ -62,14 +62,12 @@ class KeyEntry:
 
     @property
     def identifier(self) -> str:
-        """Tells apart keys that had the same name."""
         return self.sha256[:ID_CHARACTERS]
 
     def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
 
     def caller(self, peer: str) -> Caller:
-        """Who calls with this key."""
         return Caller(f"key {self.identifier}", peer, self.name, self.rights, self.limits, is_proven=True)
 
 

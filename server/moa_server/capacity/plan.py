@@ -151,7 +151,6 @@ def capacity_text(capacity: Capacity) -> str:
 
 
 def estimate_text(estimate: StepEstimate) -> str:
-    """An estimated speed, and what it comes from."""
     return (
         f"at most about {estimate.tokens_per_s:.3g} tokens/s; a plain step reads {decimal(estimate.nbytes)}, "
         f"and memory here gives {estimate.memory_bytes_per_s / 1e9:.3g} GB/s (an estimate)"
@@ -159,7 +158,6 @@ def estimate_text(estimate: StepEstimate) -> str:
 
 
 def speed_text(speed: Speed) -> str:
-    """A measured speed, and how many users it feeds."""
     return (
         f"A plain step takes {speed.step_ms:.1f} ms here, each further row {speed.row_ms:.2f} ms, "
         f"a token of a prompt {speed.read_ms:.2f} ms.\n"

@@ -173,7 +173,6 @@ class ServerThread:
 
 
 def _held(services: Services) -> dict[Name, KeyUsage]:
-    """What callers hold here that may hold only so much."""
     sessions, kv_bytes = services.registry.holdings(), services.pool.holdings()
     return {
         **{(SESSIONS, owner): held for owner, held in sessions.items()},

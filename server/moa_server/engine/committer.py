@@ -197,7 +197,6 @@ class Committer:
             )
 
     def _learn(self, part: ForwardPart, arrived: DraftTree, verification: Verification, forward: ForwardFacts) -> None:
-        """Learns how good the stream's drafts are, and how much time its memory may take."""
         record, stream, taken = part.live.drafting.record, part.live.stream, verification.taken
         if record is None or len(part.plan.feed) != 1:  # others read a prompt too
             return

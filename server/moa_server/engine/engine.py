@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from moa_shared.programs.machine import ms_since
 
-from moa_server.drafting.running_cost import RunningCost
+from moa_server.drafting.forward_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts, RowCoder
 from moa_server.engine.inference_thread import InferenceThread, RunningJob, SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession
@@ -72,7 +72,6 @@ class Engine:
         self._jobs.start()
 
     async def stop(self) -> None:
-        """Drops what is queued and gives the running forward some time to end."""
         self._schedule.clear()
         await asyncio.to_thread(self._thread.stop)
 
@@ -88,7 +87,6 @@ class Engine:
 
     @property
     def read_ms(self) -> float:
-        """How long a token of a prompt takes to read; 0: not known."""
         return self._schedule.read_ms
 
     # ------------------------------------------------------------ a forward: wake, plan, run, commit
@@ -193,7 +191,6 @@ class Engine:
         self._jobs.run_for(live, live.tensors.release)
 
     def free(self, live: LiveSession) -> None:
-        """Gives back what an ended session holds, after its forward if there is one."""
         self._thread.submit(live.tensors.release)
 
 

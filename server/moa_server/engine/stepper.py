@@ -182,7 +182,6 @@ class Stepper:
         return next((each for each in self.sources if not fingerprint or each.fingerprint == fingerprint), None)
 
     def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
-        """Row widths of the planes that a client of this source can have."""
         widths = {Plane.MEMORY: source.width}
         if reused_state and source.has_states:
             widths[Plane.REUSED_STATE] = self.target.hidden_size

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.choice.automatic import Candidate, Fit, MeasuredDrafter, cached_drafters, in_hub_cache, names_of
+from moa_shared.drafter.choice.automatic import Fit, MeasuredDrafter, cached_drafters, in_hub_cache, names_of
 from moa_shared.drafter.choice.known import FORMS, Form, KnownDrafter, known_drafter, known_for, known_of_sizes
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.entry import identify
@@ -24,11 +23,7 @@ from moa_shared.programs.progress import Progress
 
 from moa_server.listing.models import shipped_for
 
-
-class DrafterLocation(Enum):
-    PACKAGE = "package"
-    MACHINE = "this machine"
-    HUB = "hub"
+PLACES = PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class ListedDrafter:
 
     name: str
     form: Form
-    place: DrafterLocation
+    place: str
     target: str
     fit: Fit
     is_run: bool
@@ -79,12 +74,13 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
     """
     root = cache_root(cache_dir)
     model = _look_at(spec, root, progress)
-    rows = [*_shipped(model), *_cached(model, root)]
+    moa = FORMS["moa"]
+    rows = [ListedDrafter(name, moa, PACKAGE, model.name, Fit.MODEL, True, "apache-2.0") for name in model.shipped]
+    rows += _cached(model, root)
     here = {row.name.partition("@")[0].casefold() for row in rows}
     rows += [row for row in _known(model) if row.name.casefold() not in here]
-    order = {place: index for index, place in enumerate(DrafterLocation)}
-    fits = {fit: index for index, fit in enumerate(Fit)}
-    rows.sort(key=lambda row: (order[row.place], fits[row.fit], row.form.rank))
+    fits = [*Fit]
+    rows.sort(key=lambda row: (PLACES.index(row.place), fits.index(row.fit), row.form.rank))
     return DrafterList(model.name, bool(model.config), tuple(rows))
 
 
@@ -109,7 +105,10 @@ def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
     examined = examine(found)
     if examined.refusal is not None:
         raise examined.refusal
-    fingerprint = _fingerprint(found, examined.files, root, progress)
+    if found.path.is_dir():  # of which all bytes are read, once
+        fingerprint = describe_folder(found.path, found.name, root, progress).fingerprint
+    else:
+        fingerprint = gguf_fingerprint(identify(read_parts(examined.files, arrays=False)))
     names = names_of(found.name, examined.files)
     return _Model(found.name, names, examined.config, fingerprint, tuple(shipped_for(examined)))
 
@@ -124,47 +123,27 @@ def _the_one_in(path: Path) -> LocalModel:
     return models[0]
 
 
-def _fingerprint(model: LocalModel, files: tuple[Path, ...], root: Path, progress: Progress) -> str:
-    """Of a folder all bytes are read, once."""
-    if model.path.is_dir():
-        return describe_folder(model.path, model.name, root, progress).fingerprint
-    return gguf_fingerprint(identify(read_parts(files, arrays=False)))
-
-
-def _shipped(model: _Model) -> Iterator[ListedDrafter]:
-    for name in model.shipped:
-        yield ListedDrafter(name, FORMS["moa"], DrafterLocation.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
-
-
 def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
     if not model.config:
-        for each in known_for(model.names):
-            if in_hub_cache(each.hub_id):
-                yield _row(each, DrafterLocation.MACHINE, Fit.MODEL)
+        found = [each for each in known_for(model.names) if in_hub_cache(each.hub_id)]
+        yield from (_row(each, MACHINE, Fit.MODEL) for each in found)
         return
-    for candidate in cached_drafters(model.config, model.fingerprint, root):
-        yield _cached_row(candidate, model)
-
-
-def _cached_row(candidate: Candidate, model: _Model) -> ListedDrafter:
-    known, fit = known_drafter(candidate.name), candidate.fit(model.names)
-    target = model.name if candidate.is_of_target else candidate.named_target
-    if known is not None:
-        target = known.target
-    licence, seen = (known.licence, known.seen) if known is not None else ("", "")
-    return ListedDrafter(
-        candidate.name, candidate.form, DrafterLocation.MACHINE, target, fit, True, licence, seen, candidate.measured
-    )
+    for each in cached_drafters(model.config, model.fingerprint, root):
+        target, fit = model.name if each.is_of_target else each.named_target, each.fit(model.names)
+        row = ListedDrafter(each.name, each.form, MACHINE, target, fit, True, measured=each.measured)
+        if (known := known_drafter(each.name)) is not None:
+            row = replace(row, target=known.target, licence=known.licence, seen=known.seen)
+        yield row
 
 
 def _known(model: _Model) -> Iterator[ListedDrafter]:
     for_it = known_for(model.names, model.config or None)
-    yield from (_row(each, DrafterLocation.HUB, Fit.MODEL) for each in for_it)
+    yield from (_row(each, HUB, Fit.MODEL) for each in for_it)
     if model.config and not for_it:
-        yield from (_row(each, DrafterLocation.HUB, Fit.ANOTHER) for each in known_of_sizes(model.config))
+        yield from (_row(each, HUB, Fit.ANOTHER) for each in known_of_sizes(model.config))
 
 
-def _row(known: KnownDrafter, place: DrafterLocation, fit: Fit) -> ListedDrafter:
+def _row(known: KnownDrafter, place: str, fit: Fit) -> ListedDrafter:
     return ListedDrafter(
         known.hub_id, known.form, place, known.target, fit, known.form.is_run, known.licence, known.seen
     )
@@ -183,7 +162,7 @@ def drafters_text(listed: DrafterList) -> str:
         (
             each.name,
             each.form.label,
-            _place(each),
+            each.place if each.is_run else f"{each.place}, not run by this version",
             each.target or "not said",
             each.licence or "see its page",
             _measured(each),
@@ -198,7 +177,7 @@ def drafters_json(listed: DrafterList) -> str:
         {
             "name": each.name,
             "kind": each.form.name,
-            "where": each.place.value,
+            "where": each.place,
             "trained_for": each.target or None,
             "fits_by": each.fit.value,
             "runs": each.is_run,
@@ -219,10 +198,6 @@ def drafters_json(listed: DrafterList) -> str:
     return json.dumps(told, indent=2) + "\n"
 
 
-def _place(each: ListedDrafter) -> str:
-    return each.place.value if each.is_run else f"{each.place.value}, not run by this version"
-
-
 def _measured(each: ListedDrafter) -> str:
     measured = each.measured
     if measured is None:
@@ -236,6 +211,6 @@ def _next_words(listed: DrafterList) -> str:
     first = next((each for each in listed.drafters if each.is_run and each.fit is Fit.MODEL), None)
     if first is None:
         return ""
-    if first.place is DrafterLocation.HUB:
+    if first.place is HUB:
         return f"To fetch one and use it: moa-server serve {listed.model} --drafter {first.name}\n"
     return f"`moa-server serve {listed.model}` takes the best one that is here.\n"

@@ -50,7 +50,6 @@ class RowStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pages, those that others hold too included."""
         return sum(page.nbytes for page in tuple(self._pages) if page is not None)
 
     def release(self) -> None:
@@ -84,14 +83,12 @@ class RowStore:
         before.let_go()
 
     def adopt(self, pages: Sequence[Page]) -> None:
-        """Holds these full pages of another store, and nothing else."""
         held = [page.hold() for page in pages]
         self.release()
         self._pages.extend(held)
         self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
 
     def write(self, start: int, rows: Rows) -> None:
-        """Puts `rows`, [count, width] float32, which nobody changes any more, at `start`."""
         if not self._new or start != self._new_stop:
             self._settle()
             self._new_start = start

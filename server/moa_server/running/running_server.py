@@ -132,7 +132,6 @@ class RunningServer:
                 log.exception("reload failed; what was in force stays", what=what)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Sets health to NOT_SERVING, accepts nothing new; returns once all answers have ended or the grace is over."""
         await self._status.drain()
         self.host.lifecycle.drain()
         with contextlib.suppress(TimeoutError):

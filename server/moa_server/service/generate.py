@@ -80,7 +80,6 @@ class Embedding:
         return total / len(tokens) if is_mean else total
 
     def _states(self, live: LiveSession, tokens: Sequence[int], *, only_last: bool) -> Vector:
-        """The sum of the tokens' states, or the last one's; on the inference thread."""
         target = self._services.engine.stepper.target
         output = target.forward(live.tensors.cache, tokens, None, (), target.layer_count)
         if output.state is None:

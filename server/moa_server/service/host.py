@@ -94,7 +94,6 @@ class Lifecycle:
             raise self.leaving()
 
     def leaving(self) -> UnavailableError:
-        """The refusal of a client that comes while the server drains."""
         error = UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
         error.servers = self.fleet.names()
         return error
@@ -147,7 +146,6 @@ class Lifecycle:
                 call.end_refused(refusal)
 
     def drain(self) -> None:
-        """Accepts nothing new; calls end with their running answers."""
         self.draining = True
         if not self._calls:
             self._empty.set()

@@ -49,12 +49,10 @@ class Identity:
 
 
 def new_private_key() -> ec.EllipticCurvePrivateKey:
-    """A key on the curve P-256, which every TLS library knows."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def make_authority(host: str, now: datetime) -> Identity:
-    """A new authority, for the server at `host`."""
     key = new_private_key()
     name = _name(f"moa authority of {host}")
     usage = x509.KeyUsage(

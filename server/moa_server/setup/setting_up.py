@@ -149,7 +149,6 @@ def _settings(folder: SetupFolder) -> ServerSettings:
 
 
 def _listen_address(hosts: Sequence[str]) -> str:
-    """All addresses of the machine, those of IPv6 too if one of them is named; loopback if nothing else is named."""
     bare = [host.strip("[]") for host in hosts]
     if all(map(is_loopback, bare)):
         return bare[0] if len({*bare}) == 1 else "localhost"

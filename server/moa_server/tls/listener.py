@@ -244,7 +244,6 @@ class TlsListener:
         return self._watched.newest
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the port; the log says whose certificate it is."""
         self._watched.announce()
         newest = self.certificate
         fetch: Any = self._fetch  # the stubs do not know that None means: as before

@@ -177,7 +177,6 @@ class TorchTarget(Target):
         return self.over_arrays(self._norm)(state)
 
     def over_arrays(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Rows], Rows]:
-        """Wraps a function over tensors of the target's dtype and device as one over float32 arrays."""
         return over_arrays(function, self.dtype, self.device)
 
 
@@ -187,7 +186,6 @@ def attention_shape(plan: Plan) -> AttentionShape:
 
 
 def free_kv_bytes(device: torch.device) -> int:
-    """What keys and values may take of the device's free memory."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
     return int(KV_SHARE * free)
 

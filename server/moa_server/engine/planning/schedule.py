@@ -25,8 +25,7 @@ from typing import Generic, Protocol, TypeVar
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
-from moa_server.drafting.running_cost import RunningCost
+from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares, RunningCost
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.session.session import Session
 

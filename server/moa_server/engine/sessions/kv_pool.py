@@ -103,7 +103,6 @@ class KVPool:
         self._promised[live] = promise
 
     def forget(self, live: LiveSession) -> None:
-        """Takes back what an ended session was promised; the pages of its text are kept while there is room."""
         self._promised.pop(live, None)
         self._prefixes.let_go(live)
 
@@ -149,7 +148,6 @@ class KVPool:
         self._prefixes.let_go(victim)
 
     def _own(self, live: LiveSession, promise: Reservation | None = None) -> int:
-        """What a session may hold besides the pages that it shares."""
         promise = promise or self._promised[live]
         return max(0, promise.nbytes - len(self._prefixes.held(live)) * promise.page_nbytes)
 

@@ -100,7 +100,6 @@ class SessionRegistry:
 
     @property
     def detached(self) -> int:
-        """How many sessions are waiting for their client."""
         return len(self._detached)
 
     def find(self, token: bytes, caller: Caller) -> LiveSession | None:
@@ -152,7 +151,6 @@ class SessionRegistry:
             self.close(live)
 
     def _make_room(self, owner: str) -> None:
-        """Drops a detached session if the limit is reached."""
         if len(self._live_sessions) < self._limit:
             return
         held = Counter(live.caller.owner for live in self._live_sessions.values())

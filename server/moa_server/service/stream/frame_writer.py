@@ -136,12 +136,10 @@ class FrameWriter:
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
-        """Answers a beat, in place of an answer that is not yet written."""
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 
     def follow(self, feed: MemoryFeed, rows: RowSource) -> None:
-        """Writes the memory that `feed` gives from now on."""
         self._memory = MemoryQueue(feed, rows, self._poke)
         self._poke.set()
 

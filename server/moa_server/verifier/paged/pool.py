@@ -189,7 +189,6 @@ class PagePool:
         self._rows[:, :, torch.tensor(to, device=device)] = rows
 
     def read(self, slots: Sequence[int]) -> torch.Tensor:
-        """A copy of rows of all layers, [layers, 2, rows, kv_heads, head_dim]."""
         return self._rows[:, :, torch.tensor(slots, dtype=torch.long, device=self.tensor.device)]
 
 
@@ -197,7 +196,6 @@ Rows = npt.NDArray[np.float32]
 
 
 def as_array(tensor: torch.Tensor) -> Rows:
-    """A tensor of any float dtype on any device as a float32 array, exactly; may share its memory."""
     wide = tensor.detach().float()
     if wide.is_cuda:  # into pinned memory, which torch uses again: several times as fast, and logits are large
         wide = torch.empty(wide.shape, dtype=wide.dtype, pin_memory=True).copy_(wide)

@@ -141,7 +141,6 @@ class Watch:
             thread.start()
 
     def call(self, on_lost: Callable[[], object]) -> None:
-        """Calls this, once and on any thread, when the replica is lost. Until then a loss ends the process."""
         with self._one_report:
             self._on_lost = on_lost
 
@@ -229,7 +228,6 @@ class Group:
             self.carry_out(Stop(), self.watch.stop)
 
     def leave(self, code: int) -> NoReturn:
-        """Ends this process without a goodbye, and so the replica."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # Python's own end would abort while the watch waits for the others' beats

@@ -82,18 +82,6 @@ def test_a_keys_own_limit_goes_before_the_servers(clock: Clock) -> None:
     assert TokenMeter(limited, own)._rates.take_piece(own) == 100.0
 
 
-def test_owners_do_not_take_from_each_other(clock: Clock) -> None:
-    limited = rates(clock, requests=1)
-    limited.on_request(KEY)
-    limited.on_request(Caller(owner="ipv4:203.0.113.9"))
-    with raises(
-        RateLimitError,
-        "The server lets this address make 1 requests a minute. "
-        "Wait as long as told; the operator can raise the limit of your key.",
-    ):
-        limited.on_request(Caller(owner="ipv4:203.0.113.9"))
-
-
 def test_an_answer_pauses_when_nothing_is_left_and_goes_on_with_some_seconds_of_text(clock: Clock) -> None:
     meter = TokenMeter(rates(clock, tokens=600), KEY)
     meter.begin()
@@ -131,24 +119,6 @@ def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Cloc
     assert caught.value.retry_after_ms == 560_000
 
 
-def test_many_sessions_of_one_key_get_together_what_one_gets(clock: Clock) -> None:
-    limited = rates(clock, tokens=600)
-    meters = [TokenMeter(limited, KEY) for _ in range(50)]
-    written = 0
-    for second in range(600):
-        clock.now = float(second)
-        for meter in meters:
-            try:
-                if meter.refusal() is not None:
-                    meter.begin()
-            except RateLimitError:
-                continue
-            while meter.refusal() is None:
-                meter.write(10)
-                written += 10
-    assert written == pytest.approx(600 + 600 / 60 * 600, abs=200)
-
-
 def test_what_an_answer_did_not_use_is_given_back(clock: Clock) -> None:
     limited = rates(clock, tokens=60)
     for _ in range(30):
@@ -181,29 +151,6 @@ def test_what_an_answer_did_not_use_is_given_back(clock: Clock) -> None:
 )
 def test_addresses_have_no_ports_and_ipv6_counts_by_site(peer: str, address: str) -> None:
     assert address_of(peer) == address
-
-
-def test_it_begins_full_and_holds_a_minutes_worth() -> None:
-    bucket = Bucket(600, now=0.0)
-    assert bucket.left(1000.0) == 600.0
-    bucket.take(600, 1000.0)
-    assert bucket.left(1000.0) == 0.0
-    assert bucket.left(1001.0) == pytest.approx(10.0)
-    assert bucket.left(2000.0) == 600.0
-
-
-def test_it_says_when_there_is_enough() -> None:
-    bucket = Bucket(60, now=0.0)
-    bucket.take(100, 0.0)
-    assert bucket.seconds_until(1, 0.0) == pytest.approx(41.0)
-    assert bucket.seconds_until(1, 30.0) == pytest.approx(11.0)
-    assert bucket.seconds_until(1, 50.0) == 0.0
-
-
-def test_more_than_it_holds_is_waited_for_until_it_is_full() -> None:
-    bucket = Bucket(60, now=0.0)
-    bucket.take(30, 0.0)
-    assert bucket.seconds_until(1e9, 0.0) == pytest.approx(30.0)
 
 
 def test_a_new_rate_changes_what_flows_in_and_not_what_is_owed() -> None:

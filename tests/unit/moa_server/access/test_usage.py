@@ -33,17 +33,3 @@ def test_a_conversation_that_was_cut_back_counts_what_is_sent_again() -> None:
     usage.on_ask(2, 12)  # three tokens of the answer were thrown away, and none is new
     usage.on_ask(3, 20)
     assert (usage.tokens_in, usage.tokens_out) == (18, 5)
-
-
-def test_an_answer_that_is_continued_is_one_question() -> None:
-    usage = Usage(began=0.0)
-    usage.on_ask(1, 10)
-    usage.on_written(5, Finish.UNFINISHED)
-    usage.on_ask(1, 15)
-    assert (usage.questions, usage.tokens_in) == (1, 10)
-
-
-def test_who_shows_a_certificate_is_named_by_it() -> None:
-    caller = Caller("certificate alice", "ipv6:%5B::1%5D:5", is_proven=True)
-    facts = Usage(began=0.0).facts(caller, 1.0)
-    assert (facts["key"], facts["peer"]) == ("certificate alice", "ipv6:[::1]:5")

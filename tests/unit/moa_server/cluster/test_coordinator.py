@@ -81,13 +81,6 @@ def test_a_replica_that_serves_something_else_is_refused_by_name(serving: Servin
     assert roster.others("r1", 0.0) == []
 
 
-def test_another_model_is_welcome_once_the_former_fleet_is_gone() -> None:
-    roster = Roster()
-    roster.take(report(1), 0.0)
-    roster.take(report(2, serving=Serving("other", "cd", "int8")), SILENT_SECONDS)
-    assert [each.replica for each in roster.reports(SILENT_SECONDS)] == ["r2"]
-
-
 def test_facts_are_what_json_can_hold() -> None:
     assert report(1, load=0.5).facts() == snapshot(
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from moa_server.access.limits import HOLDINGS_SECONDS, KeyUsage, OtherReplicasUsage, sum_holdings
-from moa_server.cluster.quotas import LEASE_SECONDS, Consumption, QuotaBook, RemoteUsage, SharedBuckets
+from moa_server.cluster.quotas import LEASE_SECONDS, QuotaBook, RemoteUsage, SharedBuckets
 
 LIMIT = 600  # a minute
 NAME = ("tokens", "alice")
@@ -42,16 +42,6 @@ def test_in_the_long_run_all_replicas_let_through_what_one_would(eager: tuple[in
     assert sum(replicas.took) == pytest.approx(10 * LIMIT + LIMIT, rel=0.05)  # ten minutes, and a full bucket at first
 
 
-def test_a_caller_at_one_replica_gets_the_whole_limit_there() -> None:
-    replicas = Replicas(3)
-    for _ in range(60):
-        replicas.second(0)
-    before = replicas.took[0]
-    for _ in range(60):
-        replicas.second(0)
-    assert replicas.took[0] - before == pytest.approx(LIMIT, rel=0.05)
-
-
 def test_a_caller_that_moves_leaves_its_debt_nowhere() -> None:
     replicas = Replicas(2)
     for number in range(120):
@@ -75,21 +65,6 @@ def test_without_the_book_each_lets_an_even_share_through() -> None:
     assert replicas.took[0] == pytest.approx(LIMIT / 3, rel=0.05)
 
 
-def test_debt_is_owed_at_every_replica() -> None:
-    book = QuotaBook()
-    book.leases("r0", {NAME: Consumption(LIMIT, 2.0 * LIMIT)}, 0.0)
-    assert book.leases("r1", {NAME: Consumption(LIMIT, 0.0)}, 0.0)[NAME].left == -LIMIT
-
-
-def test_what_was_taken_since_the_book_was_asked_is_not_given_twice() -> None:
-    book, buckets = QuotaBook(), SharedBuckets(lambda: 1)
-    buckets.of("alice", LIMIT, 0.0).take(100.0, 0.0)
-    leases = book.leases("r0", {NAME: buckets.taken()["alice"]}, 0.0)
-    buckets.of("alice", LIMIT, 0.0).take(50.0, 0.0)
-    buckets.lease({"alice": leases[NAME]}, 0.0)
-    assert buckets.of("alice", LIMIT, 0.0).left(0.0) == LIMIT - 150.0
-
-
 # ---------------------------------------------------------------- what it holds
 
 HELD = ("sessions", "alice")
@@ -108,13 +83,6 @@ def test_a_replica_learns_what_answers_hold_at_all_others() -> None:
     assert book.rests("r0", held(1), 1.0) == {HELD: RemoteUsage(elsewhere=2, excess=0)}
 
 
-def test_who_holds_nothing_any_more_counts_no_more() -> None:
-    book = QuotaBook()
-    book.rests("r0", held(3), 0.0)
-    book.rests("r0", {}, 1.0)
-    assert book.rests("r1", {}, 1.1) == {}
-
-
 def test_what_is_idle_gives_way_where_it_was_used_longest_ago() -> None:
     book = QuotaBook()
     book.rests("r0", held(0, 2), 0.0)
@@ -130,12 +98,6 @@ def test_nobody_is_told_to_give_up_what_another_one_gives_up_already() -> None:
         book.rests(replica, held(0, 2), float(second))
     rests = [book.rests(replica, held(0, 2), 2.0 + second) for second, replica in enumerate(("r0", "r1"))]
     assert rests == [{HELD: RemoteUsage(elsewhere=0, excess=1)}, {}]
-
-
-def test_answers_are_not_cut_where_two_replicas_let_in_too_many_at_once() -> None:
-    book = QuotaBook()
-    book.rests("r0", held(MOST), 0.0)
-    assert book.rests("r1", held(MOST), 0.1) == {HELD: RemoteUsage(elsewhere=MOST, excess=0)}
 
 
 def test_a_silent_replica_and_one_that_has_left_hold_nothing() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import ForwardCost, RowShares
-from moa_server.drafting.running_cost import RunningCost
+from moa_server.drafting.forward_cost import ForwardCost, RowShares, RunningCost
 
 # Of a 1B in Q4_K_M on one core with AVX-512 VNNI: the first row is free, and from the eighth on each takes as long.
 STEP_MS = 33.0
@@ -34,17 +33,6 @@ def test_what_rows_take_is_known_from_the_start() -> None:
     assert STEP_MS * (1 + shares.of(63)) == pytest.approx(2 * 272.0)
 
 
-@pytest.mark.parametrize("rows", [8, 12, 20])
-@pytest.mark.parametrize("busy", [1.0, 1.5])
-def test_rows_that_fill_the_core_are_as_dear_as_they_are(rows: int, busy: float) -> None:
-    """Forwards of about as many rows say little of a straight line through few rows and many."""
-    cost = ForwardCost(RowShares.of_times(STEP_MS, TIMES))
-    cost.add(0, STEP_MS)
-    for number in range(60):
-        cost.add(rows - 1 + number % 3, busy * 8.5 * (rows + number % 3))
-    assert (cost.ms(rows + 3) - cost.ms(rows - 1)) / 4 == pytest.approx(8.5 * busy, rel=0.12)
-
-
 def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
     cost = ForwardCost(RowShares.of_times(10.0, [(2, 10.0), (32, 10.0)]))
     cost.add(0, 10.0)
@@ -52,23 +40,6 @@ def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
     for number in range(60):
         cost.add(number % 16, 10.0 + number % 16)
     assert cost.ms(8) == pytest.approx(18.0, rel=0.12)
-
-
-def test_forwards_of_more_rows_show_that_plain_steps_were_measured_too_slow() -> None:
-    cost = ForwardCost(RowShares.of_times(STEP_MS, TIMES))
-    cost.add(0, 5 * STEP_MS)
-    for _ in range(60):
-        cost.add(3, 43.0)
-    assert cost.ms(7) > 1.3 * cost.ms(3)  # not five slow plain steps each
-
-
-def test_one_slow_forward_changes_little() -> None:
-    cost = ForwardCost()
-    for nodes in (0, 8) * 20:
-        cost.add(nodes, 50.0 + nodes)
-    before = cost.ms(8)
-    cost.add(8, 5000.0)
-    assert cost.ms(8) < 1.3 * before
 
 
 @pytest.mark.parametrize("before", [0, 1, 40])
@@ -104,28 +75,10 @@ def after(start: tuple[float, float], rows: Sequence[int], step_ms: float, row_m
     return cost
 
 
-@pytest.mark.parametrize("start", [(50.0, 2.0), (200.0, 8.0), (10.0, 0.4), (200.0, 0.0)])
-def test_the_times_are_found_whatever_was_measured_at_the_start(start: tuple[float, float]) -> None:
-    cost = after(start, (0, 3, 12, 30), 50.0, 2.0)
-    assert (cost.step_ms, cost.row_ms) == pytest.approx((50.0, 2.0), rel=0.1)
-
-
-@pytest.mark.parametrize("rows", [0, 7])
-def test_forwards_that_are_all_alike_scale_both(rows: int) -> None:
-    """No plain step is among them if every answer has drafts."""
-    cost = after((200.0, 8.0), [rows], 50.0, 2.0)
-    assert (cost.step_ms, cost.row_ms) == pytest.approx((50.0, 2.0), rel=0.15)
-
-
 def test_one_slow_forward_changes_little_of_what_is_told() -> None:
     cost = after((50.0, 2.0), [0, 8], 50.0, 2.0)
     cost.add(0, 5000.0)
     assert cost.step_ms < 1.1 * 50.0
-
-
-def test_nothing_is_told_where_nothing_was_measured_at_the_start() -> None:
-    cost = after((0.0, 0.0), [0, 8], 50.0, 2.0)
-    assert (cost.step_ms, cost.row_ms) == (0.0, 0.0)
 
 
 @given(

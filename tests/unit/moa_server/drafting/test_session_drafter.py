@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from moa_server.drafting.forward_cost import CostLine, RowShares
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import (
-    FEW_TOKENS,
     PROMPT_ROWS,
     ROWS_A_FORWARD,
     DrafterRecord,
-    FoundTokens,
     Guess,
     OwnDrafter,
     ReadingRoom,
@@ -26,7 +24,7 @@ from moa_server.drafting.session_drafter import (
     SessionDrafter,
 )
 from moa_shared.drafting import NgramTable
-from moa_shared.drafting.estimates import TRIAL_TOKENS, TrialResult
+from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -118,46 +116,6 @@ def test_it_drafts_as_deep_as_pays() -> None:
     assert 0 < dear.own < 8
 
 
-def test_one_that_adds_a_single_node_a_place_is_asked_for_the_next_where_two_nodes_would_not_pay() -> None:
-    """Nodes of a place are counted, so rows of which one pays do not keep it at its first step for ever."""
-    bench = Bench([1, 2, 3])
-    own: list[int] = []
-    for _ in range(12):
-        guess = bench.guess(step_ms=0.1, row_ms=2.6)  # a row costs 0.21 tokens; at first 0.42 are expected of two nodes
-        newest = bench.tokens[-1]
-        taken = [*range(newest + 1, newest + guess.own + 2)]
-        bench.session.learn(guess, taken)
-        bench.commit(*taken)
-        own.append(guess.own)
-    assert own[0] == 1
-    assert own[-1] > 2
-
-
-def test_later_steps_are_taken_to_find_a_share_of_what_the_first_one_does() -> None:
-    found = FoundTokens(0.5, 0.8, 1.0)
-    assert found.of_step(0) == 0.5
-    assert found.of_step(1) == pytest.approx(0.4)
-    one_step, two_steps = (Guess(DraftTree.chain([1]), 1, 1.0, reaches, (0,)) for reaches in ((1.0,), (1.0, 0.9)))
-    for _ in range(20):
-        found.learn(one_step, [0])
-    assert found.of_step(0) > 0.8
-    assert found.of_step(1) == pytest.approx(0.8 * found.of_step(0))
-    for _ in range(20):
-        found.learn(two_steps, [0])
-    assert found.of_step(0) > 0.85
-    assert found.of_step(1) < 0.4
-    assert found.copy().of_step(1) == found.of_step(1)
-
-
-def test_where_time_is_worth_too_much_it_takes_no_step_but_copies() -> None:
-    bench = Bench([1, 2, 9, 4, 5, 1, 2])
-    guess = bench.guess(rate=2.0)
-    assert bench.drafter.steps == 0
-    assert guess.reaches == ()
-    assert bench.guess(rate=0.4).tree.tokens[:1] == (9,)
-    assert bench.drafter.steps == 0
-
-
 def test_what_the_target_usually_says_takes_no_step() -> None:
     """And where it is likely enough, the drafter is not asked."""
     usual = NgramTable(
@@ -197,56 +155,6 @@ def test_whatever_several_sources_say_the_draft_is_a_tree(seed: int, rate: float
         bench.commit(*taken)
 
 
-def test_what_the_device_covers_is_not_looked_for() -> None:
-    arrived = DraftTree.chain([4])
-    bench = Bench([1, 2, 3])
-    assert bench.guess(arrived, covered=0.9).tree == arrived
-    assert bench.drafter.steps == 0
-
-
-def test_nodes_of_the_device_come_first_and_stay_its_own() -> None:
-    arrived = DraftTree((7, 4), (-1, -1))
-    guess = Bench([1, 2, 3]).guess(arrived, covered=0.2, most_nodes=3)
-    assert guess.tree.tokens[:2] == (7, 4)
-    assert guess.tree.parents[:2] == (-1, -1)
-    assert guess.own == len(guess.tree) - 2 > 0
-    children = [guess.tree.tokens[node] for node in guess.tree.children[-1]]
-    assert sorted(set(children)) == sorted(children)
-
-
-def test_of_a_long_prompt_it_reads_the_newest_rows() -> None:
-    count = 300
-    bench = Bench(range(count))
-    bench.guess()
-    newest = count - 1  # whose row does not exist yet
-    assert bench.drafter.memory == list(range(newest - PROMPT_ROWS[Plane.MEMORY], newest))
-    assert bench.drafter.states == list(range(newest - PROMPT_ROWS[Plane.REUSED_STATE], newest))
-
-
-def test_in_an_answer_it_reads_states_at_once_and_memory_rows_together() -> None:
-    bench = Bench([1, 2, 3, 4, 5, 6])
-    bench.guess()
-    assert bench.drafter.memory == [1, 2, 3, 4]
-    assert bench.drafter.states == [0, 1, 2, 3, 4]
-    for token in (7, 8, 9):
-        bench.commit(token)
-        bench.guess()
-    assert bench.drafter.states == list(range(8))
-    assert bench.drafter.memory == [1, 2, 3, 4]
-    bench.commit(10)
-    bench.guess()
-    assert bench.drafter.memory == [1, 2, 3, 4, 7, 8]  # the newest two of four
-
-
-def test_however_many_rows_came_at_once_it_reads_all_states_and_the_newest_of_memory() -> None:
-    bench = Bench([1, 2, 3, 4, 5, 6])
-    bench.guess()
-    bench.commit(*range(30, 50))
-    bench.guess()
-    assert bench.drafter.states == list(range(25))
-    assert bench.drafter.memory == [1, 2, 3, 4, 23, 24]
-
-
 def test_after_a_long_question_it_begins_again_with_the_newest_rows() -> None:
     bench = Bench([1, 2, 3, 4, 5, 6])
     bench.guess()
@@ -258,18 +166,6 @@ def test_after_a_long_question_it_begins_again_with_the_newest_rows() -> None:
     assert bench.drafter.states == list(range(205 - PROMPT_ROWS[Plane.REUSED_STATE], 205))
 
 
-def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
-    bench = Bench([1, 2, 3])
-    steps = []
-    for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 4:
-        before = bench.drafter.steps
-        bench.session.learn(bench.guess(rate=0.15), [token])
-        steps.append(bench.drafter.steps > before)
-        bench.commit(token)
-    assert all(steps[:2])
-    assert sum(steps[10:]) <= 6
-
-
 def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
     first = Bench([1, 2, 3])
     for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 20:
@@ -278,15 +174,6 @@ def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
     trusting, wary = Bench([1, 2, 3]), Bench([1, 2, 3], first.record)
     assert trusting.guess(rate=0.1).own > 4
     assert wary.guess(rate=0.1).own < 2
-
-
-def test_another_text_is_another_draft() -> None:
-    bench = Bench([1, 2, 3])
-    bench.guess()
-    bench.session.tell(0, [1, 2, 8])
-    assert bench.drafter.tokens == [1, 2, 8]
-    bench.tokens = [1, 2, 8]
-    assert bench.guess().tree.tokens[:2] == (9, 10)
 
 
 def test_its_size_grows_with_the_text() -> None:
@@ -317,14 +204,6 @@ def test_a_drafter_of_another_model_is_dropped_and_asked_no_more() -> None:
     bench.commit(400, 401, 402, 400, 401)
     assert bench.guess(rate=0.05).tree.tokens[:1] == (402,)  # a copy
     assert bench.drafter.steps == steps
-
-
-def test_a_drafter_of_the_model_is_kept() -> None:
-    bench = Bench([1, 2, 3])
-    for token in range(4, 4 + TRIAL_TOKENS):
-        bench.guess()
-        bench.commit(token)
-    assert bench.kind.trial.result is TrialResult.KEPT
 
 
 class BlockDrafter(CountingDrafter):
@@ -394,16 +273,6 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forwa
     bench.commit(301)
     bench.guess()
     assert record.step_ms.mean < before[0]
-
-
-def test_sessions_share_what_is_read_before_a_forward_and_none_misses_the_newest_tokens() -> None:
-    prompts = [block_bench(range(500)) for _ in range(2)]
-    third = block_bench()
-    room = ReadingRoom()
-    for bench in (*prompts, third):
-        bench.guess(room=room)
-    assert [len(bench.drafter.memory) for bench in prompts] == [ROWS_A_FORWARD, FEW_TOKENS]
-    assert third.drafter.steps == 1
 
 
 def test_the_guesses_of_a_block_are_judged_though_its_draft_is_dropped_before_the_target_chooses() -> None:

@@ -140,27 +140,6 @@ async def bench() -> AsyncIterator[Bench]:
         yield bench
 
 
-async def test_an_answer_is_stepped_to_its_end(bench: Bench) -> None:
-    live, ear = bench.ask([1, 2])
-    await ear.ended.wait()
-    assert [verdict.tokens for verdict in ear.verdicts] == [(7,)] * 3
-    assert [verdict.base for verdict in ear.verdicts] == [2, 3, 4]
-    assert ear.verdicts[-1].finish is Finish.MAX_TOKENS
-    assert live.turn.steps == 3
-    assert not live.turn.stepping
-
-
-async def test_answers_share_a_forward_and_prompts_are_read_beside_them(bench: Bench) -> None:
-    bench.stepper.gate.clear()
-    _, one = bench.ask([1])  # its step begins at once
-    _, two = bench.ask([2] * 10)
-    _, three = bench.ask([3])
-    bench.stepper.gate.set()
-    for ear in (one, two, three):
-        await ear.ended.wait()
-    assert bench.stepper.forwards[:4] == [["1:1"], ["3:1", "7:1", "2:4"], ["7:1", "7:1", "2:4"], ["7:1", "2:2"]]
-
-
 class SlowForm:
     """A form that takes as long as the test says to find what may follow the first token, and no time afterwards."""
 
@@ -421,44 +400,6 @@ async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
     with pytest.raises(InternalError, match="The server failed in this session"):
         await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
     await ear.ended.wait()
-
-
-async def test_a_detached_session_runs_ahead_without_a_listener(bench: Bench) -> None:
-    bench.stepper.gate.clear()
-    live, _ = bench.ask([1])
-    live.detach()
-    _, other = bench.ask([2])
-    bench.stepper.gate.set()
-    await other.ended.wait()
-    assert live.session.tokens == [1, 7, 7, 7]
-
-
-async def test_coding_that_nobody_waits_for_is_not_done(bench: Bench) -> None:
-    """A client that asks again and again would else put a job for each Ask before everybody's forwards."""
-    bench.stepper.gate.clear()
-    live, ear = bench.ask([1])
-    assert await asyncio.to_thread(bench.stepper.entered.wait, 10)
-    for _ in range(1000):
-        bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)).cancel()
-    await asyncio.sleep(0)  # futures call back in the next turn of the loop
-    bench.stepper.gate.set()
-    await ear.ended.wait()
-    assert "coded" not in bench.stepper.order
-
-
-async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
-    bench.stepper.gate.clear()
-    _, first = bench.ask([1])
-    live, _ = bench.ask([2] * 10)
-    live.detach()
-    bench.stepper.gate.set()
-    await first.ended.wait()
-    assert live.turn.steps == 0
-    ear = Ear(bench.stepper)
-    live.attach(live.caller, Attachment(ear))
-    bench.engine.wake(live)
-    await ear.ended.wait()
-    assert live.session.tokens == [*[2] * 10, 7, 7, 7]
 
 
 async def test_rows_of_another_stream_s_forward_are_not_sent(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Sessi
 from moa_server.memory.feed import Chunk
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.verifier import Request, Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
@@ -138,38 +138,6 @@ def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Steppe
     np.testing.assert_allclose(states.read(0, len(PROMPT) + 2), expected, atol=0.03)
 
 
-def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
-    encoded: list[int] = []
-
-    def counted(kv: Rows) -> Rows:
-        encoded.append(len(kv))
-        return encode(kv)
-
-    stepper = Stepper(target, [MemorySource(counted, WIDTH, None)])
-    held = tensors(stepper)
-    verify(stepper, held, plan(0, [*PROMPT, *PROMPT]))
-    assert encoded == []
-    memory_rows(stepper, held, 6, 10)
-    memory_rows(stepper, held, 6, 10)
-    assert encoded == [4]
-    rows = memory_rows(stepper, held, 3, 10)
-    expected = encode(held.cache.lsa_input(0, 10))
-    np.testing.assert_allclose(rows, expected[3:], atol=0.02)
-
-
-def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
-    held = tensors(stepper)
-    verify(stepper, held, plan(0, PROMPT))
-    [coded] = stepper.code_newest([(held, NewestRows(Plane.MEMORY, 0, Codec.INT8, 3))])
-    assert isinstance(coded, CodedRows)
-    assert (coded.chunk.start, coded.chunk.count) == (2, 3)
-    assert len(coded.payload) == coded.chunk.nbytes
-    verify(stepper, held, plan(5, [1]))
-    [coded] = stepper.code_newest([(held, NewestRows(Plane.MEMORY, 5, Codec.INT8, 3))])
-    assert isinstance(coded, CodedRows)
-    assert (coded.chunk.start, coded.chunk.count) == (5, 1)
-
-
 def test_rows_of_several_sessions_have_the_bytes_that_they_have_alone(stepper: Stepper) -> None:
     """Of different lengths and codecs, one of them coded before."""
     wanted = []
@@ -202,13 +170,6 @@ def test_rows_that_cannot_be_made_fail_alone(stepper: Stepper, monkeypatch: pyte
     assert isinstance(whole, CodedRows)
 
 
-def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
-    stepper = Stepper(target)
-    assert stepper.find_source(b"") is None
-    held = stepper.new_tensors()
-    assert verify(stepper, held, plan(0, PROMPT)) is not None
-
-
 def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
     """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
     source = MemorySource(target.normed, target.hidden_size, None, reads_layers=(target.layer_count,))
@@ -223,30 +184,6 @@ def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Targ
     np.testing.assert_allclose(rows, expected, atol=0.03)
 
 
-def test_rows_made_of_several_states_are_made_for_all_sessions_at_once(target: Target) -> None:
-    calls: list[int] = []
-
-    def encode(states: Rows) -> Rows:
-        calls.append(len(states))
-        return states
-
-    layers = (2, 0)
-    source = MemorySource(encode, 2 * target.hidden_size, None, reads_layers=layers)
-    stepper = Stepper(target, [source])
-    a, b, _ = plain(target, 3, Sampling())
-    held, other = tensors(stepper), tensors(stepper)
-    trees = [DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1)), DraftTree(((a + 1) % VOCAB,), (-1,))]
-    outcomes = stepper.verify_all([Work(held, plan(0, PROMPT, trees[0])), Work(other, plan(0, PROMPT, trees[1]))])
-    assert all(isinstance(outcome, Verification) for outcome in outcomes)
-    assert calls == [2 * len(PROMPT) + 2]  # of the accepted nodes, not of those that are dropped
-    request = Request(target.new_cache(), [*PROMPT, a, b], state_layers=layers)
-    states = target.forward_all([request])[0].states
-    expected = np.concatenate([states[layer] for layer in layers], axis=-1)
-    for session, count in ((held, len(PROMPT) + 2), (other, len(PROMPT))):
-        rows = session.planes[Plane.MEMORY].read(0, count)
-        np.testing.assert_allclose(rows, expected[:count], rtol=0, atol=0.03)
-
-
 def test_a_session_whose_rows_cannot_be_made_is_lost_alone(target: Target) -> None:
     def encode(states: Rows) -> Rows:
         if len(states) != len(PROMPT):
@@ -258,11 +195,6 @@ def test_a_session_whose_rows_cannot_be_made_is_lost_alone(target: Target) -> No
     outcomes = stepper.verify_all([Work(first, plan(0, PROMPT)), Work(second, plan(0, PROMPT[:-1]))])
     assert isinstance(outcomes[0], Verification)
     assert isinstance(outcomes[1], MemoryError)
-
-
-def test_other_memory_rows_can_be_made_later(stepper: Stepper) -> None:
-    assert not stepper.made_by_forward(stepper.sources[0], Plane.MEMORY)
-    assert stepper.made_by_forward(stepper.sources[0], Plane.REUSED_STATE)
 
 
 def test_a_client_gets_the_rows_of_the_drafter_that_it_names(target: Target) -> None:

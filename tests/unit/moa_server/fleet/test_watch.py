@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from moa_server.fleet import watch
-from moa_server.fleet.peers import Peers, parse_advertised, parse_peers
+from moa_server.fleet.peers import parse_advertised, parse_peers
 from moa_server.fleet.watch import FleetWatch, Membership, is_own
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 
@@ -106,30 +106,6 @@ def test_a_client_is_told_of_no_more_than_it_looks_at_and_a_large_fleet_is_named
     told = [fleet.names() for _ in range(100)]
     assert {len(names) for names in told} == {MOST_SUCCESSORS}
     assert set(Counter(address for names in told for address in names).values()) == {MOST_SUCCESSORS}
-
-
-def test_a_ranked_fleet_keeps_its_order() -> None:
-    fleet = Membership()
-    assert fleet.names() == ()
-    fleet.update(["b:1", "a:1", "b:1", "no address"], ranked=True)
-    assert [fleet.names() for _ in range(2)] == [("b:1", "a:1")] * 2
-
-
-def test_a_fleet_that_shrinks() -> None:
-    fleet = Membership(["a:1", "b:1", "c:1"])
-    for _ in range(2):
-        fleet.names()
-    fleet.update(["a:1"])
-    assert fleet.names() == ("a:1",)
-
-
-def test_a_list_or_a_name() -> None:
-    assert parse_peers("") == Peers()
-    assert parse_peers(" a:1, [::1]:2,a:1 ") == Peers(("a:1", "[::1]:2"))
-    named = parse_peers("dns:moa.svc:50051")
-    assert named == Peers(name="moa.svc:50051")
-    assert named.host == "moa.svc"
-    assert named.at(["10.0.0.1", "fd00::1"]) == ("10.0.0.1:50051", "[fd00::1]:50051")
 
 
 @pytest.mark.parametrize("text", ["a", "a:1,b", "a:1,", "dns:", "dns:a", "dns:a:1,b:2", "a:1,dns:b:2", "http://a:1"])

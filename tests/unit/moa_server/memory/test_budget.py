@@ -8,30 +8,6 @@ from moa_server.settings import MEMORY_SHARE
 PLAIN_MS = 40.0
 
 
-def test_everything_goes_until_a_plain_step_was_measured() -> None:
-    budget = MemoryBudget()
-    budget.on_encoded(1000.0)
-    assert budget.allows_newest
-    assert budget.allows_older
-
-
-def test_a_plain_step_measured_before_bounds_the_first_rows_too() -> None:
-    budget = MemoryBudget(plain_ms=PLAIN_MS)
-    budget.on_encoded(0.16 * PLAIN_MS)
-    assert not budget.allows_older
-    assert budget.allows_newest
-
-
-def test_older_rows_give_way_first() -> None:
-    budget = MemoryBudget()
-    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(0.16 * PLAIN_MS)
-    assert budget.allows_newest
-    assert not budget.allows_older
-    budget.on_encoded(0.16 * PLAIN_MS)
-    assert not budget.allows_newest
-
-
 def test_drafts_that_are_right_pay_for_memory() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
@@ -39,22 +15,6 @@ def test_drafts_that_are_right_pay_for_memory() -> None:
     assert not budget.allows_older
     budget.on_step(1.2 * PLAIN_MS, 4, PLAIN_MS)
     assert budget.allows_older
-
-
-def test_another_answer_has_its_own_balance() -> None:
-    budget = MemoryBudget()
-    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(100 * PLAIN_MS)
-    budget.begin_answer()
-    assert budget.allows_older
-
-
-def test_a_whole_share_sends_every_row() -> None:
-    budget = MemoryBudget(1.0)
-    for _ in range(100):
-        budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-        budget.on_encoded(0.9 * PLAIN_MS)
-        assert budget.allows_older
 
 
 @given(

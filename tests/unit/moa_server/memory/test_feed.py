@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
+from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import NO_ROWS, Plane, ThinMemory
 
@@ -20,37 +19,12 @@ def make_memory_feed(credit: int = 1 << 20) -> MemoryFeed:
     return MemoryFeed({Plane.MEMORY: 32}, Codec.BF16, credit)
 
 
-def test_states_go_before_memory_that_has_to_be_encoded() -> None:
-    feed = make_feed()
-    feed.rows_ready(3)
-    assert feed.take() == Chunk(Plane.REUSED_STATE, 0, 3, Codec.BF16, 3 * STATE_ROW)
-    assert feed.take() == Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)
-    assert feed.take() is None
-
-
 def test_without_time_to_encode_states_are_sent_without_memory() -> None:
     feed = make_feed()
     feed.rows_ready(3)
     assert feed.take(encodes=False) == Chunk(Plane.REUSED_STATE, 0, 3, Codec.BF16, 3 * STATE_ROW)
     assert feed.take(encodes=False) is None
     assert feed.take() == Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)
-
-
-def test_rows_that_a_forward_leaves_need_no_time() -> None:
-    feed = MemoryFeed({Plane.MEMORY: 32}, Codec.BF16, 1 << 20, encoded=())
-    feed.rows_ready(2)
-    assert feed.take(encodes=False) == Chunk(Plane.MEMORY, 0, 2, Codec.BF16, 2 * ROW)
-
-
-def test_new_states_go_before_old_memory() -> None:
-    feed = make_feed(credit=STATE_ROW)
-    feed.rows_ready(1)
-    assert feed.take() is not None
-    feed.on_credit(STATE_ROW)
-    feed.rows_ready(2)
-    chunk = feed.take()
-    assert chunk is not None
-    assert (chunk.plane, chunk.start) == (Plane.REUSED_STATE, 1)
 
 
 def test_all_states_of_a_prompt_are_owed() -> None:
@@ -65,14 +39,6 @@ def test_all_states_of_a_prompt_are_owed() -> None:
     assert not feed.owes(3)
 
 
-def test_of_memory_alone_the_newest_rows_of_a_prompt_are_owed() -> None:
-    feed = make_memory_feed()
-    feed.rows_ready(100)
-    assert feed.owes(100)
-    assert feed.take() is not None
-    assert not feed.owes(100)
-
-
 def test_the_credit_bounds_what_is_in_flight() -> None:
     feed = make_memory_feed(credit=3 * ROW)
     feed.rows_ready(8)
@@ -83,27 +49,6 @@ def test_the_credit_bounds_what_is_in_flight() -> None:
     assert feed.take() is None
     feed.on_credit(1 << 30)  # more than was ever sent
     assert feed.in_flight_bytes == 0
-
-
-def test_memory_does_not_pass_states_that_wait_for_credit() -> None:
-    feed = make_feed(credit=5 * STATE_ROW + ROW)
-    feed.rows_ready(6)
-    assert feed.take() is not None
-    assert feed.take() is None
-
-
-def test_a_chunk_is_short_enough_for_a_verdict_to_wait_for() -> None:
-    feed = make_memory_feed()
-    feed.rows_ready(10_000)
-    chunk = feed.take()
-    assert chunk is not None
-    assert chunk == Chunk(Plane.MEMORY, 10_000 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
-    wide = MemoryFeed({Plane.REUSED_STATE: 2048}, Codec.BF16, 1 << 20)
-    wide.on_credit(1 << 20)
-    wide.rows_ready(10_000)
-    chunk = wide.take()
-    assert chunk is not None
-    assert chunk.nbytes == CHUNK_BYTES
 
 
 def test_a_stream_begins_with_as_much_memory_as_a_new_connection_sends_at_once() -> None:
@@ -124,19 +69,6 @@ def test_a_stream_begins_with_as_much_memory_as_a_new_connection_sends_at_once()
     assert take_all() == 25, "up to the credit"
 
 
-def test_rows_taken_back_are_no_sign_that_more_can_be_sent() -> None:
-    row = row_bytes(Codec.BF16, 512)
-    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 1 << 20)
-    feed.rows_ready(1000)
-    first = feed.take()
-    assert first is not None
-    assert first.count == 10
-    feed.take_back(10 * row)
-    second = feed.take()
-    assert second is not None
-    assert second.count == 10
-
-
 def test_a_credit_below_one_row_lets_one_row_through() -> None:
     feed = make_memory_feed(credit=1)
     feed.rows_ready(2)
@@ -144,15 +76,6 @@ def test_a_credit_below_one_row_lets_one_row_through() -> None:
     assert feed.take() is None
     feed.on_credit(ROW)
     assert feed.take() == Chunk(Plane.MEMORY, 0, 1, Codec.BF16, ROW)
-
-
-def test_the_codec_changes_for_what_is_sent_from_now_on() -> None:
-    feed = make_memory_feed()
-    feed.rows_ready(1)
-    feed.codec = Codec.INT4
-    chunk = feed.take()
-    assert chunk is not None
-    assert (chunk.codec, chunk.nbytes) == (Codec.INT4, row_bytes(Codec.INT4, 32))
 
 
 @given(
@@ -187,13 +110,6 @@ def test_every_row_is_sent_once_and_never_beyond_the_credit(credit: int, events:
             assert feed.in_flight_bytes <= credit or (before == 0 and chunk.count == 1)
             if chunk.plane is Plane.MEMORY:
                 assert not waiting[Plane.REUSED_STATE]
-
-
-@pytest.mark.parametrize("codec", list(Codec))
-def test_most_rows_fit_a_chunk(codec: Codec) -> None:
-    feed = MemoryFeed(WIDTHS, codec, 1 << 20)
-    for plane, width in WIDTHS.items():
-        assert feed.most_rows(plane) * row_bytes(codec, width) <= CHUNK_BYTES
 
 
 def test_a_chunk_that_is_coded_already_is_claimed_once() -> None:
@@ -255,20 +171,6 @@ def test_a_thin_memory_is_the_first_states_and_a_row_now_and_then() -> None:
     assert taken(feed) == [(Plane.MEMORY, 31, 1)]
 
 
-def test_what_a_thin_memory_left_out_is_sent_when_all_is_wanted() -> None:
-    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, thin=ThinMemory(states=3, every=8))
-    feed.rows_ready(10)
-    assert taken(feed) == [(Plane.REUSED_STATE, 0, 3), (Plane.MEMORY, 7, 1)]
-    assert feed.owes(10)  # so nobody judges drafts that were made without
-    feed.thin = None
-    sent = taken(feed)
-    assert sent[0] == (Plane.REUSED_STATE, 3, 7)  # what drafts need most
-    positions = [position for _, start, count in sent[1:] for position in range(start, start + count)]
-    assert sorted(positions) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    assert positions[0] in (8, 9)  # the newest first
-    assert not feed.owes(10)
-
-
 def test_no_row_is_sent_before_they_are_wanted() -> None:
     feed = MemoryFeed({Plane.MEMORY: 8}, Codec.BF16, 1 << 20, thin=NO_ROWS, encoded=())
     feed.rows_ready(1 << 20)  # tokens
@@ -277,10 +179,3 @@ def test_no_row_is_sent_before_they_are_wanted() -> None:
     newest = feed.take()
     assert newest is not None
     assert newest.start + newest.count == 1 << 20
-
-
-def test_a_thin_memory_keeps_to_the_credit() -> None:
-    feed = MemoryFeed(WIDTHS, Codec.BF16, STATE_ROW, thin=ThinMemory(states=1 << 31, every=1))
-    feed.rows_ready(9)
-    assert feed.take() == Chunk(Plane.REUSED_STATE, 8, 1, Codec.BF16, STATE_ROW)
-    assert feed.take() is None

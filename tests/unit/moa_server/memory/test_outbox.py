@@ -19,32 +19,6 @@ def test_the_newest_rows_go_first() -> None:
     assert outbox.take(4, EVERYTHING) is None
 
 
-def test_rows_that_cannot_be_made_now_wait() -> None:
-    outbox = MemoryOutbox()
-    outbox.rows_ready(10)
-    assert outbox.take(4, 0) is None
-    assert outbox.take(4, 6) == (2, 4)
-    assert outbox.waiting == ((0, 2), (6, 10))
-    assert outbox.take(4, 6) == (0, 2)
-    assert outbox.take(4, 6) is None
-    assert outbox.take(9, EVERYTHING) == (6, 4)
-
-
-def test_it_starts_where_the_client_lacks_rows() -> None:
-    outbox = MemoryOutbox(start=5)
-    outbox.rows_ready(4)
-    assert outbox.take(9, EVERYTHING) is None
-    outbox.rows_ready(7)
-    assert outbox.take(9, EVERYTHING) == (5, 2)
-
-
-def test_no_room_takes_nothing() -> None:
-    outbox = MemoryOutbox()
-    outbox.rows_ready(3)
-    assert outbox.take(0, EVERYTHING) is None
-    assert outbox.waiting == ((0, 3),)
-
-
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("ready"), st.integers(0, 20)),

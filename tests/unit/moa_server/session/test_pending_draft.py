@@ -45,25 +45,11 @@ class Receiver:
         return self.pending.covers(self.committed)
 
 
-def test_nothing_pending_covers_nothing() -> None:
-    receiver = Receiver()
-    assert not receiver.covers
-    assert len(receiver.usable) == 0
-
-
 def test_nodes_stream_in() -> None:
     receiver = Receiver()
     assert receiver.add([1, 2])
     assert receiver.add([3], first_node=2)
     assert receiver.usable == DraftTree.chain([1, 2, 3])
-
-
-def test_an_empty_draft_covers() -> None:
-    receiver = Receiver()
-    assert receiver.add([])
-    assert receiver.covers
-    receiver.commit(7)
-    assert not receiver.covers
 
 
 def test_the_committed_tokens_lead_down_the_tree() -> None:
@@ -132,15 +118,6 @@ def test_a_newer_epoch_replaces_the_draft_and_an_older_one_does_not() -> None:
     assert not receiver.add([6], epoch=3)
     assert receiver.usable == DraftTree.chain([5])
     assert receiver.pending.epoch == 4
-
-
-def test_clear_keeps_the_epoch() -> None:
-    receiver = Receiver()
-    receiver.add([1], epoch=3)
-    receiver.pending.clear()
-    assert not receiver.covers
-    assert not receiver.add([1], epoch=2)
-    assert receiver.add([1], epoch=3)
 
 
 @pytest.mark.parametrize(("parents", "error"), [([1, -1], TreeError), ([-2, 0], TreeError), ([-1], ProtocolError)])

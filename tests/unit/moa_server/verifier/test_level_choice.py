@@ -73,77 +73,23 @@ def assert_all_refuse(path: Path, root: Path) -> str:
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("make", "changes", "message"),
+    ("make", "changes", "words"),
     [
-        (
-            QWEN_3,
-            {"rms_norm_eps": None},
-            snapshot(
-                "tiny cannot be computed: The configuration does not set rms_norm_eps. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            QWEN_3,
-            {"rope_parameters": {"rope_type": "new", "rope_theta": 1e4}},
-            snapshot(
-                "tiny cannot be computed: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'new'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            QWEN_3,
-            {"hidden_act": "nothing"},
-            snapshot(
-                "tiny cannot be computed: The activation 'nothing' is not known. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            GEMMA,
-            {"rope_parameters": {"rope_type": "yarn"}},
-            snapshot(
-                "tiny cannot be computed: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'yarn'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            MINISTRAL,
-            {"hidden_act": "relu"},
-            snapshot(
-                "The int8 kernels do not compute this target: The activation 'relu' is not computed by the kernels. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            MINISTRAL,
-            {"head_dim": 48},
-            snapshot(
-                "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            MIXTRAL,
-            {"rms_norm_eps": None},
-            snapshot(
-                "The int8 kernels do not compute this target: The configuration does not set rms_norm_eps. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            MIXTRAL,
-            {"intermediate_size": 40},
-            snapshot(
-                "The int8 kernels do not compute this target: The MLP width is 40, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
-        (
-            MIXTRAL,
-            {"hidden_act": "gelu"},
-            snapshot(
-                "The int8 kernels do not compute this target: The activation 'gelu' is not computed by the kernels. Choose another model: `moa-server models` shows which are served."
-            ),
-        ),
+        (QWEN_3, {"rms_norm_eps": None}, "The configuration does not set rms_norm_eps."),
+        (QWEN_3, {"rope_parameters": {"rope_type": "new", "rope_theta": 1e4}}, "'new'} cannot be used"),
+        (QWEN_3, {"hidden_act": "nothing"}, "The activation 'nothing' is not known."),
+        (GEMMA, {"rope_parameters": {"rope_type": "yarn"}}, "'yarn'} cannot be used"),
+        (MINISTRAL, {"hidden_act": "relu"}, "The activation 'relu' is not computed by the kernels."),
+        (MINISTRAL, {"head_dim": 48}, "The head dimension is 48, which is no multiple of 32."),
+        (MIXTRAL, {"rms_norm_eps": None}, "The configuration does not set rms_norm_eps."),
+        (MIXTRAL, {"intermediate_size": 40}, "The MLP width is 40, which is no multiple of 32."),
+        (MIXTRAL, {"hidden_act": "gelu"}, "The activation 'gelu' is not computed by the kernels."),
     ],
 )
 def test_what_no_level_computes_is_refused_alike_everywhere(
-    make: Callable[[], PreTrainedModel], changes: dict[str, Any], message: str, tmp_path: Path
+    make: Callable[[], PreTrainedModel], changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    assert assert_all_refuse(save(make(), tmp_path / "tiny", changes), tmp_path) == message
+    assert words in assert_all_refuse(save(make(), tmp_path / "tiny", changes), tmp_path)
 
 
 @needs_kernels

@@ -5,7 +5,6 @@ from unittest.mock import create_autospec
 from moa_server.access.limits import TokenMeter
 from moa_server.engine.live_session import Account
 from moa_shared.errors import RateLimitError
-from moa_shared.protocol.finish_rule import Finish
 
 
 def test_an_answer_pays_for_what_was_computed_and_pauses_when_its_limit_is_used_up() -> None:
@@ -35,11 +34,3 @@ def test_a_new_meter_ends_the_one_before_it() -> None:
     account.let_in(second)
     first.end.assert_called_once_with()
     assert account.meter is second
-
-
-def test_without_a_limit_nothing_is_refused() -> None:
-    account = Account()
-    account.let_in(None)
-    assert account.pay(1000, 1000, answering=True) is None
-    account.on_written(3, 2, 1, Finish.STOP)
-    assert (account.usage.tokens_out, account.usage.finish) == (3, Finish.STOP)

@@ -45,10 +45,3 @@ def test_it_is_told_another_text_from_the_start() -> None:
     assert drafting.tell(text_session(1)) == 0
     drafting.forget()
     assert drafting.tell(text_session(1)) == 0
-
-
-def test_without_a_drafter_of_its_own_the_server_drafts_for_no_session() -> None:
-    drafting = SessionDrafting()
-    drafting.keep(source(), WIDTHS)
-    drafting.agree(by_server=True)
-    assert drafting.own_drafter is None

@@ -81,16 +81,6 @@ def hopeless() -> DraftRecord:
     return record
 
 
-def test_all_answers_that_wait_share_a_forward_and_a_prompt_is_read_next_to_them(bench: Bench) -> None:
-    answers, prompt = [bench.ask() for _ in range(3)], bench.ask([2] * 10)
-    parts = bench.planner.plan()
-    assert [part.live for part in parts] == [*answers, prompt]
-    assert [part.reads for part in parts] == [False, False, False, True]
-    assert parts[-1].rows == CHUNK
-    assert not any(live.turn.queued for live in (*answers, prompt))
-    assert bench.planned() == []
-
-
 def test_a_session_is_planned_once_however_many_of_its_nodes_are_left_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,18 +113,6 @@ def test_closed_and_held_sessions_have_no_part(bench: Bench) -> None:
     closed.close()
     held.turn.held = True
     assert bench.planned() == [other]
-
-
-def test_a_prompt_that_no_stream_waits_for_is_not_read(bench: Bench) -> None:
-    bench.ask([2] * 3, attached=False)
-    running = bench.ask(attached=False)  # an answer under way runs ahead
-    assert bench.planned() == [running]
-
-
-def test_a_session_that_gets_kept_pages_waits_for_them(bench: Bench) -> None:
-    first, second = bench.ask([1] * 10), bench.ask([2] * 10)
-    bench.pages.adopt.side_effect = lambda live: live is first
-    assert bench.planned() == [second]
 
 
 @pytest.mark.parametrize("prompt", [(1,), [1] * 10])
@@ -177,22 +155,6 @@ def test_while_there_is_no_time_for_drafts_none_is_looked_at(bench: Bench, monke
     [part] = bench.planner.plan()
     assert part.order is not None
     assert (part.order.base, list(part.order.tokens)) == (0, [1, 2, 3, 9])
-
-
-def test_the_server_s_drafter_is_told_what_it_does_not_know_yet(bench: Bench) -> None:
-    bench.make_nodes_cheap()
-    live = bench.ask([1, 2, 3])
-    live.drafting.agree(by_server=True)
-    live.session.cached = 2
-    [first] = bench.planner.plan()
-    assert first.order is not None
-    assert (first.order.base, list(first.order.tokens)) == (0, [1, 2, 3])
-    live.session.on_verified(first.plan, first.plan.verify([7]))
-    live.turn.queue(0.0)
-    bench.schedule.add(live)
-    [second] = bench.planner.plan()
-    assert second.order is not None
-    assert (second.order.base, list(second.order.tokens)) == (3, [7])
 
 
 def test_the_server_does_not_draft_before_the_prompt_is_read(bench: Bench) -> None:

@@ -76,18 +76,6 @@ def fair(live_sessions: Sequence[LiveSession]) -> Schedule[LiveSession]:
     return schedule
 
 
-def test_one_prompt_of_an_owner_waits_for_one_of_each_other_owner() -> None:
-    crowd, single = [of("crowd", LONG) for _ in range(50)], of("single", LONG)
-    schedule = fair([*crowd, single])
-    order = []
-    for _ in range(6):
-        live = schedule.take_prompt()
-        assert live is not None
-        order.append(live)
-        schedule.add(live)
-    assert order == [crowd[0], single, crowd[1], single, crowd[2], single]
-
-
 def test_where_not_all_answers_find_room_every_owner_has_some() -> None:
     crowd, few = [of("crowd", 1) for _ in range(2 * MOST_ROWS)], [of("few", 1) for _ in range(3)]
     schedule = fair([*crowd, *few])
@@ -111,13 +99,6 @@ def test_owners_take_turns_and_each_in_its_own_order(owners: list[str]) -> None:
         ]
     rounds = [[owner for owner, _ in taken[: 3 * turn]] for turn in range(1, 1 + min(map(owners.count, "abc")))]
     assert all(len({done.count(owner) for owner in "abc"}) == 1 for done in rounds)
-
-
-def test_all_answers_share_a_forward() -> None:
-    live_sessions = [waiting(1) for _ in range(20)]
-    schedule = with_sessions(live_sessions)
-    assert schedule.take_answers() == live_sessions
-    assert schedule.take_answers() == []
 
 
 def test_more_answers_than_a_forward_holds_wait_for_the_next() -> None:
@@ -161,14 +142,6 @@ def test_short_prompts_that_come_together_are_read_one_after_the_other() -> None
         assert sum(each.session.cached > 0 and each.session.reads for each in short) <= 1
     assert ended == short
     assert schedule.take_prompt() is None
-
-
-def test_a_short_prompt_waits_for_one_turn_of_each_long_one() -> None:
-    schedule = with_sessions([*(waiting(LONG) for _ in range(3)), short := waiting(LONGEST_TURN)])
-    before = 0
-    while short.session.reads:
-        before += read(schedule, LEAST_SLICE) is not short
-    assert before * LEAST_SLICE == 3 * TURN
 
 
 def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
@@ -244,47 +217,10 @@ def test_no_other_nodes_of_all_sessions_are_worth_more(
     assert worth(*(part.tokens for part in chosen)) == pytest.approx(best)
 
 
-def test_before_anything_is_measured_everything_is_verified() -> None:
-    assert Schedule().choose_nodes([offered(CHAIN, (0.1, 0.1, 0.1))]) == [CHAIN]
-
-
 def test_nodes_of_the_better_drafter_go_first() -> None:
     good, bad = offered(CHAIN, (0.9, 0.8, 0.7)), offered(CHAIN, (0.05, 0.01, 0.01))
     chosen = measured(10.0, 1.0).choose_nodes([bad, good])
     assert [len(tree) for tree in chosen] == [0, 3]
-
-
-def test_a_first_draft_that_is_slow_does_not_keep_later_ones_out_for_good() -> None:
-    schedule: Schedule[LiveSession] = Schedule(RowShares.straight(0.02), plain_ms=10.0)
-    draft = offered(CHAIN, (0.35, 0.12, 0.04))
-    assert schedule.choose_nodes([draft])[0]
-    schedule.on_forward(Rows(answers=1, fed=1, nodes=3), ms=200.0, tokens=1)
-    steps = 0
-    while not schedule.choose_nodes([draft])[0]:
-        schedule.on_forward(Rows(answers=1, fed=1, nodes=0), ms=10.0, tokens=1)
-        steps += 1
-        assert steps < 64, "longer than an answer"
-
-
-def test_a_session_can_have_all_its_nodes_verified() -> None:
-    hopeless = (0.0, 0.0, 0.0)
-    chosen = measured(10.0, 5.0).choose_nodes([offered(CHAIN, hopeless, verifies_all=True), offered(CHAIN, hopeless)])
-    assert [len(tree) for tree in chosen] == [3, 0]
-
-
-def test_the_more_sessions_share_a_forward_the_fewer_nodes_pay() -> None:
-    """Rows are cheap beside one, not beside forty: time is worth more to all together."""
-    schedule = measured(10.0, 0.5)
-    chances = (0.5, 0.25, 0.12)
-    alone = schedule.choose_nodes([offered(CHAIN, chances)])
-    many = schedule.choose_nodes([offered(CHAIN, chances)] * 40)
-    assert len(alone[0]) == 3
-    assert all(len(tree) < 3 for tree in many)
-
-
-def test_one_good_draft_among_many_answers_is_verified() -> None:
-    drafts = [offered(DraftTree.chain([1]), (0.9,))] + [offered(DraftTree.chain([1]), (0.06,))] * 15
-    assert [len(tree) for tree in measured(10.0, 0.5).choose_nodes(drafts)] == [1, *([0] * 15)]
 
 
 @pytest.mark.parametrize("answers", [1, 4])
@@ -300,21 +236,7 @@ def test_where_drafts_bring_little_more_than_they_cost_none_are_verified(answers
     assert chosen(1.4) == [1] * answers
 
 
-def test_devices_learn_what_a_node_must_be_worth() -> None:
-    schedule = measured(10.0, 0.5)
-    asked = [schedule.least_chance(answers) for answers in (1, 4, 40)]
-    assert asked == [pytest.approx(answers * 0.5 / (10.0 + 0.5 * (answers - 1)), rel=0.2) for answers in (1, 4, 40)]
-    [taken, left] = schedule.choose_nodes([offered(DraftTree.chain([1]), (chance,)) for chance in (0.9, 0.02)])
-    assert (len(taken), len(left)) == (1, 0)
-    assert Schedule[LiveSession]().least_chance(1) == 0.0
-    assert schedule.least_chance(0) == 0.0
-
-
 # ---------------------------------------------------------------- how much of a prompt
-
-
-def test_without_answers_a_prompt_is_read_in_whole_chunks() -> None:
-    assert Schedule(most_read=300).read_tokens(0) == 300
 
 
 def test_a_forward_with_answers_reads_no_more_than_doubles_its_time() -> None:
@@ -336,13 +258,6 @@ def test_what_reading_takes_is_measured_beside_answers_too() -> None:
         schedule.on_forward(Rows(1, 1, 0, read=20), 70.0, 1)
     assert schedule.read_tokens(1) == pytest.approx(50, abs=2)
     assert schedule.answers_ms(Rows(1, 1, 0, read=20), 70.0) == pytest.approx(50, abs=1)
-
-
-def test_a_step_that_reads_a_text_again_says_nothing_about_rows() -> None:
-    schedule = measured(10.0, 1.0)
-    before = schedule.cost.ms(8)
-    schedule.on_forward(Rows(1, 60, 0), 500.0, 1)
-    assert schedule.cost.ms(8) == before
 
 
 def test_the_time_to_read_a_token_is_that_of_a_row_until_it_is_measured() -> None:

@@ -156,20 +156,6 @@ def test_pages_are_held_once_and_freed_with_the_last_holder(bench: Bench) -> Non
     assert bench.sharing._store.nbytes == 0
 
 
-def test_two_that_read_the_same_at_once_end_with_the_same_pages(bench: Bench) -> None:
-    one, two = bench.live(), bench.live(memory=False)
-    bench.ask(one, TEXT)
-    bench.ask(two, TEXT)
-    bench.read(one)
-    bench.read(two)
-    kept = bench.index.nbytes
-    assert kept == 3 * bench.sharing.page_nbytes(one)
-    assert [page.holders for page in bench.index.held(one)] == [2, 2, 2]
-    assert isinstance(one.tensors.cache, KernelCache)
-    assert isinstance(two.tensors.cache, KernelCache)
-    assert one.tensors.cache.pages._pages[:3] == two.tensors.cache.pages._pages[:3]
-
-
 @pytest.mark.parametrize("common", [10, 63, 64, 100])
 def test_the_lender_writes_another_text_and_the_taker_s_stays(bench: Bench, common: int) -> None:
     lender, taker = bench.live(), bench.live()

@@ -89,14 +89,6 @@ def test_a_session_is_found_by_its_token(clock: Clock) -> None:
     assert bench.closed == [live]
 
 
-def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
-    _, registry = make_bench(clock)
-    live = registry.new()
-    assert (len(registry), registry.find(live.token, Caller())) == (0, None)
-    registry.attach(live, Caller("a"), Attachment())
-    assert (len(registry), registry.detached) == (1, 0)
-
-
 def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     live_sessions = [bench.admit(), bench.admit()]
@@ -178,16 +170,6 @@ def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
     assert all(live.session.phase is SessionPhase.ANSWERING for live in live_sessions)
 
 
-def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
-    bench, registry = make_bench(clock)
-    live = bench.admit()
-    registry.detach(live)
-    registry.attach(live, Caller("a"), Attachment())
-    clock.now = 100
-    assert registry.expire() == 0
-    assert registry.detached == 0
-
-
 def test_detached_sessions_expire(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     first, second = bench.admit(), bench.admit()
@@ -203,15 +185,6 @@ def test_detached_sessions_expire(clock: Clock) -> None:
     bench.admit()
     assert second.closed
     assert len(registry) == 1
-
-
-def test_without_a_time_a_detached_session_is_freed_at_once(clock: Clock) -> None:
-    bench, registry = make_bench(clock, detached_seconds=0)
-    live = bench.admit()
-    registry.detach(live)
-    assert live.closed
-    assert live.stream.listener is None
-    assert len(registry) == 0
 
 
 def test_a_closed_session_is_not_kept(clock: Clock) -> None:

@@ -100,31 +100,6 @@ async def test_verdicts_overtake_memory_that_is_being_coded() -> None:
         assert wire.written == ["verdict 1", "memory 0+3"]
 
 
-async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
-    wire = Wire()
-    async with wire.running():
-        wire.gate.clear()
-        wire.frame_writer.put_verdict(verdict(1))
-        wire.frame_writer.follow(feed(3), wire)
-        await wire.settle()
-        wire.frame_writer.put_verdict(verdict(2))
-        wire.gate.set()
-        await wire.settle()
-        wire.finish_coding()
-        await wire.settle()
-        assert wire.written == ["verdict 1", "verdict 2", "memory 0+3"]
-
-
-async def test_rows_that_are_coded_already_need_no_coding() -> None:
-    wire = Wire()
-    async with wire.running():
-        wire.frame_writer.follow(feed(3), wire)
-        wire.frame_writer.put_rows(coded(0, 3), with_verdict=False)
-        await wire.settle()
-        assert wire.written == ["memory 0+3"]
-        assert wire.codings == []
-
-
 async def test_rows_coded_for_another_chunk_are_not_used() -> None:
     wire = Wire()
     async with wire.running():
@@ -133,19 +108,6 @@ async def test_rows_coded_for_another_chunk_are_not_used() -> None:
         wire.frame_writer.poke()
         await wire.settle()
         assert [chunk for chunk, _ in wire.codings] == [Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)]
-
-
-async def test_only_the_newest_beat_is_kept() -> None:
-    wire = Wire()
-    async with wire.running():
-        wire.gate.clear()
-        wire.frame_writer.put_verdict(verdict(1))
-        await wire.settle()
-        for stamp in range(1000):
-            wire.frame_writer.put_beat(stamp)
-        wire.gate.set()
-        await wire.settle()
-        assert wire.written == ["verdict 1", "beat 999"]
 
 
 async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
@@ -172,24 +134,6 @@ async def test_rows_before_the_cut_stay() -> None:
         wire.finish_coding()
         await wire.settle()
         assert wire.written == ["memory 0+3"]
-
-
-async def test_close_writes_the_small_frames_and_no_memory() -> None:
-    wire = Wire()
-    wire.frame_writer.follow(feed(3), wire)
-    wire.frame_writer.put_verdict(verdict(1))
-    wire.frame_writer.close()
-    await wire.frame_writer.run()
-    assert wire.written == ["verdict 1"]
-
-
-async def test_a_failure_comes_after_what_was_queued_before_it() -> None:
-    wire = Wire()
-    wire.frame_writer.put_verdict(verdict(1))
-    wire.frame_writer.fail(InternalError("lost"))
-    with pytest.raises(InternalError, match="lost This is a defect of moa: please report it with"):
-        await wire.frame_writer.run()
-    assert wire.written == ["verdict 1"]
 
 
 async def test_coding_that_fails_ends_the_stream() -> None:

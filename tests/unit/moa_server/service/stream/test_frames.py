@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
-from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk
-from moa_server.service.stream.frames import check_lengths, memory_of, merge_verdicts, parse
+from moa_server.service.stream.frames import check_lengths, merge_verdicts, parse
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Memory, Plane, Verdict
+from moa_shared.protocol.messages import Verdict
 from moa_shared.sampling.settings import TokenChances
 
 
@@ -30,11 +27,6 @@ def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
 def test_a_message_that_is_too_long() -> None:
     with pytest.raises(ProtocolError, match="Expected a message of at most"):
         parse(pb.ClientFrame, bytes(11), 10)
-
-
-def test_memory_says_its_plane_and_codec() -> None:
-    rows = CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows")
-    assert memory_of(rows, 0x05060708) == Memory(5, 2, Codec.INT8, b"rows", Plane.REUSED_STATE, 0x05060708)
 
 
 MOST = 8
@@ -57,18 +49,6 @@ def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[MoaError])
     with pytest.raises(kind, match=r"9 .*8"):
         check_lengths(frame, MOST)
     check_lengths(frame, MOST + 1)
-
-
-def test_nodes_are_counted_wherever_they_are() -> None:
-    draft = pb.Draft(tokens=[1, 2, 3])
-    for frame in (
-        pb.ClientFrame(draft=draft),
-        pb.ClientFrame(ask=pb.Ask(tokens=[4], provisional=draft)),
-        pb.ClientFrame(open=pb.Open(tokens=[4], ask=pb.Ask(provisional=draft))),
-    ):
-        assert check_lengths(frame, MOST) == 3
-    assert check_lengths(pb.ClientFrame(open=pb.Open(tokens=[1])), MOST) == 0
-    assert check_lengths(pb.ClientFrame(beat=pb.Beat()), MOST) == 0
 
 
 def verdict_of(base: int, *tokens: int, ask: int = 1, finish: Finish = Finish.UNFINISHED, **fields: Any) -> Verdict:
