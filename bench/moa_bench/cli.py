@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.entry import run_program
 
 from moa_bench import registry
-from moa_bench.suite import Suite, SuiteInputs, options_of, with_given
+from moa_bench.suite import Command, Suite, SuiteInputs, options_of, with_given
 
-RUN_TAKES = ("model", "level", "questions", "drafters", "traces", "llama_cpp")
+RUN_TAKES = ("model", "level", "questions", "drafters", "llama_cpp")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,28 +30,34 @@ def cli() -> None:
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
-def refuse_option(context: click.Context, option: click.Parameter, given: bool) -> None:
-    if given:
-        name = f"{context.info_name} {option.opts[0]}"
-        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=registry.MEASURE_WITH_IT)
+def retired_options(command: str) -> Callable[[Command], Command]:
+    """Gives a command the options that it had, each of which is refused by its name."""
+
+    def refuse(context: click.Context, option: click.Parameter, given: str | None) -> None:
+        if given is not None:
+            name = f"{command} {option.opts[0]}"
+            raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=registry.MEASURE_WITH_IT)
+
+    def decorate(inner: Command) -> Command:
+        for flag in registry.RETIRED_OPTIONS.get(command, ()):
+            hidden = click.option(flag, is_flag=False, flag_value="", hidden=True, expose_value=False, callback=refuse)
+            inner = hidden(inner)
+        return inner
+
+    return decorate
 
 
 def suite_command(suite: Suite[Any]) -> click.Command:
     """`moa-bench SUITE`: its options are those of the fields of its effort, and of the inputs that it takes."""
 
     def measure(json_file: Path | None, quick: bool, **flags: Any) -> None:
-        effort = with_given(suite.effort(quick=quick), flags)
+        effort = with_given(suite.quick if quick else suite.full, flags)
         inputs = with_given(SuiteInputs(), flags)
-        if inputs.shape is None and inputs.stored is not None:
-            raise click.UsageError("--format needs --shape.")
         if inputs.shape is not None and inputs.model != "default":
             raise click.UsageError("--shape makes a model of its own: leave --model out.")
         suite.refuse(effort, inputs)
-        from moa_shared.programs.progress import make_progress
+        from moa_bench.run import run_suite
 
-        from moa_bench.run import duration, run_suite
-
-        make_progress().note(f"This takes about {duration(suite.seconds(effort, inputs))}.")
         run_suite(suite, effort, inputs, quick=quick, json_file=json_file)
 
     measure = options_of(type(suite.full))(measure)
@@ -60,8 +67,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
         help="Write the results there (- for standard output) instead of into the checkout's results.",
     )(measure)  # fmt: skip
     measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
-    for flag in registry.RETIRED_OPTIONS.get(suite.name, ()):
-        measure = click.option(flag, is_flag=True, hidden=True, expose_value=False, callback=refuse_option)(measure)
+    measure = retired_options(suite.name)(measure)
     return click.command(suite.name, help=suite.about)(measure)
 
 
@@ -76,6 +82,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write results and journals there instead of into the checkout.",
 )  # fmt: skip
+@retired_options("run")
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
 def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
     """Run suites in turn: single, network, cut, capacity, sizes, scale, or all;

@@ -21,7 +21,6 @@ _MEASURED = (".", *(f":!{path}" for path in _OTHERS))
 
 
 def gather_facts(root: Path | None) -> dict[str, Any]:
-    """Facts about this machine and, where `root` is a checkout, about its commit."""
     variant = variant_name()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -30,11 +29,9 @@ def gather_facts(root: Path | None) -> dict[str, Any]:
         "kernels": next((each.instructions for each in VARIANTS if each.name == variant), "no compiled kernels"),
         "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),  # before the run: not near 0 means that others were at work
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "threads_each": 1,
         "commit": commit_of(root),
     }
 
@@ -48,17 +45,9 @@ def _version(package: str) -> str | None:
 
 def cpu_model(cpuinfo: Path) -> str:
     """The processor's name, from /proc where there is one."""
-    return _cpu_field("model name", cpuinfo) or platform.processor() or platform.machine()
-
-
-def cpu_flags() -> frozenset[str]:
-    """Instructions that the processor has, in Linux's words; none where they cannot be read."""
-    return frozenset(_cpu_field("flags", Path("/proc/cpuinfo")).split())
-
-
-def _cpu_field(name: str, cpuinfo: Path) -> str:
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.processor() or platform.machine()
 
 
 def commit_of(root: Path | None) -> str | None:
@@ -84,9 +73,7 @@ def split_cores(pin: bool) -> tuple[set[int] | None, set[int] | None]:
     """One core for the server and one for everything else, or (None, None) when nothing is to be pinned."""
     if not pin:
         return None, None
-    if not hasattr(os, "sched_setaffinity"):
-        raise ConfigError("Processes cannot be pinned to cores on this system.", hint="Leave out --pin.")
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if len(allowed) < 2:
         raise ConfigError(
             f"Pinning needs two cores, this process may use {len(allowed)}.",

@@ -1,6 +1,5 @@
 """The suites: how much each measures, what it takes, and what `moa-bench run` makes of them."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -10,11 +9,9 @@ from moa_shared.errors import ConfigError
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.questions import PACKAGED
-from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE, SHAPES, SLOW_STEP_S, step_s
+from moa_bench.harness.shapes import ACCEPTANCES, SHAPES
 from moa_bench.suite import Suite, SuiteInputs, option
 
-CATEGORIES = 3  # of the questions in the package
-PROMPT_TOKENS = 100  # of a question, at about which estimates are right
 LLAMA_CPP = "llama.cpp"  # what results and tables call it
 TEMPERATURE = "Of the answers; 0 is greedy, own what the model's files say."
 CHANCE = click.FloatRange(0, 1)
@@ -30,8 +27,6 @@ def _acceptances(usual: tuple[float, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AloneEffort:
-    """How much to measure."""
-
     questions: int = 2  # of each category
     answer_tokens: int = 128  # of an answer, at most
     longest_prompt: int = 512  # questions with more tokens are not asked
@@ -47,19 +42,12 @@ ALONE = Suite(
     AloneEffort(),
     AloneEffort(1, 16, 128, 8, 0),
     ("model", "level", "pin", "questions", "drafters"),
-    lambda effort, step_s: 60.0 * CATEGORIES * effort.questions * effort.answer_tokens / 128,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityEffort:
-    """What the users of one server ask, how they get their answers, and over which links.
-
-    Args:
-        apart_seconds: in which several users begin, one after the other; 0: at once. If answers are equally long too,
-            users stay in step: all prompts are read together, and all answers end together.
-        waits_for_all: they ask on until each has had a whole answer. A time that ends before says little.
-    """
+    """What the users of one server ask, how they get their answers, and over which links."""
 
     users: tuple[int, ...] = option(
         (1, 4, 16, 64), "Only so many users (repeat, ascending).", type=click.IntRange(1, 256)
@@ -68,21 +56,13 @@ class CapacityEffort:
     prompts: int = option(2, "Of each user, asked in turn.", type=FROM_1)
     answer_tokens: int = option(64, "Of each answer.", "--tokens", type=FROM_2)
     prompt_tokens: tuple[int, int] = option((50, 4000), "Of prompts.", metavar="SHORTEST LONGEST", type=FROM_1)
-    think_seconds: float = option(
-        0.0, "After each answer, on average.", "--think", metavar="SECONDS", type=click.FloatRange(0)
-    )
-    seed: int = option(0, "Of prompts, thinking, links and drafts.")
-    apart_seconds: float = 0.0
+    seed: int = option(0, "Of prompts, links and drafts.")
     draft_ms: float = 5.0  # of a draft step of an oracle
-    waits_for_all: bool = False
     kinds: tuple[Drafts, ...] = option(
         KINDS, "Only this way besides plain serving (repeat).", "--way", type=click.Choice(KINDS)
     )
     acceptances: tuple[float, ...] = option(
         (0.6, 0.8), "Of an oracle: only this one (repeat).", "--acceptance", type=CHANCE
-    )
-    links: tuple[str, ...] = option(
-        (), "Users take these in turn (repeat).", "--link", metavar="NAME", shown="those of --rtt"
     )
     rtts_ms: tuple[float, ...] = option(
         (0.0,), "Round trip of all users' links; 0: loopback (repeat).", "--rtt", metavar="MS", type=click.FloatRange(0)
@@ -99,19 +79,9 @@ class CapacityEffort:
             )
 
 
-def _capacity_s(effort: CapacityEffort, step_s: float) -> float:
-    ways = 1 + sum(len(effort.acceptances) if kind == "oracle" else kind != "plain" for kind in effort.kinds)
-    middle = math.sqrt(effort.prompt_tokens[0] * effort.prompt_tokens[1])
-    texts = max(effort.users) * effort.prompts * (middle * READ_SHARE + effort.answer_tokens / 2)
-    asked_s = len(effort.users) * (effort.seconds + effort.apart_seconds + 1.0)
-    return 15.0 + 100 * step_s + len(effort.rtts_ms) * (texts * step_s + ways * asked_s)
-
-
 def _refuse_capacity(effort: CapacityEffort, inputs: SuiteInputs) -> None:
     if inputs.shape is not None and effort.kinds != KINDS and not {"plain", "oracle"}.issuperset(effort.kinds):
         raise click.UsageError("No drafter has learnt random weights: with --shape, --way is plain or oracle.")
-    if effort.links and effort.rtts_ms != (0.0,):
-        raise click.UsageError("--link and --rtt both name the users' links: give one of them.")
 
 
 CAPACITY = Suite(
@@ -120,29 +90,20 @@ CAPACITY = Suite(
     "moa_bench.suites.capacity.measure",
     CapacityEffort(),
     CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,)),
-    ("model", "level", "pin", "shape", "stored"),
-    _capacity_s,
+    ("model", "level", "pin", "shape"),
     _refuse_capacity,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CutEffort:
-    """How many incidents of each kind, and how long the answers are."""
-
     link: str = option("5G", "The link that is cut; not RTT 0.", metavar="NAME")
     cuts: int = option(100, "Cuts of the link.", type=click.IntRange(0))
     kills: int = option(25, "Kills of the server.", type=click.IntRange(0))
     resets: int = 20
     asked: int = option(20, "Questions, in turn.", type=FROM_1)
     answer_tokens: int = option(96, "Of each answer.", "--tokens", type=FROM_2)
-    of_outage: int = 3  # answers that meet each recorded outage
     seed: int = 0
-
-
-def _cut_s(effort: CutEffort, step_s: float) -> float:
-    incidents, answer_s = effort.cuts + effort.kills + effort.resets, (60 + effort.answer_tokens) * step_s
-    return 20.0 + 240 * step_s + effort.asked * answer_s + (1.6 + answer_s / 2) * incidents
 
 
 def _refuse_cut(effort: CutEffort, inputs: SuiteInputs) -> None:
@@ -155,17 +116,14 @@ CUT = Suite(
     "Whether answers stay whole, and how long they stall, when the link is cut or the server killed.",
     "moa_bench.suites.cut.measure",
     CutEffort(),
-    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32, of_outage=1),
-    ("model", "level", "pin", "questions", "traces", "shape", "stored"),
-    _cut_s,
+    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
+    ("model", "level", "pin", "questions", "shape"),
     _refuse_cut,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEffort:
-    """How much to measure."""
-
     contexts: tuple[int, ...] = (128, 1000)  # tokens before the forward
     rows: tuple[int, ...] = (1, 5, 8, 16, 32, 62)  # of binary trees
     rounds: int = 9  # of each forward
@@ -178,19 +136,14 @@ ENGINE = Suite(
     "moa_bench.suites.engine.measure",
     EngineEffort(),
     EngineEffort((32,), (1, 8), 1, 1),
-    ("model", "pin", "llama_cpp", "shape", "stored"),
-    # torch is not asked of large ones
-    lambda effort, step_s: 60.0 + effort.rounds * (15.0 if step_s < SLOW_STEP_S else 330.0 * step_s),
+    ("model", "pin", "llama_cpp", "shape"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleEffort:
-    """How much is simulated."""
-
     worlds: int = 5  # how many of the cases
     numbers: tuple[int, ...] = (1, 16, 64, 128, 384, 800)  # of users, besides those who fit
-    seeds: int = 8  # of the links' delays, where measured answers are simulated
 
 
 SCALE = Suite(
@@ -198,19 +151,13 @@ SCALE = Suite(
     "Users a GPU and cost for Llama-3-8B and 70B, in virtual time; each assumption has its source.",
     "moa_bench.suites.scale.measure",
     ScaleEffort(),
-    ScaleEffort(1, (1, 64, 384), 1),
+    ScaleEffort(1, (1, 64, 384)),
     (),
-    lambda effort, step_s: 3 + 0.8 * effort.worlds * (1 + len(effort.numbers)) + 4.0 * effort.seeds,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SingleEffort:
-    """How much to measure.
-
-    The drafts' sizes are those with which `moa-train evaluate` compares drafters; none was chosen by these figures.
-    """
-
     asked: int = option(7, "Questions of each category.", type=FROM_1)
     answer_tokens: int = option(64, "Of an answer, at most; it ends where the target ends it.", "--tokens", type=FROM_2)
     shortest_answer: int = 16  # shorter ones are left out of the figures: their time is the first token's
@@ -224,27 +171,18 @@ class SingleEffort:
     temperature: str = option("0", TEMPERATURE, metavar="T|own")
 
 
-def _answer_s(effort: "SingleEffort | SplitEffort", step_s: float) -> float:
-    return step_s * (READ_SHARE * min(PROMPT_TOKENS, effort.longest_prompt / 2) + effort.answer_tokens)
-
-
 SINGLE = Suite(
     "single",
-    "One device: plain steps, prompt look-up and all drafters, next to llama.cpp and transformers.",
+    "One device: plain steps, prompt look-up and all drafters, next to llama.cpp.",
     "moa_bench.suites.single.measure",
     SingleEffort(),
     SingleEffort(1, 16, 4, 300, acceptances=(0.8,)),
-    ("model", "level", "pin", "questions", "drafters", "llama_cpp", "shape", "stored"),
-    # Plain answers that take as long as all of a question's: 22 with peers, 15 with oracles.
-    lambda effort, step_s: 20.0 + 200 * step_s
-    + CATEGORIES * effort.asked * (22 if step_s < SLOW_STEP_S else 15) * _answer_s(effort, step_s),
-)  # fmt: skip
+    ("model", "level", "pin", "questions", "drafters", "llama_cpp", "shape"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitEffort:
-    """How much to measure."""
-
     asked: int = option(20, "Questions over each link, of all methods.", type=FROM_1)
     answer_tokens: int = option(64, "Of each answer, whatever the target chooses.", "--tokens", type=FROM_2)
     longest_prompt: int = 600  # questions with more tokens are not asked
@@ -267,12 +205,9 @@ SPLIT = Suite(
     "moa_bench.suites.split.measure",
     SplitEffort(),
     SplitEffort(1, 12, chain=3, links=("RTT 0", "4G")),
-    ("model", "level", "pin", "questions", "drafters", "traces", "shape", "stored"),
-    # Eight answers to a question: plain streaming twice, the server's drafts, everything on, and two of each drafter.
-    lambda effort, step_s: 15.0 + 200 * step_s
-    + len(effort.links) * effort.asked * 8 * (0.7 + _answer_s(effort, step_s)),
+    ("model", "level", "pin", "questions", "drafters", "shape"),
     _refuse_split,
-)  # fmt: skip
+)
 SUITES: tuple[Suite[Any], ...] = (ALONE, CAPACITY, CUT, ENGINE, SCALE, SINGLE, SPLIT)
 MEASURE_WITH_IT = "Measure with that one."
 RETIRED = dict.fromkeys(
@@ -280,29 +215,26 @@ RETIRED = dict.fromkeys(
 )
 RETIRED |= {
     "payoff": "`moa-bench capacity --rtt MS` serves users over a round trip.",
-    "simulate": "`moa-bench scale` holds the simulation against what was measured.",
+    "simulate": "A test holds the simulation against what was measured.",
 }
-RETIRED_OPTIONS = {"engine": ("--kernels",)}
-# Less of some than their commands measure, so that all of a run takes two hours.
-TWO_LINKS = replace(SPLIT, full=replace(SPLIT.full, links=("5G", "4G")))
-AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=10.0, acceptances=(0.8,)))
-SHORT = replace(
-    CAPACITY.full, users=(1, 4, 16), seconds=4.0, prompt_tokens=(40, 120), apart_seconds=2.0, waits_for_all=True,
-    kinds=("server", "shipped", "everything"), rtts_ms=(0.0, 100.0, 300.0),
-)  # fmt: skip
-ROUND_TRIPS = replace(
-    CAPACITY, name="capacity-rtt", full=SHORT, quick=replace(SHORT, users=(1, 2), answer_tokens=24, rtts_ms=(0.0, 50.0))
-)
+RETIRED_OPTIONS: dict[str, tuple[str, ...]] = {
+    "cut": ("--format", "--trace"),
+    "run": ("--trace",),
+    "single": ("--format",),
+    "split": ("--format", "--trace"),
+    "capacity": ("--format", "--link", "--think"),
+    "engine": ("--format", "--kernels"),
+}
 
 
 def _sized(target: str) -> Iterator[Suite[Any]]:
     """The parts of a run that measure a target of another size than the default one: the slower, the less of it."""
-    is_slow, is_slowest = (step_s(target) >= least for least in (0.05, 0.15))
+    is_slow, is_slowest = target in ("3b", "8b"), target == "8b"
     asked, tokens = (2, 24) if is_slowest else (2, 32) if is_slow else (3, 48)
     single = replace(SINGLE.full, asked=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
     split = replace(SPLIT.full, asked=asked, answer_tokens=48, longest_prompt=120, links=("5G", "4G"))
     capacity = replace(
-        SHORT, users=(1, 4, 8), seconds=12.0 if is_slowest else 8.0, prompts=1, answer_tokens=tokens,
+        CAPACITY.full, users=(1, 4, 8), seconds=12.0 if is_slowest else 8.0, prompts=1, answer_tokens=tokens,
         prompt_tokens=(16, 48), kinds=("oracle",), acceptances=(0.8,), rtts_ms=(0.0, 100.0),
     )  # fmt: skip
     cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
@@ -321,9 +253,9 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
 # Measurements that answer one question together, in the order in which they are run.
 CHAPTERS: dict[str, tuple[Suite[Any], ...]] = {
     "single": (SINGLE,),
-    "network": (TWO_LINKS, ROUND_TRIPS),
+    "network": (SPLIT,),
     "cut": (ALONE, CUT),
-    "capacity": (AT_ACCEPTANCE,),
+    "capacity": (CAPACITY,),
     "sizes": tuple(part for target in ("gemma3-270m", "1b", "3b", "8b") for part in _sized(target)),
     "scale": (SCALE,),
 }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 from moa_shared.models.sources.generation import OWN_SETTINGS
 
@@ -31,7 +30,6 @@ def _plain(value: object) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a result, making its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -41,27 +39,11 @@ def write_text(path: Path, text: str) -> None:
         ) from error
 
 
-def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None) -> None:
-    """Print the tables, and write the result: to `json_file` ("-": it takes their place), else, unless quick, into the
-    checkout.
-    """
-    if str(json_file) == "-":
-        click.echo(to_json(result), nl=False)
-        return
-    click.echo(tables)
-    root = checkout_root()
-    if json_file is None and not quick and root is not None:
-        json_file = root / "bench" / "results" / f"{suite}.json"
-    if json_file is not None:
-        write_text(json_file, to_json(result))
-
-
 Column = tuple[str, str | Callable[[Any], object]]
 """A head, and the format of a row below it, as in ("ms", "{0.ms:1}"), or what makes its cell."""
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any]) -> str:
-    """A Markdown table of rows of one kind."""
     cells = [[form.format(row) if isinstance(form, str) else form(row) for _, form in columns] for row in rows]
     return table([head for head, _ in columns], cells)
 
@@ -73,16 +55,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def with_section(page: Path, name: str, text: str) -> str:
-    """A page with `text` between the lines `<!-- name -->` and `<!-- /name -->`.
-
-    Raises:
-        NotFoundError: no such page.
-        DataError: the page lacks the two markers, in this order.
-    """
-    try:
-        old = page.read_text("utf-8")
-    except FileNotFoundError:
-        raise NotFoundError(f"The page {page} does not exist.") from None
+    """A page with `text` between the lines `<!-- name -->` and `<!-- /name -->`."""
+    old = page.read_text("utf-8")
     opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     before, found_opening, rest = old.partition(opening)
     _, found_closing, after = rest.partition(closing)
@@ -113,29 +87,8 @@ def at_temperature(said: str) -> str:
     return {"0": "greedy", OWN_SETTINGS: "sampled as the model's files say"}.get(said, f"at temperature {said}")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResultOrigin:
-    """What the figures of a result depend on; None: it does not say."""
-
-    commit: str | None
-    machine: str | None
-    level: str | None
-    model: str | None
-
-    @classmethod
-    def of(cls, result: Mapping[str, Any]) -> "ResultOrigin":
-        machine = result.get("machine") or {}
-        cpu = processor(machine) if "cpu" in machine else None
-        return cls(machine.get("commit"), cpu, result.get("level"), result.get("target"))
-
-
 def read_result(path: Path) -> dict[str, Any]:
-    """A result as `moa-bench` writes it.
-
-    Raises:
-        NotFoundError: no such file.
-        DataError: it is not a result.
-    """
+    """A result as `moa-bench` writes it."""
     hint = "Name a file that moa-bench has written."
     try:
         result = json.loads(path.read_text("utf-8"))
@@ -149,5 +102,4 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
-    """All results of a folder by name, in the order of their names."""
     return {path.stem: read_result(path) for path in sorted(folder.glob("*.json"))}

@@ -9,7 +9,7 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.registry import LLAMA_CPP
-from moa_bench.report import ResultOrigin, read_folder, read_result, table
+from moa_bench.report import processor, read_folder, read_result, table
 from moa_bench.spread import Spread, median_of
 from moa_bench.suites.single.tables import PLAIN, SERVER, plain_over, steady_ms
 from moa_bench.suites.split.tables import ALL, STREAMED, figures_of
@@ -58,10 +58,21 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], name_a: str, name_b: str
     return warnings(a, b) + table([str(a["suite"]), name_a, name_b, "ratio"], rows) + note
 
 
+def origin(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the figures of a result depend on; None: it does not say."""
+    machine = result.get("machine") or {}
+    cpu = processor(machine) if "cpu" in machine else None
+    return {
+        "machine": cpu,
+        "commit": machine.get("commit"),
+        "level": result.get("level"),
+        "model": result.get("target"),
+    }
+
+
 def warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """A line for each thing that differs and that the figures depend on; empty if nothing does."""
-    of_a, of_b = ResultOrigin.of(a), ResultOrigin.of(b)
-    compared = [(name, getattr(of_a, name), getattr(of_b, name)) for name in ("machine", "commit", "level", "model")]
+    compared = [(name, origin(a)[name], origin(b)[name]) for name in origin(a)]
     compared += [(name, a.get(name), b.get(name)) for name in ("quick", "pinned")]
     lines = [f"WARNING: another {name}: {one}, then {other}." for name, one, other in compared if one != other]
     if a.get("effort") != b.get("effort"):
@@ -105,9 +116,6 @@ def targets_section(results: Path) -> str:
 
     Args:
         results: folder of the results; folders in it are of other machines.
-
-    Raises:
-        DataError: there is no result.
     """
     folders = [read_folder(folder) for folder in (results, *sorted(results.glob("[!.]*/")))]
     if not folders[0]:
@@ -117,20 +125,19 @@ def targets_section(results: Path) -> str:
 
 
 def target_rows(results: Mapping[str, Mapping[str, Any]]) -> Iterator[list[object]]:
-    """Of one machine, the default target first."""
     for suffix in sorted(name.removeprefix("single") for name in results if re.fullmatch("single(-.+)?", name)):
         single, split = results["single" + suffix], results.get("split" + suffix)
         rounds, drafted = single["rounds"], split["rounds"] if split is not None else []
         plain = [answer for each in rounds if not each["short"] for answer in each["answers"][PLAIN]]
         over = [plain_over(rounds, LLAMA_CPP, SERVER, whole=whole) for whole in (False, True)]
-        origins = [ResultOrigin.of(found) for found in (single, split) if found is not None]
+        origins = [origin(found) for found in (single, split) if found is not None]
         yield [
             str(single["target"]),
             f"{Spread.of([1e3 / steady_ms([answer]) for answer in plain]).median:.1f}",
             *map(median_of, over),
             *(_over_link([each for each in drafted if each["link"] == link]) for link in LINKS),
-            origins[0].machine,
-            ", ".join(dict.fromkeys(str(origin.commit) for origin in origins)),
+            origins[0]["machine"],
+            ", ".join(dict.fromkeys(str(each["commit"]) for each in origins)),
         ]
 
 

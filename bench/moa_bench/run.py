@@ -1,23 +1,110 @@
-"""Runs suites: what is recorded before one starts, where its result and its tables go, and how a killed run continues.
+"""Runs suites: what is recorded before one starts, where its result and tables go, and how a killed run continues.
 
-Each cell that a suite keeps is in its journal, so a killed run continues in the middle of it.
+State: a SQLite file, locked while it is open, which has all cells that were measured before a kill, whenever that came.
 """
 
+import json
 import os
+import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
+from moa_shared.errors import ConfigError, ConflictError, InternalError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.shapes import USUAL_FORMAT
-from moa_bench.journal import RunJournal
 from moa_bench.machine import gather_facts, split_cores
-from moa_bench.report import checkout_root, publish
-from moa_bench.suite import Keep, Result, Suite, SuiteInputs, SuiteRun
+from moa_bench.report import checkout_root, to_json, write_text
+from moa_bench.suite import JsonObject, Keep, Result, Suite, SuiteInputs, SuiteRun
+
+_HEADER = ""  # the key of the header
+
+
+class RunJournal:
+    """The cells of one run, old and new. Its `keep` is a `Keep`.
+
+    A file with the same header (efforts, commit, machine, level, model) is continued; one with another is put aside as
+    PATH.old, and `outdated` names what differs.
+
+    Raises:
+        ConflictError: another process writes this journal.
+        ConfigError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any], *, afresh: bool = False) -> None:
+        self.path = path
+        self.outdated: list[str] = []
+        self._asked: set[str] = set()
+        wanted: JsonObject = json.loads(json.dumps(dict(header)))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+            old = self._read(_HEADER)
+            self.outdated = sorted(name for name in {*old, *wanted} if old and old.get(name) != wanted.get(name))
+            if self.outdated and not afresh:
+                self.close()
+                path.replace(path.with_name(f"{path.name}.old"))
+                self._open()
+            elif afresh:
+                self.outdated = []
+                self._database.execute("DELETE FROM cells")
+            if not self._read(_HEADER):
+                self._write(_HEADER, wanted)
+            counted = "SELECT count(*) FROM cells WHERE key != ?"
+            self.resumed = int(self._database.execute(counted, (_HEADER,)).fetchone()[0])
+        except (OSError, sqlite3.Error) as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+                raise ConflictError(
+                    f"Another moa-bench writes {path}.",
+                    hint="Let it end, or stop it, and start again: nothing is lost.",
+                ) from None
+            raise ConfigError(
+                f"The journal {path} cannot be used: {getattr(error, 'strerror', None) or error}.",
+                hint="Make its folder one that you may write, or start again with another --out.",
+            ) from error
+
+    def keep(self, key: str, measure: Callable[[], JsonObject]) -> JsonObject:
+        """What was measured under `key`, as JSON has it; calls `measure` only if the journal has it not."""
+        if key in self._asked:
+            raise InternalError(f"The suite names two cells {key!r}.")
+        self._asked.add(key)
+        if not self._read(key):
+            measured = measure()
+            try:
+                self._write(key, measured)
+            except sqlite3.Error as error:
+                raise ConfigError(
+                    f"The journal {self.path} cannot be written: {error}.",
+                    hint="Make room for it and start again: what was measured before is kept.",
+                ) from error
+        return self._read(key)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def discard(self) -> None:
+        """Delete the file: the run is complete, and its result is written."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _open(self) -> None:
+        self._database = sqlite3.connect(self.path, timeout=0, isolation_level=None)
+        self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT;")
+        self._database.execute("CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, measured TEXT)")
+
+    def _read(self, key: str) -> JsonObject:
+        """A cell; empty: there is none."""
+        row = self._database.execute("SELECT measured FROM cells WHERE key = ?", (key,)).fetchone()
+        found: JsonObject = {} if row is None else json.loads(row[0])
+        return found
+
+    def _write(self, key: str, measured: JsonObject) -> None:
+        self._database.execute("INSERT INTO cells VALUES (?, ?)", (key, json.dumps(measured)))
 
 
 def run_suite(
@@ -29,10 +116,9 @@ def run_suite(
     json_file: Path | None,
     keep: Keep = lambda key, measure: measure(),
 ) -> None:
-    """Measures and publishes. Numpy's own products take one thread from here on.
+    """Measures and publishes: to `json_file`, or without one, unless quick, into the checkout.
 
-    Args:
-        json_file: where the result goes instead of the checkout; None: the checkout, unless quick.
+    Numpy's own products take one thread from here on.
     """
     head: Result = {"suite": suite.name, "quick": quick, "pinned": inputs.pin, "machine": gather_facts(checkout_root())}
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -42,17 +128,23 @@ def run_suite(
     if inputs.shape is not None:
         from moa_bench.harness.random_model import random_model
 
-        made = random_model(inputs.shape, inputs.stored or USUAL_FORMAT, make_progress())
-        inputs = replace(inputs, model=str(made))
+        inputs = replace(inputs, model=str(random_model(inputs.shape, make_progress())))
     run = SuiteRun(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep)
-    result = head | suite.measure(effort, run)
-    publish(result["name"], result, suite.render(result), quick=quick, json_file=json_file)
+    module = import_module(suite.module)
+    result = head | module.measure(effort, run)
+    root = checkout_root()
+    if str(json_file) == "-":  # it takes the tables' place
+        click.echo(to_json(result), nl=False)
+        return
+    click.echo(module.render(result))
+    if json_file is None and not quick and root is not None:
+        json_file = root / "bench" / "results" / f"{result['name']}.json"
+    if json_file is not None:
+        write_text(json_file, to_json(result))
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a user wants of a run."""
-
     inputs: SuiteInputs
     quick: bool
     out: Path | None  # folder for results, instead of the checkout; None: the checkout, or nowhere if quick
@@ -63,12 +155,13 @@ class RunRequest:
         root = checkout_root()
         return (self.out or (root / "bench" / "results" if root is not None else Path())) / ".journal"
 
-    def header(self) -> dict[str, Any]:
-        """What all cells of a run depend on: commit, machine, inputs; not the time or the load."""
+    def header(self, efforts: Mapping[str, Any]) -> dict[str, Any]:
+        """What all cells of a run depend on: commit, machine, inputs, efforts; not the time or the load."""
         machine, inputs = gather_facts(checkout_root()), self.inputs
         facts = {key: machine[key] for key in ("commit", "cpu", "cores_allowed", "system", "python", "packages")}
         return facts | {
             **vars(inputs),
+            "efforts": efforts,
             "quick": self.quick,
             "questions": str(inputs.questions.absolute()),
             "llama_cpp": str(inputs.llama_cpp),
@@ -77,63 +170,37 @@ class RunRequest:
 
 
 def run_parts(name: str, parts: Sequence[Suite[Any]], request: RunRequest) -> None:
-    """Runs parts in turn. One that this run has finished before it was killed is not run again.
-
-    Args:
-        name: of the run's journal.
-    """
-    names = [part.name for part in parts]
-    estimates = {part.name: part.seconds(part.effort(quick=request.quick), request.inputs) for part in parts}
-    note = make_progress().note
-    note(f"This takes about {duration(sum(estimates.values()))}:")
-    for part_name, seconds in estimates.items():
-        note(f"  {part_name}: {duration(seconds)}")
-    header = request.header() | {"parts": names}
-    journal = RunJournal(request.journals / f"run-{name}.jsonl", header, afresh=request.afresh)
+    """Runs parts in turn. What this run has measured before it was killed is not measured again."""
+    chosen = {part.name: part.quick if request.quick else part.full for part in parts}
+    efforts = {name: asdict(effort) for name, effort in chosen.items()}
+    journal = RunJournal(request.journals / f"run-{name}.sqlite", request.header(efforts), afresh=request.afresh)
     try:
-        tell_resumed(journal, "run", sum(estimates.values()))
-        for place, part in enumerate(parts):
-            journal.keep(part.name, partial(run_part, part, request))
-            left = sum(estimates[name] for name in names[place + 1 :])
-            note(f"{part.name}: done." + (f" About {duration(left)} left." if left else ""))
+        note = make_progress().note
+        if journal.outdated:
+            others = ", ".join(journal.outdated)
+            note(f"This begins again, because of another {others}; what was there is kept as {journal.path}.old")
+        if journal.resumed:
+            note(f"{journal.resumed} cells are there already.")
+        for part in parts:
+            journal.keep(part.name, partial(run_part, part, chosen[part.name], request, journal))
+            note(f"{part.name}: done.")
         journal.discard()
     except (KeyboardInterrupt, SystemExit):
-        note("Stopped. What was measured is kept: start the same command again to continue.")
+        make_progress().note("Stopped. What was measured is kept: start the same command again to continue.")
         raise
     finally:
         journal.close()
 
 
-def run_part(part: Suite[Any], request: RunRequest) -> dict[str, str]:
-    """Measures what the part's journal has not, publishes; then the journal goes."""
-    effort, inputs = part.effort(quick=request.quick), part.inputs(request.inputs)
-    header = replace(request, inputs=inputs).header() | {"suite": part.name, "effort": asdict(effort)}
-    journal = RunJournal(request.journals / f"{part.name}.jsonl", header, afresh=request.afresh)
+def run_part(part: Suite[Any], effort: Any, request: RunRequest, journal: RunJournal) -> dict[str, str]:
     json_file = None if request.out is None else request.out / f"{part.name}.json"
-    try:
-        tell_resumed(journal, part.name, part.seconds(effort, inputs))
-        run_suite(part, effort, inputs, quick=request.quick, json_file=json_file, keep=journal.keep)
-        journal.discard()
-    finally:
-        journal.close()
+    run_suite(
+        part,
+        effort,
+        part.inputs(request.inputs),
+        quick=request.quick,
+        json_file=json_file,
+        keep=lambda key, measure: journal.keep(f"{part.name}: {key}", measure),
+    )
     sys.stdout.flush()
     return {"part": part.name}
-
-
-def tell_resumed(journal: RunJournal, name: str, estimate_s: float) -> None:
-    """Says what the journal holds already, or why it begins again."""
-    note = make_progress().note
-    if journal.outdated:
-        others = ", ".join(journal.outdated)
-        note(f"{name}: begins again, because of another {others}; what was there is kept as {journal.path}.old")
-    if journal.resumed:
-        left = duration(max(0.0, estimate_s - journal.resumed_s))
-        note(f"{name}: {journal.resumed} cells are there already ({duration(journal.resumed_s)}); about {left} left.")
-
-
-def duration(seconds: float) -> str:
-    """In words: seconds below 90, then minutes, then hours and minutes."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

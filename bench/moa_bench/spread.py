@@ -36,9 +36,6 @@ class Spread:
 
 
 def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
-    """Spread of values[i] / bases[i]."""
-    if len(values) != len(bases):
-        raise InternalError(f"{len(values)} measurements cannot be paired with {len(bases)}.")
     return Spread.of([value / base for value, base in zip(values, bases, strict=True)])
 
 

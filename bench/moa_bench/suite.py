@@ -1,14 +1,13 @@
 """What a suite is: a name, how much it measures, and the module that measures.
 
-That module has `measure(effort, run)`, which gives a result, and `render(result)`, its tables. It is loaded when the
-measurement begins, so that help loads nothing heavy. Command-line options come from the fields of dataclasses.
+That has `measure(effort, run)`, which gives a result, and `render(result)`, its tables; it is loaded when it begins, so
+that help loads nothing heavy. Command-line options come from the fields of dataclasses.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import reduce
-from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -17,7 +16,7 @@ import click
 from moa_shared.protocol.levels import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
-from moa_bench.harness.shapes import FORMATS, SHAPES, USUAL_FORMAT, step_s
+from moa_bench.harness.shapes import SHAPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Effort = TypeVar("Effort")
@@ -33,7 +32,6 @@ def option(default: Any, text: str, flag: str = "", *, shown: str = "", **click_
     """A field with an option.
 
     Args:
-        text: for help.
         flag: its name; "": made of the field's.
         shown: the default, for help, where it is not the field's.
         click_option: what click is told, where it does not follow from the field's type.
@@ -45,9 +43,7 @@ def option(default: Any, text: str, flag: str = "", *, shown: str = "", **click_
 
 
 def options_of(cls: type, names: Iterable[str] | None = None) -> Callable[[Command], Command]:
-    """Gives a command an option for each field that has one, or for some of them; it gets None or () of what is not
-    given.
-    """
+    """Gives a command the options of these fields; it gets None or () of what is not given."""
     wanted = None if names is None else set(names)
     hints = get_type_hints(cls)
     made = [
@@ -90,24 +86,17 @@ def with_given(usual: Effort, flags: Mapping[str, Any]) -> Effort:
     return replace(usual, **found)  # type: ignore[type-var]
 
 
-class NamedPath(click.ParamType[tuple[str, Path]]):
+def named_path(value: str) -> tuple[str, Path]:
     """NAME=PATH; the name may have an equals sign, such as "MoA, N = 0"."""
-
-    name = "name=path"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        name, equals, path = value.rpartition("=")
-        if not (name and equals and path):
-            raise click.UsageError(f"--drafter {value} is not NAME=PATH or NAME=ID.")
-        return name, Path(path)
+    name, equals, path = value.rpartition("=")
+    if not (name and equals and path):
+        raise click.UsageError(f"--drafter {value} is not NAME=PATH or NAME=ID.")
+    return name, Path(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteInputs:
-    """What a user can name for a measurement, whatever it measures.
-
-    `questions` is a path as `read_all` takes it; `drafters` are checkpoints by name, besides those in the package.
-    """
+    """What a user can name for a measurement, whatever it measures."""
 
     model: str = option("default", "Target: default, hub id, folder or .gguf.")
     level: str = option(INT8, "Arithmetic of the target.", type=click.Choice(LEVELS))
@@ -120,11 +109,7 @@ class SuiteInputs:
     )
     drafters: Mapping[str, Path] = option(
         {}, "Measure this checkpoint too, under that name (repeat).", "--drafter", metavar="NAME=PATH|ID",
-        type=NamedPath(), multiple=True,
-    )  # fmt: skip
-    traces: tuple[str, ...] = option(
-        (), "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
-        "--trace", metavar="LINK=FILE",
+        type=named_path, multiple=True,
     )  # fmt: skip
     llama_cpp: Path | None = option(
         None, "Where npm has installed node-llama-cpp, to measure llama.cpp too.", metavar="FOLDER"
@@ -134,26 +119,19 @@ class SuiteInputs:
         "Measure a model of this real size, of random weights, with oracles' drafts.",
         type=SHAPE,
     )
-    stored: str | None = option(
-        None, "How its weights are stored.", "--format", shown=USUAL_FORMAT, type=click.Choice(tuple(FORMATS))
-    )
 
     @property
     def suffix(self) -> str:
         """What the names of results of another target than the default one end in: "-8b", "-gemma3-270m"."""
         if self.shape is not None:
-            return f"-{self.shape}" + (f"-{self.stored}" if self.stored not in (None, USUAL_FORMAT) else "")
+            return f"-{self.shape}"
         named = Path(self.model).name.removesuffix(".gguf").lower()
         return "" if self.model == "default" else f"-{re.sub(r'[^a-z0-9.]+', '-', named)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun(SuiteInputs):
-    """What a measurement is given besides its effort.
-
-    Args:
-        server_cores, own_cores: of the server, and of everything else; None: any.
-    """
+    """What a measurement is given besides its effort; cores of the server, and of everything else; None: any."""
 
     server_cores: Cores = None
     own_cores: Cores = None
@@ -175,26 +153,9 @@ class Suite(Generic[Effort]):
     full: Effort  # how much to measure
     quick: Effort  # just enough to show that it works
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
-    estimate: Callable[[Any, float], float]  # seconds that an effort takes, by those of a plain step of the target
     refuse: Callable[[Any, SuiteInputs], None] = lambda effort, inputs: None
     fixed: Mapping[str, str] = field(default_factory=dict)
-
-    def effort(self, *, quick: bool) -> Effort:
-        return self.quick if quick else self.full
 
     def inputs(self, given: SuiteInputs) -> SuiteInputs:
         """What it measures with: what a user named, but for what is fixed."""
         return replace(given, **self.fixed)  # type: ignore[arg-type]  # all of them texts
-
-    def seconds(self, effort: Effort, given: SuiteInputs | None = None) -> float:
-        inputs = self.inputs(given or SuiteInputs())
-        return self.estimate(effort, step_s(inputs.shape or inputs.model))
-
-    def measure(self, effort: Effort, run: SuiteRun) -> Result:
-        """The result: "target", "name" where it is not the suite's, and whatever the tables show."""
-        found: Result = import_module(self.module).measure(effort, run)
-        return found
-
-    def render(self, result: Mapping[str, Any]) -> str:
-        """Markdown tables of a result."""
-        return str(import_module(self.module).render(result))

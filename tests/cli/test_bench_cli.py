@@ -112,10 +112,6 @@ Error: Invalid value for '--acceptance': 1.5 is not in the range 0<=x<=1.
             "moa-bench: Version 0.2.0 was the last with `moa-bench payoff`. `moa-bench capacity --rtt MS` serves users over a round trip.\n",
         )
     )
-    code, _, err = refused("engine", "--kernels")
-    assert (code, err) == snapshot(
-        (2, "moa-bench: Version 0.2.0 was the last with `moa-bench engine --kernels`. Measure with that one.\n")
-    )
     code, _, err = refused("capacit")
     assert (code, err) == snapshot(
         (
@@ -178,9 +174,8 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
         )
     ]
     assert all(cell["other_texts"] == 0 for cell in cells)
-    assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
-    assert "links: loopback, RTT 50 ms." in done.stdout
-    assert "| users that get, each, once their text comes, |" in done.stdout
+    assert all(cell["met"]["tokens_per_s"] > 0 and cell["met"]["fairness"] > 0 for cell in cells)
+    assert "| way | round trip, ms | users |" in done.stdout
 
 
 @pytest.mark.long
@@ -189,8 +184,7 @@ def test_engine_measures_every_engine(measure: Measure) -> None:
     result, done = measure("engine")
     assert "llama.cpp is not measured" in done.stderr
     engines = {cost["engine"] for cost in result["forwards"]}
-    assert {"torch bf16", "torch float32"} < engines
-    assert any(engine.startswith("kernels, ") for engine in engines)
+    assert len(engines - {"torch bf16", "torch float32"}) == 1
     assert all(cost["ms"]["median"] > 0 for cost in result["forwards"])
     assert "| memory limit |" in done.stdout
 
@@ -198,21 +192,34 @@ def test_engine_measures_every_engine(measure: Measure) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_engine_measures_a_model_of_a_real_size(measure: Measure) -> None:
-    result, done = measure("engine", "--shape", "135m", "--format", "q8_0")
-    assert result["name"] == "engine-135m-q8_0"
+    result, done = measure("engine", "--shape", "135m")
+    assert result["name"] == "engine-135m"
     assert {cost["engine"].partition(",")[0] for cost in result["forwards"]} == {"kernels"}
     assert all(seconds > 0 for seconds in result["load_s"].values())
     assert "| memory limit |" in done.stdout
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("engine", "--kernels"),
+        ("engine", "--format", "q8_0"),
+        ("capacity", "--link", "5G"),
+        ("split", "--trace=4G=drive.csv"),
+        ("run", "--trace", "4G=drive.csv", "all"),
+    ],
+)
+def test_options_that_went_are_refused_by_name(words: tuple[str, str], refused: Refused) -> None:
+    code, _, err = refused(*words)
+    option = words[1].partition("=")[0]
+    said = f"moa-bench: Version 0.2.0 was the last with `moa-bench {words[0]} {option}`. Measure with that one.\n"
+    assert (code, err) == (2, said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("engine", "--format", "q4_k_m"), "--format needs --shape."),
-        (("capacity", "--link", "5G", "--rtt", "50"), "give one of them."),
-        (("split", "--format", "q4_k_m"), "--format needs --shape."),
         (("split", "--acceptance", "0.5"), "--acceptance needs --shape, or another --model."),
-        (("capacity", "--format", "q4_k_m"), "--format needs --shape."),
         (("cut", "--level", "bf16", "--questions", "any.jsonl"), "leave --questions or --level out."),
         (("capacity", "--shape", "1b", "--model", "any"), "leave --model out."),
         (("split", "--shape", "1b", "--drafter", "a=b"), "leave --drafter out with --shape."),
@@ -227,8 +234,8 @@ def test_options_that_contradict_a_shape(arguments: tuple[str, ...], said: str) 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
-    result, done = measure("split", "--shape", "135m", "--format", "q4_1", "--link", "RTT 0")
-    assert result["target"] == "random-135m-q4_1"
+    result, done = measure("split", "--shape", "135m", "--link", "RTT 0")
+    assert result["target"] == "random-135m-q4_k_m"
     (round_,) = result["rounds"]
     assert [name for name in round_["answers"] if "oracle" in name] == [
         "oracle, 0.6: streamed",
@@ -238,7 +245,7 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
         "oracle, 0.8, trees: synchronous rounds",
         "oracle, 0.8, trees: streamed",
     ]
-    assert result["name"] == "split-135m-q4_1"
+    assert result["name"] == "split-135m"
     times = dict(result["costs"]["times"])
     assert list(times) == [2, 4, 8, 16, 32]
     assert sorted(times.values()) == list(times.values())
@@ -249,13 +256,10 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_split_compares_all_ways_with_plain_streaming(measure: Measure, tmp_path: Path) -> None:
-    ride = tmp_path / "ride.csv"
-    ride.write_text("t_s,down_mbps,up_mbps\n0,20,20\n3,0,0\n4,20,20\n")
-    result, done = measure("split", "--link", "4G", "--trace", f"4G={ride}")
-    assert [each["link"] for each in result["rounds"]] == ["4G", "4G, ride"]
-    for round_ in result["rounds"]:
-        _check_split_answers(round_["answers"])
+def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
+    result, done = measure("split", "--link", "4G")
+    (round_,) = result["rounds"]
+    _check_split_answers(round_["answers"])
     assert "Token by token, all answers are plain streaming's." in done.stdout
 
 
@@ -311,19 +315,16 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_cut_answers_are_whole(measure: Measure, tmp_path: Path) -> None:
-    ride = tmp_path / "ride.csv"
-    ride.write_text("t_s,down_mbps,up_mbps\n0,20,20\n3,0,0\n4,20,20\n")
-    result, _ = measure("cut", "--trace", f"5G={ride}")
-    kinds = sorted(incident["kind"] for incident in result["incidents"])
-    assert kinds == ["cut", "cut", "kill", "recorded outage", "reset"]
+def test_cut_answers_are_whole(measure: Measure) -> None:
+    result, _ = measure("cut")
+    assert sorted(incident["kind"] for incident in result["incidents"]) == ["cut", "cut", "kill", "reset"]
     assert all(incident["whole"] for incident in result["incidents"])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_single_of_a_real_size_has_oracles_and_names_the_kind_of_cpu(measure: Measure) -> None:
-    result, done = measure("single", "--shape", "135m", "--format", "q4_1")
+    result, done = measure("single", "--shape", "135m")
     for each in result["rounds"]:
         assert [name for name in each["answers"] if "trees" in name]
         assert all(answer["cpu_s"] > 0 for answers in each["answers"].values() for answer in answers)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import closing
-
-import pytest
-from moa_bench.harness import split_client
-from moa_bench.harness.split_client import PlainClient
-from moa_bench.suites.capacity.figures import UserAnswer
+from moa_bench.suites.capacity.tables import UserAnswer
 from moa_bench.suites.capacity.users import PlainAsker
 from moa_server.engine.stepper import Stepper
-from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from tests.net.server_drafter import drafting_source
@@ -34,16 +27,3 @@ async def test_the_server_drafts_only_where_it_may() -> None:
             await asker.close()
             assert answer.tokens == expected
             assert (len(answer.arrivals) < 30) is drafts
-
-
-def test_a_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_client, "OPEN_TIMEOUT_S", 0.2)
-    with socket.socket() as taken:  # bound, but nobody listens
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        with closing(PlainClient(f"127.0.0.1:{port}")) as client, pytest.raises(UnavailableError) as raised:
-            client.open()
-    assert str(raised.value).replace(str(port), "PORT") == (
-        "There is no answer from 127.0.0.1:PORT within 0.2 s. See whether the server and the emulated link are still "
-        "running."
-    )

@@ -31,11 +31,11 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "server": (("server",), 16493, 112),
     "shared": (("shared",), 18590, 139),
     "training": (("training",), 4700, 30),
-    "bench": (("bench",), 6542, 47),
+    "bench": (("bench",), 5299, 42),
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 86598, 596),
+    "tests": (("tests",), 86286, 596),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

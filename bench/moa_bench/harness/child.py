@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,7 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running program."""
-
     address: str  # "host:port" where it can be called
-    start_ms: float  # from the start of the process until it could be called
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
@@ -41,21 +38,14 @@ class Child:
 
 
 @contextmanager
-def running(
-    module: str, arguments: Sequence[str], *, cores: set[int] | None = None, last: Sequence[str] = ()
-) -> Iterator[Child]:
-    """Start `python -m module arguments` and wait until it has written its address into its ready file.
-
-    Args:
-        cores: the ones that it may use; None: any.
-        last: arguments that no option may follow.
-    """
+def running(module: str, arguments: Sequence[str], *, cores: set[int] | None = None) -> Iterator[Child]:
+    """Start `python -m module arguments` and wait until it has written its address into its ready file."""
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
         ready = Path(folder) / "ready"
         began = time.perf_counter()
         with on_cores(cores):
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments, "--ready-file", str(ready), *last],
+                [sys.executable, "-P", "-m", module, *arguments, "--ready-file", str(ready)],
                 stdout=log,
                 stderr=log,
                 env=child_environment(),
@@ -68,7 +58,7 @@ def running(
                     how = "was not ready in time" if status is None else f"ended with status {status}"
                     raise UnavailableError(f"{module} {how}: {said.rstrip('.')}.", hint="Start it by hand to see why.")
                 time.sleep(_POLL_S)
-            yield Child(address, (time.perf_counter() - began) * 1e3, process)
+            yield Child(address, process)
         finally:
             process.terminate()
             try:
@@ -92,9 +82,7 @@ def running_server(
 
     Args:
         drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
-        flags: more of `moa-server serve`.
         port: 0: any that is free.
-        cores: the ones that it may use; None: any.
     """
     # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [
@@ -118,17 +106,11 @@ class WorkerCommand:
 
     name: str  # for tables
     command: tuple[str, ...]  # that starts it
-    environment: Mapping[str, str] = field(default_factory=dict)  # variables added to ours
     trees: bool = True  # whether it takes more than one row at once
 
 
 class WorkerProcess:
-    """A running engine; made by `running_workers`.
-
-    Attributes:
-        modes: in which it answers, where it is a peer.
-        load_s: from the start of its process until it could be asked.
-    """
+    """A running engine; `load_s` is from its start until it could be asked."""
 
     def __init__(self, subject: WorkerCommand, process: subprocess.Popen[str], log: Path, began: float) -> None:
         self.subject = subject
@@ -136,14 +118,13 @@ class WorkerProcess:
         self._log = log
         self.resident_mb = 0.0
         hello = self._answer()
-        self.details, self.modes = str(hello["details"]), tuple(hello.get("modes", ()))
+        self.details = str(hello["details"])
         self.load_s = time.perf_counter() - began
 
     def cpu_s(self) -> float:
         return cpu_s(self._process.pid)
 
     def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says to a command."""
         if self._process.stdin is not None:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
@@ -164,8 +145,6 @@ class WorkerProcess:
 def running_workers(
     subjects: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
 ) -> Iterator[list[WorkerProcess]]:
-    """All of them, loaded; they end with the block."""
-
     def end(process: subprocess.Popen[str]) -> None:
         process.kill()
         process.communicate()
@@ -182,7 +161,7 @@ def running_workers(
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
-                    env=child_environment() | dict(subject.environment),
+                    env=child_environment(),
                 )
             stack.callback(end, process)
             workers.append(WorkerProcess(subject, process, log, began))

@@ -1,8 +1,7 @@
 """The oracle drafter: replays a text that the target is known to write, with errors at a chosen rate.
 
-It measures the protocol apart from any drafter's quality. It takes the place of a `DraftState`: it takes in committed
-tokens and memory rows (which it does not need) and gives logits. State: the conversation's tokens and the nodes of the
-draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
+It takes the place of a `DraftState`, and measures the protocol apart from any drafter's quality. What it proposes at a
+position depends on the text, the seed and that position only.
 """
 
 import math
@@ -23,7 +22,6 @@ from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.placement import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDrafter, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -44,20 +42,12 @@ ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What an oracle knows."""
-
     tokens: tuple[int, ...]  # of the whole conversation, prompt included, as the target writes it
     acceptance: float  # probability that the proposal at a position is right
     seed: int  # decides where it is wrong
     vocab_size: int
     second: float = 0.0  # probability that its second guess is right where the first is wrong; 0: it has none
     is_sure: bool = False  # it states that its guesses are certain, and not how often they are right
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.acceptance <= 1.0:
-            raise ConfigError(f"The oracle's acceptance is {self.acceptance}, expected 0 to 1.")
-        if self.second and self.acceptance in (0.0, 1.0):
-            raise ConfigError(f"An oracle of acceptance {self.acceptance:g} has no second guess.")
 
     def right_at(self, position: int) -> bool:
         return random.Random(f"{self.seed}:{position}").random() < self.acceptance
@@ -137,7 +127,6 @@ class OracleDrafter:
 
     @property
     def most_depth(self) -> None:
-        """It drafts a level at a time."""
         return
 
     @property
@@ -146,7 +135,6 @@ class OracleDrafter:
 
     @property
     def has_left_the_script(self) -> bool:
-        """Whether the target wrote something else than the script says."""
         return self._agreed < len(self.tokens)
 
     def begin(self) -> Rows:

@@ -1,8 +1,4 @@
-"""What measurements ask: questions of files, alone or in a folder, by category; a passage; texts sure at every token.
-
-Files are JSON lines as Spec-Bench and MT-bench have them: {"turns": [text, ...]}, with "question_id" and "category" if
-they like.
-"""
+"""What measurements ask: questions of JSON lines as Spec-Bench and MT-bench have them, by category."""
 
 import json
 from collections.abc import Sequence
@@ -39,10 +35,7 @@ class BenchQuestion:
 
 
 def read_all(path: Path = PACKAGED) -> list[BenchQuestion]:
-    """The questions of a file, or of a folder's .jsonl files, which take turns: the first ones are of all kinds.
-
-    In a folder each file is a category. In a file each line names its own; a file of Spec-Bench has its tasks.
-    """
+    """The questions of a file, whose lines name their category, or of a folder's .jsonl files, which take turns."""
     if not path.exists():
         raise NotFoundError(
             f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."

@@ -1,7 +1,6 @@
 """Clients that ask one question at a time: plain streaming, the baseline, and the client program's own conversation.
 
-State of the latter: an event loop shared by all clients of a run (gRPC's asyncio side wants one a process), a link, and
-what the device holds. The drafter runs on the client's inference thread, as in the program.
+The latter share an event loop (gRPC's asyncio side wants one a process); drafters run on the client's inference thread.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_shared.errors import DataError, UnavailableError
+from moa_shared.errors import DataError
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
@@ -31,14 +30,11 @@ from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
-OPEN_TIMEOUT_S = 10.0  # for a connection over a link with a round trip of 300 ms
 SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """An answer and when its tokens arrived."""
-
     tokens: tuple[int, ...]
     arrivals_s: tuple[float, ...]  # of each token, seconds from the question; tokens of one verdict arrive together
 
@@ -49,7 +45,6 @@ class TimedAnswer:
 
 
 def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
-    """How many first tokens of two texts are alike."""
     pairs = zip(tokens, reference, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -58,20 +53,9 @@ class PlainClient:
     """Calls `Generate` at "host:port": what a user without any drafter would see."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
         self.up_bytes = self.down_bytes = 0  # of the newest answer's messages
         self._channel = grpc.insecure_channel(address, OWN_CONNECTION)
         self._stub = moa_pb2_grpc.MoaStub(self._channel)
-
-    def open(self) -> None:
-        """Opens the connection, which the first call would do."""
-        try:
-            grpc.channel_ready_future(self._channel).result(OPEN_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            raise UnavailableError(
-                f"There is no answer from {self._address} within {OPEN_TIMEOUT_S:g} s.",
-                hint="See whether the server and the emulated link are still running.",
-            ) from None
 
     def close(self) -> None:
         self._channel.close()
@@ -101,8 +85,6 @@ def _timed(tokens: Sequence[int], arrivals: Sequence[float]) -> TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment at which text was shown or taken back."""
-
     at_s: float  # since the question
     length: int  # tokens on the screen then
     committed: int  # of them, how many the target has decided
@@ -112,8 +94,7 @@ class Moment:
 class AnswerScreen:
     """The text of one answer as its reader sees it, rebuilt from events: was text lost or doubled, and when shown?
 
-    Pure: clock readings are arguments. Invariant: an event that does not fit what is on the screen is remembered as a
-    contradiction.
+    An event that does not fit what is on the screen is remembered as a contradiction.
     """
 
     def __init__(self) -> None:
@@ -162,8 +143,6 @@ class SplitClient:
     """Asks questions through split inference, each in a conversation of its own.
 
     Args:
-        runner: whose event loop is used.
-        address: "host:port".
         device: what this end holds; its drafter is used by one client at a time.
         mode: how to draft, and what becomes of standalone text.
         silence_s: how long the client waits for a server that it cannot do without; None: as the program does.
@@ -236,7 +215,6 @@ def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Devic
 
 
 async def describe(address: str) -> pb.DescribeResponse:
-    """What the server at this "host:port" says of itself."""
     fleet, described = await _connect(address)
     await fleet.close()
     return described

@@ -5,7 +5,6 @@ on training; what is accepted does, so results always say which of the two it wa
 """
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress, make_progress
@@ -34,15 +32,12 @@ from moa_bench.machine import on_cores
 if TYPE_CHECKING:
     from moa_server.verifier.execution_level import Execution
 
-AUTO_DRAFTER = "auto"  # the client's own choice among those that the server gives
 SHIPPED, NAMED, UNTRAINED = "shipped", "named by path", "untrained"
 UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; the full head is half of a draft step
 
 
 @dataclass(frozen=True, slots=True)
 class BenchDrafter:
-    """The drafter to measure with."""
-
     checkpoint: Checkpoint
     origin: str  # SHIPPED, NAMED or UNTRAINED
     path: Path | None = None  # of its file; None: it has none
@@ -64,19 +59,14 @@ class BenchDrafter:
 
 
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
-    """A drafter for this target.
-
-    Args:
-        name: "default" or "auto": the one that comes with moa, else an untrained one; "deep"; a path; or a
-            published one, by folder or hub id.
-    """
+    """A drafter for this target: "default", which comes with moa or is untrained; "deep"; or one by path or id."""
     from moa_shared.drafter import load_checkpoint
     from moa_shared.drafter.published.find import find_drafter as find_published
 
     origin, path = SHIPPED, shipped_drafter(files.fingerprint)
     if name == DEEP_DRAFTER:
         path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
-    elif name not in (DEFAULT_DRAFTER, AUTO_DRAFTER):
+    elif name != DEFAULT_DRAFTER:
         origin, path = NAMED, find_published(name, files)
     return untrained_drafter(files) if path is None else BenchDrafter(load_checkpoint(path), origin, path)
 
@@ -98,13 +88,10 @@ def untrained_drafter(files: ModelFiles) -> BenchDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A server, and what its clients share."""
-
     runner: asyncio.Runner
     files: ModelFiles
     tokenizer: Tokenizer
     drafter: BenchDrafter  # whose memory it serves
-    path: str  # of its file
     server: Child
     device: Device  # of a client with that drafter
 
@@ -123,7 +110,7 @@ def staged(model: str, level: str, server_cores: set[int] | None, own_cores: set
         with running_server(model, level=level, drafter=path, cores=server_cores) as server:
             program = client_settings(server=server.address, model=model, drafter=path)
             device = load_split_device(runner, program)
-            yield Stage(runner, files, load_tokenizer(files), drafter, path, server, device)
+            yield Stage(runner, files, load_tokenizer(files), drafter, server, device)
 
 
 def load_level(files: ModelFiles, level: str, progress: Progress) -> "Execution":
@@ -134,25 +121,3 @@ def load_level(files: ModelFiles, level: str, progress: Progress) -> "Execution"
 
     fields = {"execution": level, "threads": 1}
     return load_execution(files, load_settings(ServerSettings, SECTION, fields, environment={}), progress)
-
-
-def variants_here() -> list[str]:
-    """The compiled variants of the kernels that this CPU runs, fastest first."""
-    from moa_kernels import KernelError, explain
-    from moa_kernels.library import VARIANT_VARIABLE
-    from moa_kernels.variants import VARIANTS
-
-    found, before = [], dict(os.environ)
-    for variant in VARIANTS:
-        os.environ[VARIANT_VARIABLE] = variant.name
-        try:
-            explain()
-            found.append(variant.name)
-        except KernelError:
-            continue
-        finally:
-            os.environ.pop(VARIANT_VARIABLE)
-            os.environ.update(before)
-    if not found:
-        raise ConfigError(f"There are no kernels to measure. {explain()}")
-    return found

@@ -1,7 +1,6 @@
 """`moa-bench alone`: quality against the share of the answer that was served, for each drafter and for none.
 
-One evaluation for each drafter, on the same questions and cuts, by `moa-train evaluate`, which takes the server away at
-each tenth of the target's answer.
+`moa-train evaluate` takes the server away at each tenth of the target's answer, at the same cuts for all.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_
 
 
 def measure(effort: AloneEffort, run: SuiteRun) -> Result:
-    """The evaluations, on the server's core; each is a cell."""
     options = EvaluationOptions(
         target=run.model,
         limit=effort.questions,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.report import facts_line, publish, table, table_of, to_json, with_section, write_text
+from moa_bench.report import facts_line, table, table_of, to_json, with_section, write_text
 from moa_bench.spread import Spread
-from moa_shared.errors import ConfigError, DataError, NotFoundError
+from moa_shared.errors import ConfigError, DataError
 
 from tests.support.messages import raises
 
@@ -29,11 +29,6 @@ def test_a_page_without_its_markers_is_refused(tmp_path: Path, broken: str) -> N
     page.write_text(broken)
     with raises(DataError, snapshot("TMP/page.md lacks the lines <!-- micro --> and <!-- /micro -->. Put both back.")):
         with_section(page, "micro", "new")
-
-
-def test_a_page_that_is_not_there(tmp_path: Path) -> None:
-    with raises(NotFoundError, snapshot("The page TMP/none.md does not exist. Check the name.")):
-        with_section(tmp_path / "none.md", "micro", "new")
 
 
 def test_a_table_is_markdown() -> None:
@@ -60,14 +55,6 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         ConfigError, snapshot("TMP/file/result.json cannot be written: File exists. Name another file with --json.")
     ):
         write_text(tmp_path / "file" / "result.json", "{}")
-
-
-def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"))
-    assert json.loads(capsys.readouterr().out) == {"a": 1}
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json")
-    assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
-    assert capsys.readouterr().out == "| table |\n"
 
 
 def test_figures_of_a_server_and_a_client_say_what_they_depend_on(facts: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Effort:
 
 
 def tiny(name: str = "tiny") -> Suite[Effort]:
-    return Suite(name, "", "tiny", Effort(), Effort(1), ("model", "level"), lambda effort, step_s: 1.0)
+    return Suite(name, "", "tiny", Effort(), Effort(1), ("model", "level"))
 
 
 @pytest.fixture(autouse=True)
@@ -72,26 +72,18 @@ def test_server_and_client_are_pinned_apart(monkeypatch: pytest.MonkeyPatch, tmp
     [pytest.param(suite, marks=pytest.mark.torch if suite.name == "alone" else ()) for suite in SUITES],  # it trains
     ids=lambda suite: suite.name,
 )
-def test_every_suite_has_its_module_and_needs_longer_than_its_quick_form(suite: Suite[Any]) -> None:
+def test_every_suite_has_its_module(suite: Suite[Any]) -> None:
     module = import_module(suite.module)
     assert callable(module.measure)
     assert callable(module.render)
     assert set(suite.takes) <= set(vars(SuiteInputs()))
     for effort in (suite.full, suite.quick):
         suite.refuse(effort, SuiteInputs(llama_cpp=Path("node")))
-    assert suite.seconds(suite.quick) <= suite.seconds(suite.full)
-
-
-def test_all_of_it_is_measured_within_two_hours() -> None:
-    parts = choose_parts(CHAPTERS, ("all",))
-    assert sum(part.seconds(part.full) for part in parts) < 7200
-    assert sum(part.seconds(part.quick) for part in parts) < 1800
 
 
 def test_a_part_of_a_size_measures_it_whatever_model_is_named() -> None:
     (part,) = choose_parts(CHAPTERS, ("split-8b",))
     assert part.inputs(SuiteInputs(model="mine")).shape == "8b"
-    assert part.seconds(part.full) > 60 * 0.2 * part.full.asked
 
 
 def test_chapters_and_parts_are_chosen_by_name_in_their_order() -> None:

@@ -38,11 +38,6 @@ def test_nothing_to_describe_is_an_error() -> None:
         ),
     ):
         Spread.of([])
-    with raises(
-        InternalError,
-        snapshot("2 measurements cannot be paired with 1. This is a defect of moa: please report it with the log."),
-    ):
-        paired_ratio([1.0, 2.0], [1.0])
 
 
 def test_cases_take_turns() -> None:

@@ -1,14 +1,167 @@
-"""What users met, as Markdown."""
+"""How users get their answers, and what they met who asked at the same time: speed, gaps, first tokens, fairness.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+Pure. A user's rate is the tokens after each answer's first arrival, over the time from the first arrival to the last;
+of answers that all came in one piece, their tokens over the time from the question.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from moa_bench.report import Column, facts_line, table, table_of
-from moa_bench.suites.capacity.figures import Strategy, UsersAt, UsersCell, UserStats, users_at
+import numpy as np
+from moa_shared.errors import DataError
+
+from moa_bench.registry import KINDS, Drafts
+from moa_bench.report import Column, facts_line, table_of
+
+AUTO_AT = 0.8  # acceptance of devices next to a server that drafts: that of the aim
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How all users get their answers: with no drafts, the server's, those of an oracle on each device that is right at
+    the rate `acceptance`, those of the package's drafter; with auto and everything, the server's while it has time,
+    otherwise as with oracle and shipped.
+    """
+
+    drafts: Drafts
+    acceptance: float | None = None  # of an oracle
+
+    @property
+    def name(self) -> str:
+        oracle = f"devices' drafts, acceptance {self.acceptance:g}" if self.acceptance is not None else ""
+        return {
+            "plain": "plain",
+            "server": "server's drafts",
+            "oracle": oracle,
+            "shipped": "devices' drafts, shipped drafter",
+            "auto": f"server's or {oracle}",
+            "everything": "server's or devices' drafts, shipped drafter",
+        }[self.drafts]
+
+    @property
+    def server_drafts(self) -> bool:
+        return self.drafts in ("server", "auto", "everything")
+
+
+def make_strategies(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> list[Strategy]:
+    """Plain serving, which all others are compared with, then the chosen ways.
+
+    Next to a server that drafts an oracle is asked only at AUTO_AT, or the last acceptance.
+    """
+    at = {"oracle": tuple(acceptances), "auto": (AUTO_AT if AUTO_AT in acceptances else acceptances[-1],)}
+    chosen = [kind for kind in KINDS if kind in kinds and kind != "plain"]
+    return [Strategy("plain"), *(Strategy(kind, each) for kind in chosen for each in at.get(kind, (None,)))]
+
+
+@dataclass(slots=True)
+class UserAnswer:
+    """One answer as its user saw it, perhaps broken off."""
+
+    user: int  # who asked; from 0
+    question: int  # which of the user's questions; from 0
+    asked_s: float  # when, on the clock of the arrivals
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # when some tokens came together, and how many
+    tokens: list[int] = field(default_factory=list)
+    is_whole: bool = False  # it was not broken off
+    on_rate: Callable[[], object] = lambda: None  # called once it says how fast text comes
+
+    def on_tokens(self, now_s: float, tokens: Sequence[int]) -> None:
+        if tokens:
+            self.arrivals.append((now_s, len(tokens)))
+            self.tokens.extend(tokens)
+            if self.streaming_s:
+                self.on_rate()
+
+    def on_end(self) -> None:
+        self.is_whole = True
+        self.on_rate()
+
+    @property
+    def streaming_s(self) -> float:
+        return self.arrivals[-1][0] - self.arrivals[0][0] if self.arrivals else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UserStats:
+    """What some users met together.
+
+    Gaps are between arrivals of one answer; 0: each came in one piece. What a user who never got a first token has
+    waited so far counts too.
+    """
+
+    tokens_per_s: float  # of all users, over the whole time, reading prompts included
+    gap_p95_ms: float
+    first_p50_ms: float
+    fairness: float  # Jain's index of the users' rates; 1: all alike, 1 / users: one has everything
+    slowest_tokens_per_s: float
+    median_tokens_per_s: float
+    unserved: int  # users whose text had hardly begun to come when it was over; they have no rate
+
+    @classmethod
+    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float) -> "UserStats":
+        """The figures of `users` users, who all broke off at `ended_s` on the clock of the answers."""
+        begun = [answer for answer in answers if answer.arrivals]
+        rates = list(user_rates(begun).values())
+        if not rates:
+            raise DataError(
+                "No answer was whole, and none had two arrivals.",
+                hint="Ask for longer (--seconds), or with shorter prompts (--prompt-tokens).",
+            )
+        gaps_ms = [
+            1e3 * (later - earlier) for answer in begun for (earlier, _), (later, _) in pairwise(answer.arrivals)
+        ]
+        served = {answer.user for answer in begun}
+        firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
+        firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
+        tokens = sum(len(answer.tokens) for answer in begun)
+        return cls(
+            tokens_per_s=round(tokens / (ended_s - min(answer.asked_s for answer in answers)), 3),
+            gap_p95_ms=round(float(np.percentile(gaps_ms or [0.0], 95)), 1),
+            first_p50_ms=round(float(np.median(firsts_ms)), 1),
+            # Jain, Chiu, Hawe, DEC-TR-301, 1984
+            fairness=round(sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates)), 4),
+            slowest_tokens_per_s=round(min(rates), 2),
+            median_tokens_per_s=round(float(np.median(rates)), 2),
+            unserved=users - len(rates),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsersCell:
+    users: int
+    way: Strategy
+    met: UserStats
+    client_share: float  # CPU time of all users' process over the time that passed; near 1, it is what is measured
+    other_texts: int  # answers that differ from the text that was written first
+    rtt_ms: float = 0.0
+
+
+def user_rates(answers: Iterable[UserAnswer]) -> dict[int, float]:
+    """Tokens a second of each user while its text came; users whose text did not come are left out."""
+    begun = [answer for answer in answers if answer.arrivals]
+    in_one_piece = _rates(
+        (answer.user, len(answer.tokens), answer.arrivals[-1][0] - answer.asked_s)
+        for answer in begun
+        if answer.is_whole and not answer.streaming_s
+    )
+    return in_one_piece | _rates(
+        (answer.user, sum(count for _, count in answer.arrivals[1:]), answer.streaming_s) for answer in begun
+    )
+
+
+def _rates(parts: Iterable[tuple[int, int, float]]) -> dict[int, float]:
+    """Tokens over seconds of each user, from its parts: user, tokens, seconds."""
+    tokens, seconds = Counter[int](), defaultdict[int, float](float)
+    for user, count, took_s in parts:
+        tokens[user] += count
+        seconds[user] += took_s
+    return {user: tokens[user] / took_s for user, took_s in seconds.items() if took_s}
+
 
 PLAIN = Strategy("plain")
-RATES = (5.0, 10.0, 15.0)  # tokens a second: reading aloud, reading, skimming
 CELLS: tuple[Column, ...] = (
     ("way", "{0.cell.way.name}"),
     ("round trip, ms", "{0.cell.rtt_ms:g}"),
@@ -16,25 +169,19 @@ CELLS: tuple[Column, ...] = (
     ("tokens a second in all", "{0.met.tokens_per_s:.0f}"),
     ("over plain's", "{0.over_plain}"),
     ("of one user's", "{0.over_one}"),
-    ("gap p50, ms", "{0.met.gap_p50_ms:.0f}"),
-    ("p95", "{0.met.gap_p95_ms:.0f}"),
-    ("p95 over plain's", "{0.gap_over_plain}"),
-    ("first token p50, ms", "{0.met.first_p50_ms:.0f}"),
-    ("p95", "{0.met.first_p95_ms:.0f}"),
+    ("gap p95, ms", "{0.met.gap_p95_ms:.0f}"),
+    ("over plain's", "{0.gap_over_plain}"),
+    ("first token, ms", "{0.met.first_p50_ms:.0f}"),
     ("a user, tokens a second: median", "{0.met.median_tokens_per_s:.1f}"),
     ("slowest", "{0.met.slowest_tokens_per_s:.1f}"),
     ("Jain's index", "{0.met.fairness:.3f}"),
     ("users without text", "{0.met.unserved}"),
-    ("tokens an arrival", "{0.met.tokens_an_arrival:.2f}"),
     ("clients' core busy", lambda row: f"{100 * row.cell.client_share:.0f} %"),
 )
-Ways = Mapping[tuple[float, Strategy], Sequence[UsersCell]]
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRow:
-    """A cell next to what it is compared with."""
-
     cell: UsersCell
     first: UsersCell  # of the same way, with the fewest users
     plain: UsersCell | None  # of as many users, over the same links
@@ -61,7 +208,6 @@ def _ratio(value: float, base: float) -> str:
 
 
 def read_cell(cell: Mapping[str, Any]) -> UsersCell:
-    """A cell from JSON."""
     return UsersCell(**{**cell, "way": Strategy(**cell["way"]), "met": UserStats(**cell["met"])})
 
 
@@ -76,17 +222,16 @@ def render(result: Mapping[str, Any]) -> str:
         for of_way in ways.values()
         for cell in of_way
     ]
-    think = f"{effort.think_seconds:g} s of thinking" if effort.think_seconds else "no thinking"
     note = (
         f"Prompts of {effort.prompt_tokens[0]} to {effort.prompt_tokens[1]} tokens, answers of {effort.answer_tokens}, "
-        f"{think}, {result['level']}, links: {', '.join(result['links'])}. "
+        f"{result['level']}. "
         f"All users ask for {effort.seconds:g} s in each row. "
         f"Drafts: chains of an oracle, {effort.draft_ms:g} ms a draft step; "
         f"trees of the package's drafter ({result['drafter']}). "
         f"Answers that differ from the text written for the same prompt before: "
         f"{sum(cell.other_texts for cell in cells)}.\n"
     )
-    return "\n".join([facts_line(result), note, table_of(CELLS, rows), _users_table(ways), _too_short(effort, cells)])
+    return "\n".join([facts_line(result), note, table_of(CELLS, rows), _too_short(effort, cells)])
 
 
 def _too_short(effort: Any, cells: Sequence[UsersCell]) -> str:
@@ -101,30 +246,3 @@ def _too_short(effort: Any, cells: Sequence[UsersCell]) -> str:
         "prompts took the time, and the rates are those of the others. "
         "Give --seconds more, or --prompt-tokens less.\n"
     )
-
-
-def _users_table(ways: Ways) -> str:
-    found = {
-        key: [users_at(rate, [(cell.users, cell.met.slowest_tokens_per_s) for cell in of_way]) for rate in RATES]
-        for key, of_way in ways.items()
-    }
-    rows = [
-        [way.name, f"{rtt_ms:g}", *map(_users, at_rates), _over(at_rates[0], found[rtt_ms, PLAIN][0])]
-        for (rtt_ms, way), at_rates in found.items()
-    ]
-    head = ["users that get, each, once their text comes,", "round trip, ms"]
-    head += [*(f"{rate:g} tokens a second" for rate in RATES), f"over plain's at {RATES[0]:g}"]
-    return table(head, rows)
-
-
-def _users(found: UsersAt) -> str:
-    if found.at_least:
-        return f"at least {found.users:g}"
-    return f"{found.users:g}" if found.users else "not one"
-
-
-def _over(found: UsersAt, plain: UsersAt) -> str:
-    """The ratio, as far as the rows tell."""
-    if plain.at_least or not plain.users:
-        return ""
-    return f"{'at least ' if found.at_least else ''}{found.users / plain.users:.2f}"

@@ -1,16 +1,14 @@
 """Users who ask one question after the other, in a closed loop, and their ways to an answer.
 
-Everything runs on one event loop in one process. Each user has a connection of its own, as devices have. All users'
-drafters share the weights and, in this process, the core; each user in the world has a core of its own, so with many
-users a real drafter shows what slow devices are worth. A draft step of an oracle is a wait.
+Each has a connection of its own, as devices have. All users' drafters share the weights and, in this process, the core,
+so with many users a real drafter shows what slow devices are worth. A draft step of an oracle is a wait.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -28,77 +26,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 from moa_bench.harness.split_client import OWN_CONNECTION, SETTLE_EVERY_S, client_settings
-from moa_bench.suites.capacity.figures import UserAnswer
-
-
-class UserAsker(Protocol):
-    """A user's way to an answer."""
-
-    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
-        """Has the whole answer come into `answer`."""
-
-    async def close(self) -> None:
-        """Closes the connection."""
-
-
-async def run_users(
-    askers: Sequence[UserAsker],
-    questions: Sequence[Sequence[Sequence[int]]],
-    seconds: float | None,
-    *,
-    apart_seconds: float = 0.0,
-    think_seconds: float = 0.0,
-    waits_for_all: bool = False,
-    seed: int = 0,
-) -> tuple[list[UserAnswer], float]:
-    """Let all users ask, each its own questions in turn.
-
-    Args:
-        questions: [users][questions] prompts.
-        seconds: from when all ask until all break off, or longer, until one answer says how fast text comes; None: each
-            question is asked once, and nothing is broken off.
-        apart_seconds: in which they begin, one after the other; 0: all at once.
-        think_seconds: a user waits after each answer, on average so long, exponentially distributed; 0: not at all.
-        waits_for_all: or longer, until each user has had a whole answer.
-
-    Returns:
-        All answers, those broken off included, and when the users ended, on the clock of the answers.
-    """
-    answers: list[UserAnswer] = []
-    has_rate, all_had_one = asyncio.Event(), asyncio.Event()
-    without = set(range(len(askers)))  # users who have not had a whole answer
-
-    async def use(user: int, asker: UserAsker) -> None:
-        rng = random.Random(f"{seed}:{user}")
-        await asyncio.sleep(apart_seconds * user / len(askers))
-        own = questions[user]
-        for turn in range(len(own)) if seconds is None else count():
-            if think_seconds and turn:
-                await asyncio.sleep(rng.expovariate(1 / think_seconds))
-            answer = UserAnswer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
-            answers.append(answer)
-            await asker.ask(own[turn % len(own)], answer)
-            answer.on_end()
-            without.discard(user)
-            if not without:
-                all_had_one.set()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            users = [group.create_task(use(user, asker)) for user, asker in enumerate(askers)]
-            if seconds is None:
-                await asyncio.wait(users)
-            else:
-                await asyncio.sleep(apart_seconds + seconds)
-                await has_rate.wait()  # on a slow machine the first prompts take longer
-                if waits_for_all:
-                    await all_had_one.wait()
-            ended_s = time.perf_counter()
-            for task in users:
-                task.cancel()
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return answers, ended_s
+from moa_bench.suites.capacity.tables import UserAnswer
 
 
 class PlainAsker:
@@ -125,13 +53,7 @@ class PlainAsker:
 
 
 class EngineAsker:
-    """The client program's engine; a user who breaks off leaves, and asks the next question meanwhile.
-
-    Args:
-        device_for: this user's device for a question, by its number.
-        settings: of each answer.
-        drafting: who drafts, and how.
-    """
+    """The client program's engine; a user who breaks off leaves, and asks the next question meanwhile."""
 
     def __init__(
         self,
@@ -182,3 +104,46 @@ async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:
         engine.stop()
         await asyncio.wait((answering,))
     await engine.close()
+
+
+UserAsker = PlainAsker | EngineAsker
+
+
+async def run_users(
+    askers: Sequence[UserAsker], questions: Sequence[Sequence[Sequence[int]]], seconds: float | None
+) -> tuple[list[UserAnswer], float]:
+    """Let all users ask, each its own questions in turn.
+
+    Args:
+        questions: [users][questions] prompts.
+        seconds: until all break off, or longer, until one answer says how fast text comes; None: each question is asked
+            once, and nothing is broken off.
+
+    Returns:
+        All answers, those broken off included, and when the users ended, on the clock of the answers.
+    """
+    answers: list[UserAnswer] = []
+    has_rate = asyncio.Event()
+
+    async def use(user: int, asker: UserAsker) -> None:
+        own = questions[user]
+        for turn in range(len(own)) if seconds is None else count():
+            answer = UserAnswer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
+            answers.append(answer)
+            await asker.ask(own[turn % len(own)], answer)
+            answer.on_end()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            users = [group.create_task(use(user, asker)) for user, asker in enumerate(askers)]
+            if seconds is None:
+                await asyncio.wait(users)
+            else:
+                await asyncio.sleep(seconds)
+                await has_rate.wait()  # on a slow machine the first prompts take longer
+            ended_s = time.perf_counter()
+            for task in users:
+                task.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return answers, ended_s

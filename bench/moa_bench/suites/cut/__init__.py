@@ -1,1 +1,1 @@
-"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times; recorded outages."""
+"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times."""

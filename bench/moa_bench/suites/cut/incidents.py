@@ -1,7 +1,4 @@
-"""What goes wrong: when, what and for how long; and what an answer that met it shows.
-
-Pure: plans come from a seed, and the figures of an incident from times that others took.
-"""
+"""What goes wrong: when, what and for how long; and what an answer that met it shows. Pure."""
 
 import math
 import random
@@ -26,13 +23,10 @@ class IncidentKind(StrEnum):
     CUT = "cut"  # everything sent is lost for a time
     RESET = "reset"  # every connection ends with a reset
     KILL = "kill"  # the server dies, and another one is started at its address
-    OUTAGE = "recorded outage"  # nothing comes for a time, as on a link that was recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An incident to come."""
-
     kind: IncidentKind
     after_s: float  # from the answer's begin or the end of the incident before
     seconds: float  # how long a cut lasts
@@ -40,11 +34,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class InjectedIncident:
-    """An incident that happened; times are seconds since the question.
-
-    Args:
-        at_s, healed_s: when it began, and when link and server were there again.
-    """
+    """An incident that happened, until link and server were there again; times are seconds since the question."""
 
     kind: IncidentKind
     at_s: float
@@ -75,8 +65,7 @@ class Incident:
 def plan_incidents(cuts: int, resets: int, kills: int, seed: int, answer_s: float = 0.0) -> list[Planned]:
     """That many of each kind in random order, at random times, for random lengths.
 
-    Args:
-        answer_s: how long an undisturbed answer takes.
+    An undisturbed answer takes `answer_s`.
     """
     draw = random.Random(seed)
     kinds = [IncidentKind.CUT] * cuts + [IncidentKind.RESET] * resets + [IncidentKind.KILL] * kills
@@ -92,12 +81,8 @@ def plan_incidents(cuts: int, resets: int, kills: int, seed: int, answer_s: floa
 def judge_incident(
     struck: InjectedIncident, moments: Sequence[Moment], verdicts_s: Sequence[float], *, answer_tokens: int, whole: bool
 ) -> Incident | None:
-    """What a screen says about an incident; None if all of the answer had been decided before it.
-
-    Args:
-        moments: of the answer, in order.
-        verdicts_s: when verdicts came.
-        answer_tokens: of the final text.
+    """What a screen says about an incident, by its moments and when verdicts came; None if all of the answer had been
+    decided before it.
     """
     if not any(at_s > struck.at_s for at_s in verdicts_s):
         return None
@@ -123,7 +108,7 @@ def render(result: Mapping[str, Any]) -> str:
     incidents, effort = result["incidents"], result["effort"]
     note = (
         f"{result['answers']} answers of {effort.answer_tokens} tokens to {effort.asked} questions, greedy, "
-        f"{result['level']}, over {', and '.join([result['link'], *result['recordings']])}. Median (quartiles).\n"
+        f"{result['level']}, over {result['link']}. Median (quartiles).\n"
     )
     head = ["incident", "met", "texts whole", "wrote standalone text", "away, ms", "stall, ms", "95 %", "longest"]
     rows = []

@@ -1,7 +1,6 @@
-"""Answers that meet incidents at random times, and the outages of recorded links.
+"""Answers that meet as many incidents at random times as their time allows, next to undisturbed ones.
 
-State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
-its time allows; its text is compared with that of an undisturbed one.
+State: one server that can be killed and replaced, one emulated link, one client.
 """
 
 import math
@@ -12,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import cycle
 from pathlib import Path
 
 from moa_shared.models import load_tokenizer, resolve
@@ -22,17 +20,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import Child, running_server
-from moa_bench.harness.links import (
-    BEFORE_S,
-    EmulatedLink,
-    Outage,
-    RunningLink,
-    find_links,
-    linked,
-    outages,
-    recorded_link,
-    recording_of,
-)
+from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.questions import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
@@ -51,38 +39,29 @@ from moa_bench.suites.cut.incidents import (
 )
 
 __all__ = ["measure", "render"]
-ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
 
 
 class MortalServer:
-    """A server that can be killed, and replaced at its address by one that knows nothing of its sessions.
-
-    Args:
-        start: starts a server at a port; 0: any.
-    """
+    """A server that can be killed, and replaced at its address by one that knows nothing of its sessions."""
 
     def __init__(self, start: Callable[[int], AbstractContextManager[Child]]) -> None:
         self._start = start
-        self._stack = ExitStack()
-        self.child = self._stack.enter_context(start(0))
+        self.stack = ExitStack()
+        self.child = self.stack.enter_context(start(0))
 
     def kill_and_replace(self) -> None:
         """Returns when its replacement can be called."""
         self.child.kill()
-        self.close()
-        self.child = self._stack.enter_context(self._start(int(self.child.address.rpartition(":")[2])))
-
-    def close(self) -> None:
-        self._stack.close()
+        self.stack.close()
+        self.child = self.stack.enter_context(self._start(int(self.child.address.rpartition(":")[2])))
 
 
 def measure(effort: CutEffort, run: SuiteRun) -> Result:
-    """Answers until all incidents were met, then one for each outage of a recorded link and each prompt."""
+    """Answers until all incidents were met."""
     chosen = find_links((effort.link,))[0]
-    rides = [recorded_link(trace) for trace in run.traces]
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
@@ -94,7 +73,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
         server = MortalServer(
             lambda port: running_server(run.model, level=run.level, drafter=drafter, port=port, cores=run.server_cores)
         )
-        stack.callback(server.close)
+        stack.callback(server.stack.close)
         address = server.child.address
         running = stack.enter_context(linked(chosen, address, seed=effort.seed, cores=run.own_cores))
         device = load_split_device(runner, client_settings(server=address, model=run.model, drafter=drafter))
@@ -104,15 +83,11 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
             playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
             return SplitClient(runner, address, playing, silence_s=SILENCE_S)
 
-        stretches = [
-            (ride, each) for ride in rides for each in outages(recording_of(ride)) for _ in range(effort.of_outage)
-        ]
         settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
         stage = _Stage(running, server, connect, prompts, settings, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
-        count = effort.cuts + effort.resets + effort.kills + len(stretches)
-        with progress.task("Incidents", count) as task:
+        with progress.task("Incidents", effort.cuts + effort.resets + effort.kills) as task:
             began_s = time.perf_counter()
             whole = [stage.undisturbed(number) for number in range(len(prompts))]
             answer_s = (time.perf_counter() - began_s) / len(prompts)
@@ -123,15 +98,9 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
-            for number, (ride, outage) in zip(cycle(range(len(prompts))), stretches, strict=False):
-                if (incident := stage.ridden(ride, outage, number, whole[number], run.own_cores)) is not None:
-                    incidents.append(incident)
-                answers += 1
-                task.advance(1)
     return {
         "target": files.target_id,
         "link": chosen.name,
-        "recordings": [ride.name for ride in rides],
         "incidents": incidents,
         "answers": answers,
     }
@@ -152,7 +121,6 @@ class _Stage:
     vocab_size: int
 
     def undisturbed(self, prompt: int) -> Sequence[int]:
-        """The whole text, by plain streaming."""
         with closing(PlainClient(self.link.address)) as client:
             return client.ask(self.prompts[prompt], self.settings).tokens
 
@@ -173,19 +141,6 @@ class _Stage:
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
         return [incident for incident in met if incident is not None]
-
-    def ridden(
-        self, ride: EmulatedLink, outage: Outage, prompt: int, text: Sequence[int], cores: set[int] | None
-    ) -> Incident | None:
-        """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
-        start_s = outage.at_s - BEFORE_S
-        with linked(replace(ride, start_s=start_s), self.server.child.address, cores=cores) as running:
-            begins_s = time.perf_counter() + BEFORE_S
-            with closing(self.connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
-                time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
-                judge = self._ask(client, prompt, text)
-        [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
-        return judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self.prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self.vocab_size, is_sure=True)

@@ -1,7 +1,7 @@
 // llama.cpp for `moa-bench engine` and `single`, on one thread, through node-llama-cpp.
-// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file; that of a draft model, if there is one.
+// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file.
 // A line of JSON in, a line out. As worker.py: {"read": tokens} into an empty cache, or {"forward": 1} after them, to
-// {"ms"}. As transformers_worker.py: {"ask": prompt tokens, "count": new ones, "mode": "plain", "lookup" or "draft"} to
+// {"ms"}. Of single: {"ask": prompt tokens, "count": new ones, "mode": "plain" or "lookup"} to
 // {"tokens", "arrivals_ms"}. Each token's text is written to standard error as it comes, as a server writes it to a
 // stream; an end of text does not end an answer.
 import path from "node:path";
@@ -10,9 +10,9 @@ import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const CONTEXT = 4096;
-const [folder, file, smaller] = process.argv.slice(2);
+const [folder, file] = process.argv.slice(2);
 const entry = path.join(folder, "node_modules", "node-llama-cpp", "dist", "index.js");
-const { getLlama, DraftSequenceTokenPredictor, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
+const { getLlama, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
 const llama = await getLlama({ gpu: false, build: "never", maxThreads: 1, logLevel: "error" });
 const model = await llama.loadModel({ modelPath: file });
 const predictor = new InputLookupTokenPredictor({
@@ -20,10 +20,6 @@ const predictor = new InputLookupTokenPredictor({
 });
 const sizes = { contextSize: CONTEXT, batchSize: 512, threads: 1 };
 const options = { plain: {}, lookup: { tokenPredictor: predictor } };
-if (smaller !== undefined) {
-    const drafting = await (await llama.loadModel({ modelPath: smaller })).createContext(sizes);
-    options.draft = { tokenPredictor: new DraftSequenceTokenPredictor(drafting.getSequence()) };  // with its own defaults
-}
 const sequences = {};
 let length = 0;
 
@@ -75,7 +71,7 @@ async function obey(command) {
 }
 
 const { release } = llama.llamaCppRelease;
-console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread`, modes: Object.keys(options) }));
+console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread`}));
 for await (const line of readline.createInterface({ input: process.stdin })) {
     const said = await obey(JSON.parse(line));
     console.log(JSON.stringify({ ...said, resident_mb: process.memoryUsage.rss() / 1e6 }));

@@ -1,4 +1,4 @@
-"""Forwards on the kernels of each variant, torch and llama.cpp in interleaved rounds, by rows and context; memory.
+"""Forwards on the kernels, torch and llama.cpp in interleaved rounds, by rows and context; memory.
 
 The memory limit: a step cannot be faster than reading the bytes that it needs, at what one core reads a second.
 """
@@ -6,15 +6,15 @@ The memory limit: a step cannot be faster than reading the bytes that it needs, 
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16
-from moa_kernels.library import VARIANT_VARIABLE, variant_name
+from moa_kernels.library import variant_name
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.gguf.parts import is_gguf
@@ -25,54 +25,20 @@ from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import WorkerCommand, WorkerProcess, running_workers
-from moa_bench.harness.stage import variants_here
-from moa_bench.machine import cpu_flags, on_cores
+from moa_bench.machine import on_cores
 from moa_bench.registry import LLAMA_CPP, EngineEffort
+from moa_bench.report import Column, facts_line, table, table_of
 from moa_bench.spread import Spread, collect_interleaved, paired_ratio
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.engine.tables import render
 
-__all__ = ["measure", "render"]
 READ_BYTES = 1 << 28  # far beyond every cache of a processor
 READING = "reading memory"
-# As a machine that has AVX512-VNNI and neither AMX nor bf16 instructions: torch's matrix products obey it.
-WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCost:
-    """What a forward costs on one engine."""
-
-    engine: str
-    context: int
-    rows: int
-    ms: Spread
-    to_step: Spread  # to the same engine's plain step, round by round
-
-
-@dataclass(frozen=True, slots=True)
-class PromptCost:
-    """What reading a prompt of `context` tokens costs, in milliseconds per token."""
-
-    engine: str
-    context: int
-    ms_a_token: Spread
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """What reading a plain step's bytes takes."""
-
-    context: int
-    mb: float
-    gb_s: Spread  # what one core reads
-    ms: Spread
 
 
 def measure(effort: EngineEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    subjects = our_subjects(run.model, cpu_flags(), is_sized=run.shape is not None)
+    subjects = our_subjects(run.model, is_sized=run.shape is not None)
     if run.llama_cpp is not None:
         subjects.append(llama_subject(run.llama_cpp, files))
     else:
@@ -91,15 +57,16 @@ def _measure(workers: Sequence[WorkerProcess], files: ModelFiles, effort: Engine
         return lambda: float(worker.ask(command)["ms"])
 
     (weights, position), array = step_bytes(files), np.ones(READ_BYTES // 4, np.float32)
-    forwards, prompts, limits = [], [], []
+    forwards: list[dict[str, Any]] = []
+    prompts: list[dict[str, Any]] = []
+    limits: list[dict[str, Any]] = []
     steps: dict[str, list[float]] = {}
     with progress.task("Forwards", len(effort.contexts) * (len(effort.rows) + 1)) as task:
         for context in effort.contexts:
             reading = {worker.subject.name: timing(worker, read=context) for worker in workers}
             taken = collect_interleaved(reading, effort.prompts, warm_up=1)
-            prompts += [
-                PromptCost(name, context, Spread.of([each / context for each in ms])) for name, ms in taken.items()
-            ]
+            a_token = {name: Spread.of([each / context for each in ms]) for name, ms in taken.items()}
+            prompts += [{"engine": name, "context": context, "ms_a_token": ms} for name, ms in a_token.items()]
             task.advance(1)
             for rows in effort.rows:
                 asked = [worker for worker in workers if worker.subject.trees or rows == 1]
@@ -111,11 +78,10 @@ def _measure(workers: Sequence[WorkerProcess], files: ModelFiles, effort: Engine
                     read_ms, needed, steps = taken.pop(READING), weights + context * position, taken
                     gb_s = Spread.of([READ_BYTES / ms / 1e6 for ms in read_ms])
                     limit_ms = Spread.of([ms * needed / READ_BYTES for ms in read_ms])
-                    limits.append(MemoryLimit(context, round(needed / 1e6, 1), gb_s, limit_ms))
-                forwards += [
-                    EngineCost(name, context, rows, Spread.of(ms), paired_ratio(ms, steps[name]))
-                    for name, ms in taken.items()
-                ]
+                    limits.append({"context": context, "mb": round(needed / 1e6, 1), "gb_s": gb_s, "ms": limit_ms})
+                for name, ms in taken.items():  # and their ratio to the same engine's plain step, round by round
+                    found = {"ms": Spread.of(ms), "to_step": paired_ratio(ms, steps[name])}
+                    forwards.append({"engine": name, "context": context, "rows": rows} | found)
                 task.advance(1)
     return {"forwards": forwards, "prompts": prompts, "limits": limits}
 
@@ -137,29 +103,20 @@ def time_reading(array: npt.NDArray[np.float32]) -> float:
     return ms_since(began)
 
 
-def our_subjects(model: str, cpu_flags: Collection[str], *, is_sized: bool = False) -> list[WorkerCommand]:
-    """The kernels on every variant that this CPU runs, and torch on both of its levels.
-
-    Args:
-        is_sized: only the kernels in use: others would pack all weights once more, and torch unpack them.
-    """
-
-    def subject(name: str, level: str, environment: Mapping[str, str]) -> WorkerCommand:
-        worker = ("-P", "-m", "moa_bench.suites.engine.worker", "--model", model, "--level", level)
-        return WorkerCommand(name, (sys.executable, *worker), environment)
-
-    names = [variant_name()] if is_sized else variants_here()
-    subjects = [subject(f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in names]
-    if is_sized:
-        return subjects
-    subjects.append(subject("torch bf16", "bf16", {}))
-    if "amx_bf16" in cpu_flags:
-        subjects.append(subject("torch bf16 without AMX", "bf16", WITHOUT_AMX))
-    return [*subjects, subject("torch float32", "float32", {})]
+def our_subjects(model: str, *, is_sized: bool) -> list[WorkerCommand]:
+    """The kernels in use, and torch on both of its levels; of a large model not torch, which unpacks all weights."""
+    levels = {f"kernels, {variant_name()}": INT8}
+    if not is_sized:
+        levels |= {"torch bf16": "bf16", "torch float32": "float32"}
+    worker = (sys.executable, "-P", "-m", "moa_bench.suites.engine.worker", "--model", model, "--level")
+    levels = {f"kernels, {variant_name()}": INT8}
+    if not is_sized:
+        levels |= {"torch bf16": "bf16", "torch float32": "float32"}
+    return [WorkerCommand(name, (*worker, level)) for name, level in levels.items()]
 
 
-def llama_subject(folder: Path, files: ModelFiles, *draft: str) -> WorkerCommand:
-    """llama.cpp on the same file, as a script lets it obey; `draft`: the file of a smaller model."""
+def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
+    """llama.cpp on the same file, as a script lets it obey."""
     node = shutil.which("node")
     if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
         missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"
@@ -172,4 +129,59 @@ def llama_subject(folder: Path, files: ModelFiles, *draft: str) -> WorkerCommand
             f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )
     script = str(Path(__file__).with_name("llama_cpp.mjs"))
-    return WorkerCommand(LLAMA_CPP, (node, script, str(folder.resolve()), str(files.weights[0]), *draft), trees=False)
+    return WorkerCommand(LLAMA_CPP, (node, script, str(folder.resolve()), str(files.weights[0])), trees=False)
+
+
+LIMITS: tuple[Column, ...] = (
+    ("engine", "{0[0][engine]}"),
+    ("context", "{0[0][context]}"),
+    ("plain step, ms", "{0[0][ms]:1}"),
+    ("reading its bytes, ms", "{0[1][ms]:1}"),
+    ("ratio", lambda pair: f"{pair[0]['ms'].median / pair[1]['ms'].median:.2f}"),
+)
+
+
+def render(result: Mapping[str, Any]) -> str:
+    parts = [facts_line(result)]
+    for context in dict.fromkeys(cost["context"] for cost in result["forwards"]):
+        parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
+    parts += ["### Reading a prompt, ms a token\n", _prompts(result)]
+    parts += ["### The plain step over its limit\n", _limits(result)]
+    return "\n".join(parts)
+
+
+def _forwards(result: Mapping[str, Any], context: int) -> str:
+    costs = [cost for cost in result["forwards"] if cost["context"] == context]
+    counts = sorted({cost["rows"] for cost in costs})
+    rows = []
+    for engine in dict.fromkeys(cost["engine"] for cost in costs):
+        found = {cost["rows"]: cost for cost in costs if cost["engine"] == engine}
+        cells = [f"{found[count]['ms'].median:.1f}" if count in found else "" for count in counts]
+        cells += [f"{found[count]['to_step'].median:.2f}" if count in found else "" for count in (8, 16)]
+        rows.append([engine, *cells])
+    limit = next(limit for limit in result["limits"] if limit["context"] == context)
+    rows.append(["memory limit", f"{limit['ms'].median:.1f}", *[""] * (len(counts) + 1)])
+    heads = ["1 row" if count == 1 else str(count) for count in counts]
+    return table(["engine", *heads, "8 rows over 1", "16 over 1"], rows)
+
+
+def _prompts(result: Mapping[str, Any]) -> str:
+    costs, memory, load_s = result["prompts"], result["memory"], result["load_s"]
+    contexts = list(dict.fromkeys(cost["context"] for cost in costs))
+    rows = []
+    for engine in dict.fromkeys(cost["engine"] for cost in costs):
+        found = {cost["context"]: cost["ms_a_token"] for cost in costs if cost["engine"] == engine}
+        read = [f"{found[context].median:.2f}" for context in contexts]
+        rows.append([engine, *read, f"{memory[engine]:.0f}", f"{load_s[engine]:.1f}"])
+    return table(["engine", *(f"{context} tokens" for context in contexts), "resident then, MB", "start, s"], rows)
+
+
+def _limits(result: Mapping[str, Any]) -> str:
+    limits, forwards = result["limits"], result["forwards"]
+    plain = [cost for cost in forwards if cost["rows"] == 1]
+    pairs = [(cost, limit) for limit in limits for cost in plain if cost["context"] == limit["context"]]
+    note = (
+        f"The bytes of a step in the file's own format, and keys and values in float16: {limits[0]['mb']:.0f} MB after "
+        f"{limits[0]['context']} tokens. One core reads {limits[0]['gb_s']:1} GB/s.\n\n"
+    )
+    return note + table_of(LIMITS, pairs)

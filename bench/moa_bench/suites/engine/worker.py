@@ -1,7 +1,6 @@
 """A target in a process of its own (`python -m moa_bench.suites.engine.worker`), which forwards on command.
 
-State: one target, one cache. A line of JSON in, a line of JSON out, as llama_cpp.mjs speaks it too: `read` tokens into
-an empty cache, or `forward` a binary tree of rows after them.
+A line of JSON in, a line of JSON out: `read` tokens into an empty cache, or `forward` a binary tree of rows after them.
 """
 
 import json
@@ -25,13 +24,10 @@ def binary_tree(rows: int) -> list[int]:
 
 
 def some_tokens(count: int, vocab_size: int) -> list[int]:
-    """Their content changes nothing about the time."""
     return [(7 * place + 11) % vocab_size for place in range(count)]
 
 
 class Worker:
-    """A target and its cache, which obey commands."""
-
     def __init__(self, target: Target) -> None:
         self._target = target
         self._cache = target.new_cache()

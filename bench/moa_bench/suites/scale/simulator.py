@@ -1,15 +1,13 @@
 """An event simulation of answers over links: virtual time, seeded, no I/O, the real state machines of both ends.
 
-The client's own drafting with a script in the drafter's place, the server's own sessions and schedule, netsim's own
-link; only what a forward and a draft step take is given. Nothing depends on real time, so equal arguments give equal
-results.
+Only what a forward and a draft step take is given. Equal arguments give equal results.
 """
 
 import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 
@@ -60,7 +58,6 @@ class Costs:
     Args:
         forward_ms: of so many rows of drafts and prompts, for so many answers.
         own_draft_ms: of one more draft token for each of so many answers, made by the server.
-        draft_ms: of a device's draft step.
     """
 
     forward_ms: Callable[[float, float], float]
@@ -101,11 +98,7 @@ class VirtualTime:
 
 
 class ScriptedText:
-    """A text of `tokens` tokens after the prompt, and what a drafter makes of it.
-
-    Args:
-        right: whether the drafter is right about the answer's token of that number.
-    """
+    """A text of `tokens` tokens after the prompt, and a drafter that is `right` about some of its tokens."""
 
     def __init__(self, tokens: int, right: Callable[[int], bool], prompt: Sequence[int] = PROMPT) -> None:
         length = len(prompt) + tokens + SPARE
@@ -132,8 +125,6 @@ def _draw(seed: int, number: int) -> float:
 
 @dataclass(slots=True)
 class ScriptedDrafter:
-    """Drafts chains that `guess` knows; each step takes a time."""
-
     guess: Callable[[int, Sequence[int]], int]  # the token after so many committed tokens and a chain of draft tokens
     draft_ms: float  # of a step
     after: Callable[[float, Callable[[], None]], object]  # calls a function in so many milliseconds
@@ -165,24 +156,9 @@ class ScriptedDrafter:
         self.inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedLink:
-    """A link, both directions alike; nothing is lost (a stream's losses are delays, and rare ones)."""
-
-    conditions: Conditions = field(default_factory=Conditions)  # of each direction, as netsim has them
-
-    @classmethod
-    def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0) -> "SimulatedLink":
-        """A link with only this one-way delay, drawn again for each frame."""
-        return cls(Conditions(delay=DelaySpec(mean_ms, deviation_ms)))
-
-    @property
-    def rtt_ms(self) -> float:
-        """Mean round trip, without the time that bytes take."""
-        return 2 * self.conditions.delay.effective().mean_ms
-
-    def model(self, seed: int, direction: Direction) -> LinkModel:
-        return LinkModel(ConditionSchedule([(0.0, self.conditions)]), seed, direction)
+def delayed(mean_ms: float, deviation_ms: float = 0.0) -> Conditions:
+    """A link with only this one-way delay, drawn again for each frame."""
+    return Conditions(delay=DelaySpec(mean_ms, deviation_ms))
 
 
 class SimulatedUser:
@@ -190,7 +166,6 @@ class SimulatedUser:
 
     Args:
         drafting: how the device drafts; None: not at all.
-        round_length: of synchronous rounds.
         own_acceptance: of the drafter that the server runs for it while that pays; None: it runs none.
     """
 
@@ -199,7 +174,7 @@ class SimulatedUser:
         time: VirtualTime,
         server: "SimulatedServer",
         text: ScriptedText,
-        link: SimulatedLink,
+        link: Conditions,
         drafting: DraftingSettings | None,
         *,
         seed: int = 0,
@@ -211,7 +186,9 @@ class SimulatedUser:
         self.own_acceptance = own_acceptance
         self.text = text
         self._time, self._server = time, server
-        self._up, self._down = link.model(seed, Direction.UP), link.model(seed, Direction.DOWN)
+        # Nothing is lost: a stream's losses are delays, and rare ones.
+        schedule = ConditionSchedule([(0.0, link)])
+        self._up, self._down = (LinkModel(schedule, seed, each) for each in (Direction.UP, Direction.DOWN))
         self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
         limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
         run_ahead = drafting is None or drafting.server_runs_ahead
@@ -225,8 +202,8 @@ class SimulatedUser:
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
         self.online = OnlineDrafting(drafting or DraftingSettings("off"), self.conversation, self.drafter, memory)
         self.online.on_opened(server_drafts=False)
-        if link.rtt_ms:
-            self.online.window.rtt_ms.add(link.rtt_ms)
+        if rtt_ms := 2 * link.delay.effective().mean_ms:
+            self.online.window.rtt_ms.add(rtt_ms)
 
     @property
     def is_answering(self) -> bool:
@@ -287,16 +264,11 @@ class SimulatedUser:
             self._send_up(message)
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedPart:
-    """One user's part of a forward."""
+Part = tuple[SimulatedUser, StepPlan]  # of a forward
 
-    user: SimulatedUser
-    plan: StepPlan
 
-    @property
-    def rows(self) -> int:
-        return len(self.plan.feed) + len(self.plan.tree)
+def rows_of(parts: Sequence[Part]) -> int:
+    return sum(len(plan.feed) + len(plan.tree) for _, plan in parts)
 
 
 class SimulatedServer:
@@ -343,50 +315,42 @@ class SimulatedServer:
             return
         self._busy = True
         parts, drafting_ms = self._extend(parts)
-        step_ms = self.costs.forward_ms(sum(part.rows for part in parts) - len(parts), len(parts))
+        step_ms = self.costs.forward_ms(rows_of(parts) - len(parts), len(parts))
         self._time.after(drafting_ms + step_ms, partial(self._on_forward, parts, drafting_ms, step_ms))
 
-    def _plan(self, taken: Sequence[SimulatedUser]) -> list[SimulatedPart]:
+    def _plan(self, taken: Sequence[SimulatedUser]) -> list[Part]:
         """As the engine: who can step, and which of their nodes are verified."""
-        parts = [SimulatedPart(user, plan) for user in taken if (plan := user.session.plan_step()) is not None]
-        offered = [
-            StepCandidate(len(part.plan.feed), part.plan.tree, part.user.record.survival(part.plan.tree))
-            for part in parts
-        ]
+        parts = [(user, plan) for user in taken if (plan := user.session.plan_step()) is not None]
+        offered = [StepCandidate(len(plan.feed), plan.tree, user.record.survival(plan.tree)) for user, plan in parts]
         chosen = zip(parts, self._schedule.choose_nodes(offered), strict=True)
-        return [SimulatedPart(part.user, plan) for part, tree in chosen if (plan := part.plan.pick(tree)) is not None]
+        return [(user, picked) for (user, plan), tree in chosen if (picked := plan.pick(tree)) is not None]
 
-    def _extend(self, parts: Sequence[SimulatedPart]) -> tuple[list[SimulatedPart], float]:
-        """As the engine: the server's own nodes, and how long it drafts them, in ms.
-
-        Its drafter here makes chains, and only for answers to which no nodes have come.
-        """
-        schedule, most = self._schedule, max(1, sum(part.user.own_acceptance is not None for part in parts))
+    def _extend(self, parts: Sequence[Part]) -> tuple[list[Part], float]:
+        """As the engine: the server's own nodes, in chains, for answers to which none came; and how long that takes."""
+        schedule, most = self._schedule, max(1, sum(user.own_acceptance is not None for user, _ in parts))
         step_ms = self.costs.own_draft_ms(most) / most  # the share of one of those that draft at once
         drafting: list[int] = []  # how many draft, by depth
-        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
+        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line(), rows_of(parts) - 1
         extended = []
-        for part in parts:
-            user, plan = part.user, part.plan
+        for user, plan in parts:
             if user.own_acceptance is None or not schedule.cost.known or len(plan.feed) > 1 or plan.tree:
-                extended.append(part)
+                extended.append((user, plan))
                 continue
             rule = GrowthRule(rate, cost, rows, step_ms, 0.0, user.session.most_nodes)
             tree, steps = _guess(user, user.own_acceptance, rule)
-            extended.append(replace(part, plan=replace(plan, tree=tree, own_nodes=len(tree))))
+            extended.append((user, replace(plan, tree=tree, own_nodes=len(tree))))
             drafting += [0] * (steps - len(drafting))
             for depth in range(steps):
                 drafting[depth] += 1
             rows += len(tree)
         return extended, sum(self.costs.own_draft_ms(each) for each in drafting)
 
-    def _on_forward(self, parts: Sequence[SimulatedPart], drafting_ms: float, step_ms: float) -> None:
+    def _on_forward(self, parts: Sequence[Part], drafting_ms: float, step_ms: float) -> None:
         self._busy = False
         self.forwards += 1
-        fed, nodes = sum(len(part.plan.feed) for part in parts), sum(len(part.plan.tree) for part in parts)
+        nodes = sum(len(plan.tree) for _, plan in parts)
         least_chance, tokens = self._schedule.least_chance(len(parts)), 0
-        for part in parts:
-            user, plan = part.user, part.plan
+        for user, plan in parts:
             verification = plan.verify([user.text.tokens[position] for position in plan.positions])
             arrived = user.session.arrived_draft()
             user.session.on_verified(plan, verification)
@@ -397,9 +361,9 @@ class SimulatedServer:
             user.send_down(
                 user.session.verdict(plan, verification, stale=0, step_ms=took_ms, least_chance=least_chance)
             )
-        self._schedule.on_forward(Rows(len(parts), fed, nodes), step_ms, tokens, drafting_ms)
-        for part in parts:
-            self._queue(part.user)
+        self._schedule.on_forward(Rows(len(parts), rows_of(parts) - nodes, nodes), step_ms, tokens, drafting_ms)
+        for user, _ in parts:
+            self._queue(user)
         self._dispatch()
 
 
@@ -417,8 +381,6 @@ def _guess(user: SimulatedUser, acceptance: float, rule: GrowthRule) -> tuple[Dr
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """What one answer came to."""
-
     arrivals_ms: tuple[float, ...]  # of each token at the client
     forwards: int
     accepted: int
@@ -432,7 +394,7 @@ class SimulatedAnswer:
 
 def simulate(
     acceptance: float | Callable[[int], bool],
-    link: SimulatedLink,
+    link: Conditions,
     *,
     tokens: int = 1000,
     seed: int = 0,
@@ -447,7 +409,6 @@ def simulate(
         acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
         drafting: how the client drafts; None: not at all.
         rule: of streamed drafts, in place of the client's own.
-        round_length: of synchronous rounds.
     """
     time = VirtualTime()
     server = SimulatedServer(time, costs or Costs.of_rows(), measured=True)

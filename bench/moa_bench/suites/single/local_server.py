@@ -1,7 +1,4 @@
-"""The server's own steps in this process: one answer at a time, without link, stream and event loop.
-
-What the server does for a client that sends no drafts, in the order of its engine, and what each part of it takes.
-"""
+"""The server's own steps in this process, in the order of its engine: one answer at a time, without link and stream."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,37 +14,30 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask, Plane
+from moa_shared.protocol.messages import Ask as AskMessage
+from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStep:
-    """A forward of an answer under way."""
-
-    tokens: int  # that it committed
-    nodes: int  # that it verified
-    forward_ms: float
-    drafting_ms: float  # what came before the forward
-
-
-@dataclass(frozen=True, slots=True)
-class LocalAnswer:
+class MethodAnswer:
     """An answer and what it took."""
 
     tokens: tuple[int, ...]
-    reading_ms: float  # from the question to the first token
-    steps: tuple[LocalStep, ...]  # all that came after it
+    first_ms: float  # from the question to the first token
+    steady_ms: float  # from there to the last
+    forwards: int | None = None  # after the first token; None: the method does not say
+    nodes: int | None = None  # verified in them
+    cpu_s: float = 0.0  # of the process that answered, its reading of the prompt included
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """What all sessions of a target have in common."""
-
     limits: SessionLimits
     end_of_text: frozenset[int]  # token ids that end an answer
     decode: Callable[[Sequence[int]], str]  # the text of some tokens
+    sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
 
 
 class LocalDrafts:
@@ -60,21 +50,18 @@ class LocalDrafts:
         """Learns what the forward decided; None: it read a piece of the prompt."""
 
 
-NewDrafts = Callable[[Session, SessionTensors, AnswerSettings], LocalDrafts]
+Ask = Callable[[Sequence[int], int], MethodAnswer]  # the prompt's tokens, and how many new ones at most
+NewDrafts = Callable[[Session, SessionTensors, int], LocalDrafts]  # for an answer of so many tokens at most
 
 
 class LocalServer:
-    """A server's stepper and sessions.
-
-    Args:
-        source: of the rows that the drafts need; None: they need none.
-    """
+    """A server's stepper and sessions; `source` has the rows that the drafts need, if any."""
 
     def __init__(
         self,
         stepper: Stepper,
         rules: SessionRules,
-        new_drafts: NewDrafts = lambda session, tensors, settings: LocalDrafts(),
+        new_drafts: NewDrafts = lambda session, tensors, most: LocalDrafts(),
         source: MemorySource | None = None,
     ) -> None:
         self.stepper = stepper
@@ -82,17 +69,17 @@ class LocalServer:
         self._new_drafts = new_drafts
         self._source = source
 
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
-        """The whole answer to a new conversation's first turn."""
-        rules = self._rules
+    def ask(self, prompt: Sequence[int], most: int) -> MethodAnswer:
+        """The whole answer to a new conversation's first turn, of at most so many tokens."""
+        rules, settings = self._rules, AnswerSettings(self._rules.sampling, max_tokens=most)
         session = Session(rules.limits, end_of_text=rules.end_of_text, decode=rules.decode, run_ahead=True)
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
+        session.on_ask(AskMessage(1, 0, session.hashes.at(0), tuple(prompt), settings))
         tensors = self.stepper.new_tensors()
         if self._source is not None:
             tensors.keep_rows(self._source, self.stepper.kept_widths(self._source, {}, drafts=True))
-        drafts = self._new_drafts(session, tensors, settings)
-        length, began, reading_ms = len(session.tokens), time.perf_counter(), 0.0
-        steps: list[LocalStep] = []
+        drafts = self._new_drafts(session, tensors, most)
+        length, began, first_ms = len(session.tokens), time.perf_counter(), 0.0
+        forwards, nodes, steady_ms = 0, 0, 0.0
         while session.phase is SessionPhase.ANSWERING:
             session.on_ack(len(session.tokens))
             step_began = time.perf_counter()
@@ -110,19 +97,16 @@ class LocalServer:
             else:
                 session.on_verified(plan, decided)
             drafts.learn(decided, forward_ms)
-            if decided is not None and reading_ms:
-                steps.append(LocalStep(len(decided.taken), len(plan.tree), forward_ms, drafting_ms))
+            if decided is not None and first_ms:
+                forwards, nodes = forwards + 1, nodes + len(plan.tree)
+                steady_ms += drafting_ms + forward_ms
             elif decided is not None:
-                reading_ms = ms_since(began)
-        return LocalAnswer(tuple(session.tokens[length:]), reading_ms, tuple(steps))
+                first_ms = ms_since(began)
+        return MethodAnswer(tuple(session.tokens[length:]), first_ms, steady_ms, forwards, nodes)
 
 
 class GrowingDrafts(LocalDrafts):
-    """Drafts as `moa-server serve` does, while it pays.
-
-    Args:
-        server, schedule: what drafting and time have been worth so far, from one answer to the next, as on a server.
-    """
+    """Drafts as `moa-server serve` does, while it pays; server and schedule last from one answer to the next."""
 
     def __init__(
         self, session: Session, tensors: SessionTensors, server: ServerDrafts, schedule: Schedule[HasSession]
@@ -156,15 +140,15 @@ Draft = Callable[[Sequence[int], int, int], DraftTree]
 class FixedDrafts(LocalDrafts):
     """Drafts of a fixed size after the first token, as papers measure them."""
 
-    def __init__(self, session: Session, settings: AnswerSettings, draft: Draft) -> None:
-        self._session, self._settings, self._draft = session, settings, draft
+    def __init__(self, session: Session, most: int, draft: Draft) -> None:
+        self._session, self._most, self._draft = session, most, draft
         self._prompt = len(session.tokens)
 
     def extend(self, plan: StepPlan) -> StepPlan:
         session = self._session
         if not (written := len(session.tokens) - self._prompt):
             return plan
-        room = 0 if written + 1 == self._settings.max_tokens else session.most_nodes  # no draft makes the last sooner
+        room = 0 if written + 1 == self._most else session.most_nodes  # no draft makes the last sooner
         tree = self._draft(session.tokens, session.cached, room)
         return (plan.pick(tree) if plan.chooses else None) or plan
 

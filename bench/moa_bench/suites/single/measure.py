@@ -1,19 +1,16 @@
 """One question after the other, asked of all methods in turn; plain serving answers it first and last.
 
-What a user would run instead is in a process of its own, on the cores of the target. A round is JSON.
+llama.cpp is in a process of its own, on the cores of the target. A round is JSON.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.sources.generation import asked_sampling
@@ -21,57 +18,27 @@ from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from moa_bench.harness.child import Child, WorkerCommand, WorkerProcess, running_server, running_workers
+from moa_bench.harness.child import Child, WorkerProcess, running_server, running_workers
 from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.questions import BenchQuestion, chat_tokens, read_all
-from moa_bench.harness.split_client import PlainClient, TimedAnswer, common_tokens
+from moa_bench.harness.split_client import PlainClient, common_tokens
 from moa_bench.machine import on_cores
 from moa_bench.registry import LLAMA_CPP, SingleEffort
 from moa_bench.spread import rotated, without_collector
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.measure import llama_subject
-from moa_bench.suites.single.local_server import LocalAnswer
+from moa_bench.suites.single.local_server import Ask, MethodAnswer
 from moa_bench.suites.single.methods import (
     SERVED,
-    AskLocally,
     load_drafters,
     load_engine,
     methods_of,
-    missing_drafters,
     oracle_methods,
-    split_companions,
 )
-from moa_bench.suites.single.tables import DRAFT_MODE, MODES, PLAIN, SERVER, TRANSFORMERS, render
+from moa_bench.suites.single.tables import MODES, PLAIN, SERVER, render
 
 __all__ = ["measure", "render"]
 WARM_UP_TOKENS = 8
-WORKER = "moa_bench.suites.single.transformers_worker"
-
-
-@dataclass(frozen=True, slots=True)
-class MethodAnswer:
-    """An answer and what it took."""
-
-    tokens: tuple[int, ...]
-    first_ms: float  # from the question to the first token
-    steady_ms: float  # from there to the last
-    forwards: int | None = None  # after the first token; None: the method does not say
-    nodes: int | None = None  # verified in them
-    cpu_s: float = 0.0  # of the process that answered, its reading of the prompt included
-
-    @classmethod
-    def local(cls, answer: LocalAnswer) -> "MethodAnswer":
-        steady_ms = sum(step.forward_ms + step.drafting_ms for step in answer.steps)
-        nodes = sum(step.nodes for step in answer.steps)
-        return cls(answer.tokens, answer.reading_ms, steady_ms, len(answer.steps), nodes)
-
-    @classmethod
-    def timed(cls, answer: TimedAnswer) -> "MethodAnswer":
-        """Of one that was watched as it came."""
-        return cls(answer.tokens, answer.first_ms, 1e3 * answer.arrivals_s[-1] - answer.first_ms)
-
-
-Ask = Callable[[Sequence[int], int], MethodAnswer]  # the prompt's tokens, and how many new ones at most
 
 
 def measure(effort: SingleEffort, run: SuiteRun) -> Result:
@@ -82,27 +49,20 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
     asked = read_all(run.questions)
     prompts = {question.text: chat_tokens(tokenizer, question.text) for question in asked}
     chosen = choose(asked, prompts, effort.asked, effort.longest_prompt)
-    checkpoints, models = split_companions(run.drafters)
-    given = load_drafters(files, checkpoints)
-    companions = {name: find_companion(model, progress=progress) for name, model in models.items()}
+    given = load_drafters(files, run.drafters)
     has_oracles = has_no_drafter(files, run.drafters)
-    missing = {} if has_oracles else dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
     sampling = asked_sampling(effort.temperature, files)
-    found, absent = find_peers(files, run.llama_cpp, next(iter(companions.values()), None), is_sized=bool(run.shape))
-    if sampling != Sampling():  # their noise is another, so what they write costs something else
-        found, absent = [], absent | {peer.name: "it is measured greedy" for peer in found}
+    is_greedy = sampling == Sampling()  # else peers' noise is another, so what they write costs something else
+    folder = run.llama_cpp if is_greedy else None
+    why = "--llama-cpp names no folder with node-llama-cpp" if is_greedy else "it is measured greedy"
     with ExitStack() as stack:
         stack.enter_context(on_cores(run.server_cores))
         engine = load_engine(files, run.level, progress, sampling)
-        if has_oracles:
-            local = oracle_methods(engine, effort)
-        else:
-            loaded = {name: load_companion(each, files, progress=progress) for name, each in companions.items()}
-            local = methods_of(engine, files, given, effort, loaded)
-        exact: dict[str, Ask] = {name: partial(ask_locally, ask, sampling) for name, ask in local.items()}
+        exact = oracle_methods(engine, effort) if has_oracles else methods_of(engine, files, given, effort)
+        served = next((name for name in exact if name.endswith(f": {SERVED}")), "")
         exact[SERVER], server = stack.enter_context(streaming_server(run, sampling))
-        others, workers = stack.enter_context(running_peers(found, run.server_cores, progress))
-        used = {SERVER: server.cpu_s} | {name: workers[name].cpu_s for name in others}
+        others, peer = stack.enter_context(running_peers(files, folder, run.server_cores, progress))
+        used = {SERVER: server.cpu_s} | ({} if peer is None else dict.fromkeys(others, peer.cpu_s))
 
         def cpu_s(method: str) -> float:
             """Processor time of the process that answers in this way, so far."""
@@ -123,20 +83,16 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
         "rounds": rounds,
         "peers": [SERVER, *others],
         "own_text": list(others),
-        "served": next((name for name in local if name.endswith(f": {SERVED}")), ""),
-        "details": {worker.subject.name: worker.details for worker in workers.values()},
-        "missing": missing | absent,
+        "served": served,
+        "details": {} if peer is None else {LLAMA_CPP: peer.details},
+        "missing": {} if peer is not None else {LLAMA_CPP: why},
     }
 
 
 def choose(
     questions: Sequence[BenchQuestion], prompts: Mapping[str, Sequence[int]], count: int, longest: int
 ) -> list[BenchQuestion]:
-    """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn.
-
-    Args:
-        prompts: tokens by text.
-    """
+    """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn."""
     found: dict[str, list[BenchQuestion]] = {}
     for question in questions:
         of_category = found.setdefault(question.category, [])
@@ -146,11 +102,6 @@ def choose(
     if not chosen:
         raise DataError(f"No question has at most {longest} tokens.", hint="Name others with --questions.")
     return chosen
-
-
-def ask_locally(ask: AskLocally, sampling: Sampling, prompt: Sequence[int], most: int) -> MethodAnswer:
-    """An answer of a method in this process."""
-    return MethodAnswer.local(ask(prompt, AnswerSettings(sampling, max_tokens=most)))
 
 
 def ask_round(
@@ -163,13 +114,12 @@ def ask_round(
     least: int,
     turn: int = 0,
 ) -> dict[str, Any]:
-    """The answers of all methods to one question; only plain serving's if that is short.
+    """The answers of all methods to one question; only plain serving's if that has less than `least` tokens.
 
     Args:
         exact: methods that promise plain serving's text, among them PLAIN.
         others: those with a text of their own, which are given the number of tokens of plain serving's.
         cpu_s: processor time of the process that answers in a way, so far.
-        most: tokens of an answer; `least`: of one whose question is asked of all.
         turn: which of the methods begins after plain serving.
 
     Returns:
@@ -201,55 +151,21 @@ def _cell(answer: MethodAnswer, reference: Sequence[int]) -> dict[str, Any]:
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()}
 
 
-def find_peers(
-    files: ModelFiles, llama_cpp: Path | None, draft: ModelFiles | None, *, is_sized: bool
-) -> tuple[list[WorkerCommand], dict[str, str]]:
-    """llama.cpp and transformers, where they are there; of what is missing, why.
-
-    Args:
-        draft: a smaller model of the same tokens, for the draft mode; None: there is none.
-        is_sized: the target has random weights, and the size of real ones.
-    """
-    peers: list[WorkerCommand] = []
-    missing: dict[str, str] = {}
-    smaller = [] if draft is None else [str(draft.weights[0])]
-    if llama_cpp is None:
-        missing[LLAMA_CPP] = "--llama-cpp names no folder with node-llama-cpp"
-    else:
-        peers.append(llama_subject(llama_cpp, files, *smaller))
-    if is_sized:
-        missing[TRANSFORMERS] = "it unpacks the weights into bfloat16, which takes more than three times their memory"
-    elif not (find_spec("torch") and find_spec("transformers")):
-        missing[TRANSFORMERS] = "torch or transformers is not installed"
-    else:
-        command = (sys.executable, "-P", "-m", WORKER, "--model", str(files.weights[0]))
-        peers.append(WorkerCommand(TRANSFORMERS, (*command, *(["--assistant", *smaller] if smaller else []))))
-    if not smaller:
-        for peer in peers:
-            missing[f"{peer.name}{DRAFT_MODE}"] = "no smaller model is named (--drafter NAME=companion:MODEL)"
-    return peers, missing
-
-
 @contextmanager
 def running_peers(
-    peers: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
-) -> Iterator[tuple[dict[str, Ask], dict[str, WorkerProcess]]]:
-    """All of them, loaded: what asks each by its name in tables, and the process that answers then."""
-    with running_workers(peers, cores, progress) as workers:
-        asked = {
-            f"{worker.subject.name}{said}": (mode, worker)
-            for worker in workers
-            for mode, said in MODES.items()
-            if mode in worker.modes
-        }
-        asks: dict[str, Ask] = {name: partial(ask_peer, worker.ask, mode) for name, (mode, worker) in asked.items()}
-        yield asks, {name: worker for name, (_, worker) in asked.items()}
+    files: ModelFiles, llama_cpp: Path | None, cores: set[int] | None, progress: Progress
+) -> Iterator[tuple[dict[str, Ask], WorkerProcess | None]]:
+    """What asks llama.cpp in each of its modes, by its name in tables, and its process; nothing without its folder."""
+    if llama_cpp is None:
+        yield {}, None
+        return
+    with running_workers([llama_subject(llama_cpp, files)], cores, progress) as (worker,):
+        yield {f"{LLAMA_CPP}{said}": partial(ask_peer, worker.ask, mode) for mode, said in MODES.items()}, worker
 
 
 def ask_peer(
     ask: Callable[[Mapping[str, Any]], Mapping[str, Any]], mode: str, prompt: Sequence[int], count: int
 ) -> MethodAnswer:
-    """A peer's answer of `count` tokens."""
     said = ask({"ask": list(prompt), "count": count, "mode": mode})
     tokens, arrivals = tuple(said["tokens"]), said["arrivals_ms"]
     if len(tokens) != count or len(arrivals) != count:
@@ -266,11 +182,11 @@ def streaming_server(run: SuiteRun, sampling: Sampling) -> Iterator[tuple[Ask, C
     with running_server(run.model, level=run.level, drafter="none", cores=run.server_cores) as server:
         with on_cores(run.own_cores):
             client = PlainClient(server.address)
-            client.open()
 
         def ask(prompt: Sequence[int], most: int) -> MethodAnswer:
             with on_cores(run.own_cores):
-                return MethodAnswer.timed(client.ask(prompt, AnswerSettings(sampling, max_tokens=most)))
+                answer = client.ask(prompt, AnswerSettings(sampling, max_tokens=most))
+            return MethodAnswer(answer.tokens, answer.first_ms, 1e3 * answer.arrivals_s[-1] - answer.first_ms)
 
         try:
             yield ask, server

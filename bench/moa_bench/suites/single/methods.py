@@ -1,7 +1,4 @@
-"""The methods of one run: the target without and with every drafter that is given, each as chain, tree and as served.
-
-State: the target, loaded once, and each drafter's weights. All methods run in this process, on its one thread.
-"""
+"""The target without and with every drafter that is given, each as chain, tree and as served; on one thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,24 +17,24 @@ from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import ngrams_for
-from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.generation import end_of_text
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
 from moa_bench.harness.stage import load_level
 from moa_bench.registry import SingleEffort
 from moa_bench.suites.single.local_server import (
+    Ask,
     FixedDrafts,
     GrowingDrafts,
-    LocalAnswer,
     LocalServer,
+    MethodAnswer,
     SessionRules,
     copied_chains,
     drafter_drafts,
@@ -45,69 +42,60 @@ from moa_bench.suites.single.local_server import (
 from moa_bench.suites.single.tables import PLAIN
 
 LOOKUP = "prompt look-up"
-COMPANION = "companion:"  # before a model in place of a checkpoint, as `moa-train evaluate` takes it
 # Of a plain step that a draft step takes: one layer of 32, and a head of 32,000 tokens, as EAGLE-3's for an 8B.
 DRAFT_SHARE = 0.05
 CHAIN, TREE, SERVED = "chain", "tree", "as served"
-PAPER = ("EAGLE-2", "independent", *(f"MoA, N = {count}" for count in (0, 1, 3, 6, 12)))  # the paper's drafters
-
-AskLocally = Callable[[Sequence[int], AnswerSettings], LocalAnswer]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """What all methods share."""
-
     target: Target  # loaded once
     rules: SessionRules
     step_ms: float  # of a plain step, until the first ones are measured
     row_shares: RowShares  # what further rows add
-    sampling: Sampling
 
-    def plain(self) -> AskLocally:
+    def plain(self) -> Ask:
         return LocalServer(Stepper(self.target), self.rules).ask
 
-    def served(self, sources: Sequence[MemorySource]) -> AskLocally:
+    def served(self, sources: Sequence[MemorySource]) -> Ask:
         """Answers as `moa-server serve` gives them, with drafts that grow while they pay."""
         schedule, server = Schedule[HasSession](self.row_shares, self.step_ms), ServerDrafts()
         return LocalServer(
             Stepper(self.target, sources),
             self.rules,
-            lambda session, tensors, settings: GrowingDrafts(session, tensors, server, schedule),
+            lambda session, tensors, most: GrowingDrafts(session, tensors, server, schedule),
             sources[0],
         ).ask
 
-    def copying(self, nodes: int) -> AskLocally:
+    def copying(self, nodes: int) -> Ask:
         return LocalServer(
             Stepper(self.target),
             self.rules,
-            lambda session, tensors, settings: FixedDrafts(session, settings, copied_chains(nodes)),
+            lambda session, tensors, most: FixedDrafts(session, most, copied_chains(nodes)),
         ).ask
 
     def drafting(
         self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None = None
-    ) -> AskLocally:
+    ) -> Ask:
         return LocalServer(
             Stepper(self.target, [source] if source is not None else []),
             self.rules,
-            lambda session, tensors, settings: FixedDrafts(
-                session, settings, drafter_drafts(new(), shape, tensors, source, self.sampling)
+            lambda session, tensors, most: FixedDrafts(
+                session, most, drafter_drafts(new(), shape, tensors, source, self.rules.sampling)
             ),
             source,
         ).ask
 
 
 def load_engine(files: ModelFiles, level: str, progress: Progress, sampling: Sampling) -> LocalEngine:
-    """The target as `moa-server serve` on one thread has it."""
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
     limits = SessionLimits(target.context_length, target.vocab_size)
     return LocalEngine(
         target,
-        SessionRules(limits, end_of_text(files, tokenizer.eos_token_id), tokenizer.shown),
+        SessionRules(limits, end_of_text(files, tokenizer.eos_token_id), tokenizer.shown, sampling),
         test.step_ms if test is not None else 100.0,
         RowShares.of_times(test.step_ms, test.times) if test is not None else TORCH,
-        sampling,
     )
 
 
@@ -116,20 +104,12 @@ def methods_of(
     files: ModelFiles,
     drafters: Mapping[str, Checkpoint],
     effort: SingleEffort,
-    companions: Mapping[str, Companion],
-) -> dict[str, AskLocally]:
-    """All methods by name, plain serving first.
-
-    Args:
-        drafters, companions: by the names that tables give them.
-    """
+) -> dict[str, Ask]:
+    """All methods by name, plain serving first; `drafters` are by the names that tables give them."""
     methods = {PLAIN: engine.plain(), LOOKUP: engine.copying(effort.copies)}
     tree = TreeShape(effort.depth, effort.breadth, effort.nodes)
     ngrams = ngrams_for(files.fingerprint)
     reader = WeightReader(files)
-    for name, companion in companions.items():
-        methods[f"{name}: {CHAIN}"] = engine.drafting(companion.new_state, effort.chain)
-        methods[f"{name}: {TREE}"] = engine.drafting(companion.new_state, tree)
     for name, checkpoint in drafters.items():
         source, states = memory_source(checkpoint, engine.target), checkpoint.states(reader)
         methods[f"{name}: {CHAIN}"] = engine.drafting(states, effort.chain, source)
@@ -140,14 +120,14 @@ def methods_of(
     return methods
 
 
-def oracle_methods(engine: LocalEngine, effort: SingleEffort) -> dict[str, AskLocally]:
+def oracle_methods(engine: LocalEngine, effort: SingleEffort) -> dict[str, Ask]:
     """Plain serving, and oracles of each acceptance that replay what it wrote last: of a question that it answers
     before them. Each as a chain, and as served; of the best, trees too.
     """
     plain, text = engine.plain(), [0]
 
-    def ask(prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
-        answer = plain(prompt, settings)
+    def ask(prompt: Sequence[int], most: int) -> MethodAnswer:
+        answer = plain(prompt, most)
         text[:] = [*prompt, *answer.tokens]
         return answer
 
@@ -159,7 +139,7 @@ def oracle_methods(engine: LocalEngine, effort: SingleEffort) -> dict[str, AskLo
         """Rows that say nothing, for a drafter that needs none."""
         return MemorySource(lambda rows: np.zeros((len(rows), 1), np.float32), 1, None, drafter=OwnDrafter(new, 1))
 
-    found: dict[str, AskLocally] = {PLAIN: ask, LOOKUP: engine.copying(effort.copies)}
+    found: dict[str, Ask] = {PLAIN: ask, LOOKUP: engine.copying(effort.copies)}
     for acceptance in effort.acceptances:
         once = partial(new, acceptance, 0.0)
         found[f"oracle, {acceptance:g}: {CHAIN}"] = engine.drafting(once, effort.chain)
@@ -171,21 +151,11 @@ def oracle_methods(engine: LocalEngine, effort: SingleEffort) -> dict[str, AskLo
     return found
 
 
-def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:
-    """Drafters of the paper of which no checkpoint is given."""
-    given = {checkpoint.config.method for checkpoint in drafters.values()}
-    return [name for name in PAPER if name not in given]
-
-
-def split_companions(named: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Checkpoints, and of those named `companion:MODEL` the models."""
-    companions = {name: str(path) for name, path in named.items() if str(path).startswith(COMPANION)}
-    checkpoints = {name: path for name, path in named.items() if name not in companions}
-    return checkpoints, {name: path.removeprefix(COMPANION) for name, path in companions.items()}
-
-
 def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Checkpoint]:
     """The drafters to measure; those that come with moa where none is named."""
+    if any(str(path).startswith("companion:") for path in named.values()):
+        said = "Version 0.2.0 was the last with companions in `moa-bench single`."
+        raise ConfigError(said, hint="`moa-bench alone` measures them.")
     if named:
         return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
     shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]

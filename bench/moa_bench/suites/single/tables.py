@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from moa_bench.registry import LLAMA_CPP
 from moa_bench.report import Column, at_temperature, facts_line, table, table_of
 from moa_bench.spread import Spread, median_of, paired_ratio
 
 # What results and tables call the methods that they treat by themselves.
-TRANSFORMERS = "transformers, bfloat16"
-DRAFT_MODE = ", a draft model"
-MODES = {"plain": "", "lookup": ", its look-up", "draft": DRAFT_MODE}  # of a peer
+MODES = {"plain": "", "lookup": ", its look-up"}  # of a peer
 SERVER = "moa-server, plain, streamed over loopback"
 PLAIN = "plain"
 ALL = "all"
-LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
 
 Answer = Mapping[str, Any]
 Round = Mapping[str, Any]  # as `ask_round` gives it, with its "category"
@@ -25,8 +21,6 @@ Milliseconds = Callable[[Sequence[Answer]], float]  # a token, of answers
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """How one method did on the questions of a category."""
-
     method: str
     category: str
     questions: int  # that it answered
@@ -50,6 +44,11 @@ METHODS: tuple[Column, ...] = (
     ("nodes", lambda each: "" if each.nodes is None else f"{each.nodes:.1f}"),
     ("first token, ms", "{0.first_ms.median:.0f}"),
     ("CPU, ms a token", "{0.cpu_ms:.1f}"),
+)
+BY_CATEGORY: tuple[Column, ...] = (
+    ("method", "{0.method}"),
+    ("category", "{0.category} ({0.questions})"),
+    ("speed-up", lambda each: median_of(each.speed_up)),
 )
 PEER_FIGURES = "{0.tokens_per_s.median:.1f}", "{0.first_ms.median:.0f}", "{0.cpu_ms:.1f}"
 
@@ -103,11 +102,7 @@ def _ratio(rounds: Sequence[Round], slower: str, faster: str, ms: Milliseconds) 
 
 
 def plain_over(rounds: Sequence[Round], method: str, base: str = PLAIN, *, whole: bool = False) -> Spread | None:
-    """How many times as fast `base` is as a method; None: never both answered.
-
-    Args:
-        whole: over the whole answer, not after the first token.
-    """
+    """How many times as fast `base` is as a method, after the first token or in all; None: never both answered."""
     both = [each for each in rounds if not each["short"] and {method, base} <= each["answers"].keys()]
     return _ratio(both, method, base, _whole_ms if whole else steady_ms)
 
@@ -136,7 +131,7 @@ def render(result: Mapping[str, Any]) -> str:
         table_of(METHODS, [each for each in ours if each.category == ALL]),
         _verdicts(figures, peers),
         "### Speed-up by category\n",
-        _by_category([each for each in ours if each.method != PLAIN]),
+        table_of(BY_CATEGORY, [each for each in ours if each.category != ALL and each.method != PLAIN]),
         "### What a user would run instead\n",
         _peers(result, figures),
     ]
@@ -174,15 +169,6 @@ def _verdicts(figures: Sequence[MethodFigures], peers: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_category(figures: Sequence[MethodFigures]) -> str:
-    counts = {each.category: each.questions for each in figures}
-    rows = []
-    for method in dict.fromkeys(each.method for each in figures):
-        found = {each.category: median_of(each.speed_up) for each in figures if each.method == method}
-        rows.append([method, *(found.get(name, "") for name in counts)])
-    return table(["method", *(f"{name} ({count})" for name, count in counts.items())], rows)
-
-
 def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
     """Plain serving and the first drafter as served, over each peer."""
     rounds, own_text = result["rounds"], result["own_text"]
@@ -207,17 +193,4 @@ def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
         "is faster.\n"
     )
     details = "".join(f"- {name}: {said}\n" for name, said in result["details"].items())
-    return f"{note}\n{table(head, rows)}\n{details}{_aim(rounds)}"
-
-
-def _aim(rounds: Sequence[Round]) -> str:
-    base = SERVER if any(SERVER in each["answers"] for each in rounds) else PLAIN
-    steady, whole = plain_over(rounds, LLAMA_CPP, base), plain_over(rounds, LLAMA_CPP, base, whole=True)
-    if steady is None or whole is None:
-        return ""
-    both = {"after the first token": steady, "over whole answers": whole}
-    held = ", and ".join(
-        f"{'holds' if each.median >= LEAST_OVER_LLAMA_CPP else 'does not hold'} {when} ({each.median:.2f})"
-        for when, each in both.items()
-    )
-    return f"\nThat {base} is at least {LEAST_OVER_LLAMA_CPP:g} times as fast as llama.cpp {held}.\n"
+    return f"{note}\n{table(head, rows)}\n{details}"

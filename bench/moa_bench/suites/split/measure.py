@@ -1,12 +1,9 @@
-"""One question over one link after the other, asked in turn of all methods; plain streaming answers it first and last.
-
-A round is JSON.
-"""
+"""One question over one link after the other, asked of all methods in turn; plain streaming is first and last."""
 
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -22,27 +19,26 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.child import running_server
-from moa_bench.harness.links import find_links, recorded_link
+from moa_bench.harness.links import find_links, linked
 from moa_bench.harness.oracle import DRAFT_MS, has_no_drafter
 from moa_bench.harness.questions import chat_tokens, questions_of
 from moa_bench.harness.split_client import PlainClient, SplitClient, common_tokens, describe
-from moa_bench.harness.stage import AUTO_DRAFTER, UNTRAINED, find_drafter, load_level
+from moa_bench.harness.stage import UNTRAINED, find_drafter, load_level
 from moa_bench.machine import on_cores
 from moa_bench.registry import SplitEffort
 from moa_bench.spread import rotated
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods, reaching
+from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods
 from moa_bench.suites.split.tables import PLAIN, render
 
 __all__ = ["measure", "render"]
 WARM_UP_TOKENS = 8
 SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
-Connect = Callable[[], AbstractContextManager[SplitClient | PlainClient]]
+Connect = Callable[[], SplitClient | PlainClient]
 
 
 def measure(effort: SplitEffort, run: SuiteRun) -> Result:
-    """The rounds; each is a cell."""
-    links = [*find_links(effort.links), *(recorded_link(trace) for trace in run.traces)]
+    links = find_links(effort.links)
     files = resolve(run.model, progress=make_progress())
     tokenizer = load_tokenizer(files)
     asked = (chat_tokens(tokenizer, text) for text in questions_of(run.questions))
@@ -62,26 +58,25 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         stack.enter_context(on_cores(run.own_cores))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         runner = stack.enter_context(make_runner())
-        servers, clients = {}, {}
-        for name, drafter in measured.items():
-            # With "auto" the server gives all drafters, and the client takes its choice.
-            is_auto = named[name] == AUTO_DRAFTER
-            served = DEFAULT_DRAFTER if is_auto else drafter.file(folder)
-            clients[name] = AUTO_DRAFTER if is_auto else served
-            servers[name] = stack.enter_context(
-                running_server(run.model, level=run.level, cores=run.server_cores, drafter=served)
-            )
+        paths = {name: drafter.file(folder) for name, drafter in measured.items()}
+        servers = {
+            name: stack.enter_context(running_server(run.model, level=run.level, cores=run.server_cores, drafter=path))
+            for name, path in paths.items()
+        }
         for server in servers.values():
             with closing(PlainClient(server.address)) as client:  # first forwards set up kernels and caches
                 client.ask(prompts[0], AnswerSettings(max_tokens=WARM_UP_TOKENS))
-        devices = Devices(runner, run.model, methods, clients, servers, effort, settings)
+        devices = Devices(runner, run.model, methods, paths, servers, effort, settings)
         serving = {method.name: servers[method.drafter] for method in methods}
         task = stack.enter_context(make_progress().task("Questions", len(links) * len(prompts)))
         for link in links:
-            with reaching(link, servers, run.own_cores) as reach:
+            with ExitStack() as over:
+                at = {
+                    name: over.enter_context(linked(link, server.address, cores=run.own_cores)).address
+                    for name, server in servers.items()
+                }
                 for number, prompt in enumerate(prompts):
-                    way = partial(reach, number / len(prompts))
-                    connect = {each.name: partial(devices.client, each, prompt, way) for each in methods}
+                    connect = {each.name: partial(devices.client, each, prompt, at[each.drafter]) for each in methods}
                     used = {name: server.cpu_s for name, server in serving.items()}
                     ask = partial(ask_round, connect, prompt, settings, used, number)
                     rounds.append(run.keep(f"{link.name} {number}", ask) | {"link": link.name})
@@ -99,7 +94,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         "has_oracles": has_oracles,
         "costs": {"step_ms": round(first.step_ms, 3), "times": [(rows, round(ms, 3)) for rows, ms in times]},
         "drafters": drafters,
-        "links": {each.name: {"rtt_ms": each.rtt_ms, "recorded": each.recording is not None} for each in links},
+        "links": [each.name for each in links],
         "rounds": rounds,
     }
 
@@ -111,16 +106,12 @@ def ask_round(
     server_cpu_s: Mapping[str, Callable[[], float]],
     turn: int = 0,
 ) -> dict[str, Any]:
-    """The answers of all methods to one question.
+    """{"prompt_tokens", "answers": {method: [what each answer took]}} of one question.
 
     Args:
         connect: new clients by method, PLAIN's among them.
-        settings: of each answer.
         server_cpu_s: processor time that each method's server has used so far.
         turn: which of the methods begins after plain streaming.
-
-    Returns:
-        {"prompt_tokens", "answers": {method: [what each answer took]}}.
     """
 
     def ask(name: str, reference: Sequence[int] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -145,7 +136,7 @@ def _ask(
     reference: Sequence[int],
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """One answer over a connection that is open already: what it took, and its tokens."""
-    with connect() as client:
+    with closing(connect()) as client:
         client.ask(prompt[:1], AnswerSettings(max_tokens=1))  # opens what opens at the first call
         server_s, own_s = server_cpu_s(), time.process_time()
         answer = client.ask(prompt, settings)

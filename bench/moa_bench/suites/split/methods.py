@@ -1,12 +1,11 @@
 """The ways to answer over a link, each drafter with a server of its own that gives it memory.
 
-State: what each device holds, loaded once. Plain streaming and the server's own drafts come from the first server. For
-targets that no drafter was trained for, oracles take the drafter's place: the target writes each text once beforehand.
+For targets that no drafter was trained for, oracles take the drafter's place: the target writes each text beforehand.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,10 +15,8 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.child import Child
-from moa_bench.harness.links import EmulatedLink, RunningLink, linked, recording_of, served_from
 from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, SECOND_GUESS, Script, with_oracle
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
-from moa_bench.harness.stage import AUTO_DRAFTER
 from moa_bench.registry import SplitEffort
 from moa_bench.suites.split.tables import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS, TREE_NODES
 
@@ -28,8 +25,6 @@ TREE = TreeShape(5, 2, TREE_NODES)  # of an oracle that guesses twice
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to answer."""
-
     name: str
     drafter: str  # whose server is asked
     mode: DraftingSettings | None  # how to draft; None: plain streaming
@@ -39,11 +34,7 @@ class Method:
 
 
 def methods_of(drafters: Sequence[str]) -> list[Method]:
-    """All methods, plain streaming first.
-
-    Args:
-        drafters: the first one's server answers plainly, drafts itself, and serves what the program does by itself.
-    """
+    """All methods, plain streaming first; what needs no drafter is asked of the first one's server."""
     first, streamed = drafters[0], DraftingSettings(drafting="device", tree=True)
     both = {SYNCHRONOUS: replace(ROUNDS, tree=True), STREAMED: streamed}
     return [
@@ -70,14 +61,7 @@ def oracle_methods(server: str, acceptances: Sequence[float]) -> list[Method]:
 
 
 class Devices:
-    """What clients hold, by drafter and shape; of oracles, the texts.
-
-    Args:
-        model: the servers'.
-        drafters: the client's `--drafter` of each name.
-        servers: of each name.
-        settings: of each answer.
-    """
+    """What clients hold, by drafter and shape; of oracles, the texts."""
 
     def __init__(
         self,
@@ -98,29 +82,17 @@ class Devices:
         for method in methods:
             if method.mode is None or (method.drafter, method.device) in self._held:
                 continue
-            is_auto = method.device == AUTO_DRAFTER
+            is_auto = method.device == "auto"  # the client's own choice among those that the server gives
             program = client_settings(
                 server=servers[method.drafter].address,
                 model=model,
-                drafter=AUTO_DRAFTER if is_auto else drafters[method.drafter],
+                drafter="auto" if is_auto else drafters[method.drafter],
                 mode="tree" if is_auto else method.device,
             )
             self._held[method.drafter, method.device] = load_split_device(runner, program)
 
-    @contextmanager
-    def client(
-        self, method: Method, prompt: Sequence[int], reach: Callable[[str], AbstractContextManager[RunningLink]]
-    ) -> Iterator[SplitClient | PlainClient]:
-        """A new client of this way to answer.
-
-        Args:
-            prompt: that it will be asked; only an oracle knows it beforehand.
-            reach: the way to a drafter's server.
-        """
-        with reach(method.drafter) as link, closing(self._connected(method, link.address, prompt)) as client:
-            yield client
-
-    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> SplitClient | PlainClient:
+    def client(self, method: Method, prompt: Sequence[int], address: str) -> SplitClient | PlainClient:
+        """A new client of this way to answer over an address; only an oracle knows beforehand what it will be asked."""
         if method.mode is None:
             return PlainClient(address)
         device = self._held[method.drafter, method.device]
@@ -138,27 +110,3 @@ class Devices:
             with closing(PlainClient(self._servers[method.drafter].address)) as client:
                 self._texts[prompt] = client.ask(prompt, self._settings).tokens
         return self._texts[prompt]
-
-
-Reach = Callable[[float, str], AbstractContextManager[RunningLink]]
-"""reach(share, drafter): the way to a drafter's server; where a recorded link begins, as a share of its length."""
-
-
-@contextmanager
-def reaching(link: EmulatedLink, servers: Mapping[str, Child], cores: set[int] | None) -> Iterator[Reach]:
-    """The ways over a link.
-
-    A link that stays the same is there for all clients; a recorded one is made for each, so that all meet the same
-    stretch of it.
-    """
-    if link.recording is not None:
-        recording = recording_of(link)
-        yield lambda share, drafter: linked(
-            replace(link, start_s=served_from(recording, share)), servers[drafter].address, cores=cores
-        )
-        return
-    with ExitStack() as stack:
-        links = {
-            name: stack.enter_context(linked(link, server.address, cores=cores)) for name, server in servers.items()
-        }
-        yield lambda share, drafter: nullcontext(links[drafter])

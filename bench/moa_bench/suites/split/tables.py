@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from moa_bench.report import Column, at_temperature, facts_line, table_of
-from moa_bench.spread import Spread, median_of
+from moa_bench.spread import Spread
 
 # What results and tables call the methods that they treat by themselves.
 PLAIN = "plain streaming"
@@ -16,14 +16,12 @@ CO_LOCATED = "co-located: the server drafts"
 ALL = "moa: everything on"
 TREE_NODES = 8  # of an oracle's tree that is sent whole: more rows cost a core more than they bring
 SYNCHRONOUS, STREAMED = "synchronous rounds", "streamed"
-EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
 LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 COLUMNS: tuple[Column, ...] = (
     ("method", "{0.method}"),
     ("tokens/s", lambda row: f"{Spread.of(row.figures.rates).median:.1f}"),
     ("over plain", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.over_plain)),
     ("worst", "{0.worst}"),
-    ("over EAGLE-2's rounds", lambda row: median_of(row.over_eagle)),
     ("first token", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.first_over_plain)),
     ("tokens a forward", lambda row: f"{100.0 / row.forwards:.2f}"),
     ("forwards a 100 tokens", "{0.forwards:.0f}"),
@@ -40,8 +38,6 @@ Rounds = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class LinkFigures:
-    """A method over one link."""
-
     answers: list[Mapping[str, Any]]  # those that are not failures
     rates: list[float]  # tokens a second
     over_plain: list[float]  # ratios of rates to the mean of plain streaming before and after
@@ -71,24 +67,10 @@ def figures_of(rounds: Rounds, method: str) -> LinkFigures:
     return found
 
 
-def over(rounds: Rounds, method: str, base: str) -> Spread | None:
-    """Tokens a second of one method over another one's, question by question; None: there is no pair."""
-    ratios = []
-    for each in rounds:
-        first, second = (next(iter(each["answers"].get(name, ())), None) for name in (method, base))
-        if first and second and first.get("same") and second.get("same"):
-            rate, base_rate = (float(one["tokens"]) / float(one["seconds"]) for one in (first, second))
-            ratios.append(rate / base_rate)
-    return Spread.of(ratios) if ratios else None
-
-
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """A method over one link, next to what it is compared with."""
-
     method: str
     figures: LinkFigures
-    over_eagle: Spread | None
 
     @property
     def worst(self) -> str:
@@ -127,8 +109,7 @@ def link_table(rounds: Rounds) -> str:
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)
         if figures.answers:
-            over_eagle = None if method in (PLAIN, EAGLE) else over(rounds, method, EAGLE)
-            rows.append(MethodRow(method, figures, over_eagle))
+            rows.append(MethodRow(method, figures))
         else:
             failed.append(f"| {method} | failed |{'  |' * (len(COLUMNS) - 2)}\n")
     return table_of(COLUMNS, rows) + "".join(failed)

@@ -41,7 +41,6 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_runs_while_the_block_does() -> None:
     with running("a_child_of_the_test", ["serve"]) as child:
         assert child.address == "127.0.0.1:41"
-        assert child.start_ms > 0
         assert child.process.poll() is None
     assert child.process.poll() is not None
 

@@ -11,14 +11,11 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.spread import Spread
 from moa_bench.suites.engine.measure import (
-    EngineCost,
-    MemoryLimit,
-    PromptCost,
     llama_subject,
     our_subjects,
+    render,
     step_bytes,
 )
-from moa_bench.suites.engine.tables import render
 from moa_bench.suites.engine.worker import Worker, binary_tree
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ConfigError
@@ -96,31 +93,31 @@ def test_only_a_gguf_file_goes_to_llama_cpp(tmp_path: Path, monkeypatch: pytest.
     assert not subject.trees
 
 
-@pytest.mark.parametrize(("flags", "count"), [(("avx2", "amx_bf16"), 3), (("avx2",), 2)])
-def test_torch_without_amx_is_measured_where_there_is_amx(flags: tuple[str, ...], count: int) -> None:
-    torches = [subject for subject in our_subjects("default", flags) if subject.name.startswith("torch")]
-    assert len(torches) == count
-
-
-def test_only_the_kernels_in_use_measure_a_large_model() -> None:
-    (subject,) = our_subjects("default", ("amx_bf16",), is_sized=True)
-    assert subject.name.startswith("kernels, ")
+@pytest.mark.parametrize(("is_sized", "count"), [(False, 2), (True, 0)])
+def test_only_the_kernels_measure_a_large_model(is_sized: bool, count: int) -> None:
+    kernels, *others = our_subjects("default", is_sized=is_sized)
+    assert kernels.name.startswith("kernels, ")
+    assert len(others) == count
 
 
 def just(value: float) -> Spread:
     return Spread.of([value])
 
 
+def cost(engine: str, rows: int, ms: float, to_step: float) -> dict[str, Any]:
+    return {"engine": engine, "context": 128, "rows": rows, "ms": just(ms), "to_step": just(to_step)}
+
+
 MEASURED: dict[str, Any] = {
     "forwards": [
-        EngineCost("kernels, avx2", 128, 1, just(10.0), just(1.0)),
-        EngineCost("kernels, avx2", 128, 8, just(14.0), just(1.4)),
-        EngineCost("llama.cpp", 128, 1, just(22.0), just(1.0)),
+        cost("kernels, avx2", 1, 10.0, 1.0),
+        cost("kernels, avx2", 8, 14.0, 1.4),
+        cost("llama.cpp", 1, 22.0, 1.0),
     ],
-    "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
+    "prompts": [{"engine": "kernels, avx2", "context": 128, "ms_a_token": just(1.2)}],
     "memory": {"kernels, avx2": 241.3},
     "load_s": {"kernels, avx2": 0.84},
-    "limits": [MemoryLimit(128, 100.0, just(12.0), just(8.0))],
+    "limits": [{"context": 128, "mb": 100.0, "gb_s": just(12.0), "ms": just(8.0)}],
 }
 
 

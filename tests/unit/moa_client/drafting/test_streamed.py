@@ -8,11 +8,11 @@ from moa_bench.suites.scale.simulator import (
     Costs,
     ScriptedDrafter,
     ScriptedText,
-    SimulatedLink,
     SimulatedServer,
     SimulatedUser,
     VirtualTime,
     by_chance,
+    delayed,
     simulate,
 )
 from moa_client.conversation.conversation import Conversation
@@ -128,13 +128,13 @@ class ScriptedBlocks(ScriptedDrafter):
 
 def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, float]:
     """Speed over plain streaming, and tokens for each block."""
-    time, link = VirtualTime(), SimulatedLink.of_delay(rtt_ms / 2)
+    time, link = VirtualTime(), delayed(rtt_ms / 2)
     text = ScriptedText(TOKENS, by_chance(acceptance, 0))
     user = SimulatedUser(time, SimulatedServer(time, Costs.of_rows()), text, link, SETTINGS)
     user.drafter = ScriptedBlocks(text.draft_on, block_ms, time.after, 1, user)
     memory = MemoryPlan(None, {}, Codec.INT4)
     user.online = OnlineDrafting(SETTINGS, user.conversation, user.drafter, memory, block_levels=LEVELS)
-    user.online.window.rtt_ms.add(link.rtt_ms)
+    user.online.window.rtt_ms.add(rtt_ms)
     user.online.on_opened(server_drafts=False)
     user.ask(TOKENS)
     time.run(lambda: not user.is_answering)
