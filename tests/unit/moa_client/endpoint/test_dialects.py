@@ -246,7 +246,11 @@ CONVERSATIONS: list[Case] = [
             "instructions": "Be kind.",
             "input": [
                 {"role": "developer", "content": "Be brief."},
-                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "H"}, {"text": "i"}],
+                },  # kept ones have no type
                 {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
                 {
                     "id": "msg_1",
@@ -745,7 +749,6 @@ def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> No
     chunks = chunks_of(stream)
     assert added(chunks) == (reasoning, said, calls, reason)
     assert whole["moa"]["seed"] == 5
-    assert [str(len(words)) in json.dumps(each) for each in (whole, chunks[-1], chunks[-2])].count(True) >= 1
 
 
 @pytest.mark.parametrize(
