@@ -14,8 +14,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29968, 189),
-    "client: endpoint": (("client/moa_client/endpoint",), 3522, 15),
+    "client": (("client",), 29964, 189),
+    "client: endpoint": (("client/moa_client/endpoint",), 3518, 15),
     "client: tools": (("client/moa_client/tools",), 2316, 19),
     "client: link": (("client/moa_client/link",), 3333, 17),
     "client: chat": (("client/moa_client/chat",), 3802, 21),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 86286, 596),
+    "tests": (("tests",), 86245, 596),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -47,9 +47,7 @@ def _refusals(words: str, **harmless: Any) -> dict[str, Refusal]:
 
 
 REFUSED: Mapping[str, Refusal] = {
-    **_refusals("There is no such sampler.", mirostat=0, tfs_z=1, typical_p=1, top_a=0, top_n_sigma=-1),
-    **_refusals("There is no such sampler.", dry_multiplier=0, dynatemp_range=0, xtc_probability=0),
-    **_refusals("There is no such sampler.", use_beam_search=False, length_penalty=1, penalize_newline=True),
+    **_refusals("There is no such sampler.", mirostat=0, typical_p=1, dry_multiplier=0, xtc_probability=0),
     **_refusals("Send `repeat_penalty`, which is another measure.", repetition_penalty=1),
     **_refusals("Answers end where the model ends them.", min_tokens=0, ignore_eos=False, stop_token_ids=[]),
     **_refusals("Send `logit_bias`.", bad_words=[]),
@@ -62,22 +60,20 @@ REFUSED: Mapping[str, Refusal] = {
     **_refusals("Ask `/v1/chat/completions`.", logprobs=False, top_logprobs=0),
     **_refusals("No answer is better than another here: ask for several with `n`.", best_of=1),
     **_refusals("Texts are only continued at their end.", suffix=""),
-    **_refusals("Answers are not continued.", prefill=..., continue_final_message=False),
+    **_refusals("Answers are not continued.", continue_final_message=False),
     **_refusals("The older form of `tools`: send these.", functions=[]),
     "function_call": Refusal("The older form of `tool_choice`: send that.", ("none", "auto")),
-    **_refusals("Tools run where the program runs.", mcp_servers=[], container=..., web_search_options=...),
-    **_refusals("Answers are text.", modalities=["text"], audio=..., width=0, height=0, steps=0),
+    **_refusals("Tools run where the program runs.", mcp_servers=[], web_search_options=...),
     **_refusals("Models read text only.", images=[]),
     **_refusals("Models answer as their chat template has it.", verbosity="medium"),
     **_refusals("The model's own is used.", template=""),
     **_refusals("Send its text as messages.", prompt=..., context=[]),
     **_refusals("Continue a response with `previous_response_id`.", conversation=...),
-    **_refusals("A response is made while its client waits.", background=False),
     **_refusals("Vectors are as wide as the model's states.", dimensions=...),
 }
 REFUSED_IN_MESSAGES: Mapping[str, Refusal] = {
     **_refusals("The older form of `tool_calls`: send these.", function_call=...),
-    **_refusals("Models read text only.", audio=..., images=[]),
+    **_refusals("Models read text only.", images=[]),
     **_refusals("Answers are not continued.", prefix=False, partial=False),
 }
 
