@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from moa.v1 import moa_pb2 as pb
 
@@ -25,24 +25,27 @@ from moa_shared.tree.arithmetic import ROOT
 
 MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "seed", "min_p", "presence_penalty", "frequency_penalty")
+_OF_DRAFT = ("epoch", "base", "prefix_hash", "first_node")
+_OF_VERDICT = ("ask", "base", "prefix_hash", "accepted", "drafted", "server_drafted", "server_accepted", "shared")
+
 Number = TypeVar("Number", bound=IntEnum)
+
+
+def _same(source: object, names: Sequence[str]) -> dict[str, Any]:
+    """What has the same name and form on both sides."""
+    return {name: getattr(source, name) for name in names}
 
 
 def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
     sampling, wanted = settings.sampling, settings.chances
     return pb.Sampling(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
+        **_same(sampling, _OF_SAMPLING),
         max_tokens=settings.max_tokens,
         stop=settings.stop,
         ignore_end_of_text=settings.ignore_end_of_text,
-        min_p=sampling.min_p,
         repeat_penalty=sampling.repeat_penalty if sampling.repeat_penalty != 1.0 else 0.0,
         repeat_last_n=sampling.repeat_last_n if sampling.repeat_last_n != REPEAT_LAST_N else None,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
         logit_bias=dict(sampling.logit_bias),
         loop_guard=settings.loop_guard,
         constraint=constraint_to_proto(sampling.constraint) if sampling.constraint is not None else None,
@@ -52,17 +55,11 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
 
 def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
     sampling = Sampling(
-        message.temperature,
-        message.top_k,
-        message.top_p or 1.0,
-        message.seed,
-        message.min_p,
-        message.repeat_penalty or 1.0,
-        message.repeat_last_n if message.HasField("repeat_last_n") else REPEAT_LAST_N,
-        message.presence_penalty,
-        message.frequency_penalty,
-        tuple(message.logit_bias.items()),
-        constraint_from_proto(message.constraint) if message.HasField("constraint") else None,
+        **(_same(message, _OF_SAMPLING) | {"top_p": message.top_p or 1.0}),
+        repeat_penalty=message.repeat_penalty or 1.0,
+        repeat_last_n=message.repeat_last_n if message.HasField("repeat_last_n") else REPEAT_LAST_N,
+        logit_bias=tuple(message.logit_bias.items()),
+        constraint=constraint_from_proto(message.constraint) if message.HasField("constraint") else None,
     )
     return AnswerSettings(
         sampling,
@@ -114,63 +111,36 @@ def ask_from_proto(message: pb.Ask) -> Ask:
 
 
 def draft_to_proto(draft: Draft) -> pb.Draft:
-    return pb.Draft(
-        epoch=draft.epoch,
-        base=draft.base,
-        prefix_hash=draft.prefix_hash,
-        first_node=draft.first_node,
-        tokens=draft.tokens,
-        parents=_steps_back(draft),
-    )
+    return pb.Draft(**_same(draft, _OF_DRAFT), tokens=draft.tokens, parents=_steps_back(draft))
 
 
 def draft_from_proto(message: pb.Draft) -> Draft:
-    return Draft(
-        message.epoch,
-        message.base,
-        message.prefix_hash,
-        message.first_node,
-        tuple(message.tokens),
-        parents_from_steps(message.parents, message.first_node),
-    )
+    parents = parents_from_steps(message.parents, message.first_node)
+    return Draft(**_same(message, _OF_DRAFT), tokens=tuple(message.tokens), parents=parents)
 
 
 def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
     return pb.Verdict(
-        ask=verdict.ask,
-        base=verdict.base,
-        prefix_hash=verdict.prefix_hash,
+        **_same(verdict, _OF_VERDICT),
         tokens=verdict.tokens,
-        accepted=verdict.accepted,
         finish=verdict.finish.value,  # type: ignore[arg-type]  # the stubs want the enum's own type
-        drafted=verdict.drafted,
         stale_nodes=verdict.stale,
         step_hundredths=min(round(100 * verdict.step_ms), MOST_HUNDREDTHS),
-        server_drafted=verdict.server_drafted,
-        server_accepted=verdict.server_accepted,
         least_percent=round(100 * verdict.least_chance),
         chances=chances_to_proto(verdict.chances),
-        shared=verdict.shared,
     )
 
 
 def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
     return Verdict(
-        ask=message.ask,
-        base=message.base,
-        prefix_hash=message.prefix_hash,
+        **_same(message, _OF_VERDICT),
         tokens=tuple(message.tokens),
         finish=_known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
-        accepted=message.accepted,
-        drafted=message.drafted,
         stale=message.stale_nodes,
         step_ms=message.step_hundredths / 100,
-        server_drafted=message.server_drafted,
-        server_accepted=message.server_accepted,
         least_chance=min(message.least_percent, 100) / 100,
         chances=chances_from_proto(message.tokens, message.chances),
-        shared=message.shared,
     )
 
 

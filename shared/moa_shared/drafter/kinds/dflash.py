@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, StackShape
 
+from moa_shared.drafter.kinds import layout
 from moa_shared.drafter.kinds.config import (
     DeviceHalf,
     DrafterConfig,
@@ -31,18 +32,6 @@ from moa_shared.drafter.kinds.config import (
     Published,
     PublishedConversion,
     Shapes,
-)
-from moa_shared.drafter.kinds.layout import (
-    ANOTHER,
-    IGNORED,
-    OVERRIDE,
-    OWN_EMBEDDINGS,
-    OWN_HEAD,
-    check_sizes,
-    checked_entries,
-    has_windows,
-    layer_shapes,
-    own_sizes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
@@ -57,7 +46,7 @@ from moa_shared.tree.arithmetic import ROOT
 MOST_BLOCK_ROWS = 64  # published: up to 16
 MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
 _OFFSETS = "d2t"
-_LEFT_OUT = (OWN_EMBEDDINGS, OWN_HEAD, "t2d")
+_LEFT_OUT = (layout.OWN_EMBEDDINGS, layout.OWN_HEAD, "t2d")
 _CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
 _EPS = 1e-6  # where the configuration names none
 
@@ -236,13 +225,13 @@ def _convert(of: Published) -> PublishedConversion:
     _check_form(of, own)
     names = {name: _plain(name) for name in of.shapes}
     shapes = {plain: of.shapes[name] for name, plain in names.items()}
-    vocabulary = shapes[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in shapes else of.sizes.get("vocab_size")
+    vocabulary = shapes[layout.OWN_EMBEDDINGS][0] if layout.OWN_EMBEDDINGS in shapes else of.sizes.get("vocab_size")
     wanted = {"hidden_size": shapes["fc.weight"][0], "vocab_size": vocabulary}
-    check_sizes(of, DFLASH.label, wanted | {"num_hidden_layers": of.config.get("num_target_layers")})
+    layout.check_sizes(of, DFLASH.label, wanted | {"num_hidden_layers": of.config.get("num_target_layers")})
     kept = {
         name: plain
         for name, plain in names.items()
-        if plain not in _LEFT_OUT and not plain.startswith(_CONFIDENCE) and not name.endswith(IGNORED)
+        if plain not in _LEFT_OUT and not plain.startswith(_CONFIDENCE) and not name.endswith(layout.IGNORED)
     }
     stack = stack_shape(of.target)
     states, rest = divmod(shapes["fc.weight"][1], stack.hidden)
@@ -250,11 +239,11 @@ def _convert(of: Published) -> PublishedConversion:
         raise CheckpointError(
             f"The projection of {of.where} takes {shapes['fc.weight'][1]} numbers a token, "
             f"{of.target_id} has states of {stack.hidden}.",
-            hint=ANOTHER,
+            hint=layout.ANOTHER,
         )
     queries, norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
     head_dim = max(1, norm[0] if norm else queries // int(of.sizes.get("num_attention_heads", stack.heads)))
-    markov, sizes = shapes.get(MARKOV_IN), own_sizes(of, shapes, max(1, queries // head_dim), head_dim, _EPS)
+    markov, sizes = shapes.get(MARKOV_IN), layout.own_sizes(of, shapes, max(1, queries // head_dim), head_dim, _EPS)
     config = DrafterConfig(
         **sizes,
         kind=DFLASH.name,
@@ -273,7 +262,7 @@ def _check_form(of: Published, own: Mapping[str, Any]) -> None:
     """Refuses what no block here is computed with."""
     head = of.config.get("markov_head_type") or "vanilla"
     reason = ""
-    if own.get("use_swa") or has_windows(of.sizes):
+    if own.get("use_swa") or layout.has_windows(of.sizes):
         reason = "layers that see a window of the text only (sliding_attention)"
     elif own.get("causal") or of.config.get("is_causal"):
         reason = "blocks whose rows do not see those after them (causal)"
@@ -295,7 +284,7 @@ def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states:
     """
     layers = int(of.target["num_hidden_layers"])
     outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")
-    if given := of.config.get(OVERRIDE) or of.config.get("aux_hidden_state_layer_ids"):
+    if given := of.config.get(layout.OVERRIDE) or of.config.get("aux_hidden_state_layer_ids"):
         entries = [int(number) for number in given]
     elif outputs:
         entries = [int(number) + 1 for number in outputs]
@@ -303,7 +292,7 @@ def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states:
         entries = [layers // 2 + 1]
     else:
         entries = [round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters)]
-    return checked_entries(of, entries, states)
+    return layout.checked_entries(of, entries, states)
 
 
 def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_spark: bool) -> bool:
@@ -383,7 +372,7 @@ class _DFlash(KindOfStates):
         shapes: Shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
         for name in self.layers(config):
-            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
+            shapes |= layout.layer_shapes(name, hidden, query, keys, config.sa_mlp)
             if config.head_norms:
                 shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
             if config.qkv_bias:

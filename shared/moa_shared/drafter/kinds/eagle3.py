@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 from moa_kernels import Cache, Layer, Rotary, Segment, StackShape
 
+from moa_shared.drafter.kinds import layout
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.kinds.config import (
     EACH,
@@ -27,18 +28,6 @@ from moa_shared.drafter.kinds.config import (
     Published,
     PublishedConversion,
     Shapes,
-)
-from moa_shared.drafter.kinds.layout import (
-    ANOTHER,
-    IGNORED,
-    OVERRIDE,
-    OWN_EMBEDDINGS,
-    OWN_HEAD,
-    check_sizes,
-    checked_entries,
-    has_windows,
-    layer_shapes,
-    own_sizes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
@@ -71,7 +60,7 @@ class Eagle3Decoder:
         self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
         self._norm = own.array("norm.weight")
         self.draft_ids = draft_ids(own)
-        self._embeddings = (own, OWN_EMBEDDINGS) if config.own_embeddings else (target, EMBEDDINGS)
+        self._embeddings = (own, layout.OWN_EMBEDDINGS) if config.own_embeddings else (target, EMBEDDINGS)
         self._head = read_head(own, None, arithmetic)
 
     def new_cache(self) -> Cache:
@@ -113,26 +102,26 @@ def _convert(of: Published) -> PublishedConversion:
             f"{of.where} is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it.",
             hint="Give an EAGLE-3 checkpoint of the same target.",
         )
-    names = {name: _plain(name) for name in of.shapes if name != _MASK and not name.endswith(IGNORED)}
+    names = {name: _plain(name) for name in of.shapes if name != _MASK and not name.endswith(layout.IGNORED)}
     shapes = {plain: of.shapes[name] for name, plain in names.items()}
-    table = shapes.get(OWN_EMBEDDINGS)
+    table = shapes.get(layout.OWN_EMBEDDINGS)
     vocabulary = table[0] if table else of.sizes.get("vocab_size")
-    check_sizes(of, EAGLE3.label, {"hidden_size": of.config.get("target_hidden_size"), "vocab_size": vocabulary})
+    layout.check_sizes(of, EAGLE3.label, {"hidden_size": of.config.get("target_hidden_size"), "vocab_size": vocabulary})
     # speculators' and DeepSpec's embeddings are a copy of the target's, unless they were trained too
     copies = "transformer_layer_config" in of.config or "target_layer_ids" in of.config
     is_copy = copies and table == (target["vocab_size"], target["hidden_size"])
     own_embeddings = table is not None and not (is_copy and not of.config.get("embed_requires_grad"))
     if not own_embeddings:
-        names = {name: plain for name, plain in names.items() if plain != OWN_EMBEDDINGS}
+        names = {name: plain for name, plain in names.items() if plain != layout.OWN_EMBEDDINGS}
     hidden, states = _check_form(of, shapes, own_embeddings=own_embeddings)
     stack, said = stack_shape(target), of.config.get
     heads = int(of.sizes["num_attention_heads"]) if "num_attention_heads" in of.sizes else stack.heads
     head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
     each = said("fc_norm") is True or "fc_norm.0.weight" in shapes
     joint = bool(said("norm_before_fc")) or "input_norm.weight" in shapes
-    columns = shapes[OWN_HEAD][0]
+    columns = shapes[layout.OWN_HEAD][0]
     config = DrafterConfig(
-        **(own_sizes(of, shapes, heads, head_dim, stack.eps) | {"hidden_size": hidden}),
+        **(layout.own_sizes(of, shapes, heads, head_dim, stack.eps) | {"hidden_size": hidden}),
         kind=EAGLE3.name,
         draft_vocab=columns if DRAFT_IDS in shapes or columns != int(target["vocab_size"]) else 0,
         qkv_bias="layers.0.self_attn.q_proj.bias" in shapes,
@@ -150,7 +139,7 @@ def _check_form(of: Published, shapes: Shapes, *, own_embeddings: bool) -> tuple
     """The drafter's width and how many states it reads, unless it is of a form that is not computed."""
     width = stack_shape(of.target).hidden
     hidden, read = shapes["fc.weight"]
-    reason, hint = "", ANOTHER
+    reason, hint = "", layout.ANOTHER
     if read % width:
         reason = (
             f"The EAGLE-3 checkpoint {of.where} is for a target of another hidden size: its projection takes {read} "
@@ -161,7 +150,7 @@ def _check_form(of: Published, shapes: Shapes, *, own_embeddings: bool) -> tuple
     elif "transformer_layer_config" not in of.config and of.config.get("norm_output") is False:
         reason = f"{of.where} has no norm before its head (norm_output is false): moa does not compute that."
         hint = "Give another EAGLE-3 checkpoint of the same target."
-    elif has_windows(of.sizes):
+    elif layout.has_windows(of.sizes):
         windows = "layers that see a window of the text only (sliding_attention)"
         reason = f"{of.where} has {windows}: moa does not compute that."
         hint = "Give another EAGLE-3 checkpoint of the same target."
@@ -179,11 +168,11 @@ def _state_entries(of: Published, states: int) -> tuple[int, ...]:
     """
     outputs = (of.config.get("eagle_config") or {}).get(_AUX_IDS) or of.config.get("target_layer_ids")
     entries: Sequence[int] = EAGLE3.usual_entries(int(of.target["num_hidden_layers"]))
-    if inputs := of.config.get(OVERRIDE) or of.config.get(_AUX_IDS):
+    if inputs := of.config.get(layout.OVERRIDE) or of.config.get(_AUX_IDS):
         entries = [int(number) for number in inputs]
     elif outputs:
         entries = [int(number) + 1 for number in outputs]
-    return checked_entries(of, entries, states)
+    return layout.checked_entries(of, entries, states)
 
 
 def _plain(name: str) -> str:
@@ -235,7 +224,7 @@ class _Eagle3(KindOfStates):
             shapes |= {f"fc_norm.{index}.weight": (config.state_width,) for index in range(len(config.state_entries))}
         names = self.layers(config)
         for name in names:
-            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
+            shapes |= layout.layer_shapes(name, hidden, query, keys, config.sa_mlp)
             if config.head_norms:
                 shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
         for part in "qkv":
@@ -244,9 +233,9 @@ class _Eagle3(KindOfStates):
             if config.qkv_bias:
                 shapes |= {f"{name}.self_attn.{part}_proj.bias": (outputs,) for name in names}
         shapes |= {f"{names[0]}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
-        shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
+        shapes[layout.OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
         if config.own_embeddings:
-            shapes[OWN_EMBEDDINGS] = (config.vocab_size, hidden)
+            shapes[layout.OWN_EMBEDDINGS] = (config.vocab_size, hidden)
         return shapes
 
     def states(self, half: DeviceHalf) -> NewState:
