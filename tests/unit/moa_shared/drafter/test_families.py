@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
@@ -23,7 +22,6 @@ from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
-from tests.support.messages import raises
 from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES
 
@@ -47,12 +45,7 @@ def tiny(family: str, **changes: Any) -> PreTrainedModel:
 
 def test_layers_that_need_more_than_rows_are_not_reused() -> None:
     model = tiny(SHARING)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "No drafts can be computed with these weights. A device does not run the last layers of this target: layer 4 adds embeddings of its own, whose table stays on the server. Name a model with 'default', a hub id, a local folder or a .gguf file."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="No drafts can be computed with these weights"):
         decoder_of(drafter(model, reused_layers=2), TargetWeights(model), "float32")
 
 

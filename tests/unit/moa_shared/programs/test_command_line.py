@@ -71,10 +71,7 @@ def test_a_switch_that_is_off_overrides_the_file(tmp_path: Path) -> None:
 def test_the_model_refuses_bad_values() -> None:
     with raises(ConfigError, snapshot("--mode is 'c': expected 'a' or 'b'. See --help for the values allowed.")):
         given("--mode", "c")
-    with raises(
-        ConfigError,
-        snapshot("--port is 'x': expected a whole number. See --help for the values allowed."),
-    ):
+    with pytest.raises(ConfigError, match="--port is 'x': expected a whole number"):
         given("--port", "x")
 
 

@@ -42,12 +42,7 @@ def test_a_process_stays_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pinned == []
     pin_to_cores(frozenset({1, 2}))
     assert pinned == [{1, 2}]
-    with raises(
-        ConfigError,
-        snapshot(
-            "This process may not run on core 7; it may on 0, 1, 2. Name some of these with --cores, or leave it out."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="This process may not run on core 7"):
         pin_to_cores(frozenset({1, 7}))
 
 

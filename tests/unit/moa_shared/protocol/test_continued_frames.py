@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
@@ -17,8 +18,6 @@ from moa_shared.protocol.continued_frames import (
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Draft, Memory, Plane, Verdict
-
-from tests.support.messages import raises
 
 SMALL = st.integers(1, 3)
 
@@ -99,19 +98,9 @@ def test_a_node_that_follows_takes_few_bytes() -> None:
 
 
 def test_a_frame_that_continues_none_is_refused() -> None:
-    with raises(
-        ProtocolError,
-        snapshot(
-            "Expected a Draft that names its base, as the first one after an Open or an Ask, got base 0. Use the same version of moa at both ends."
-        ),
-    ):
+    with pytest.raises(ProtocolError, match="Expected a Draft that names its base, as the first one after an Open or"):
         DraftReader().read(pb.Draft(tokens=[1]))
-    with raises(
-        ProtocolError,
-        snapshot(
-            "Expected a verdict that names its base, as the first one of a stream, got base 0. Use the same version of moa at both ends."
-        ),
-    ):
+    with pytest.raises(ProtocolError, match="Expected a verdict that names its base, as the first one of a stream,"):
         VerdictReader().read(pb.Verdict(tokens=[1]))
 
 

@@ -112,10 +112,7 @@ def test_a_refusal_says_which_expected_and_got(field: str, message: str) -> None
 
 def test_versions_must_be_equal() -> None:
     check_protocol(1, 1)
-    with raises(
-        MismatchError,
-        snapshot("The protocol version does not match: the server has 2, the client has 1. Update moa on the client."),
-    ):
+    with pytest.raises(MismatchError, match="The protocol version does not match: the server has 2, the client has 1"):
         check_protocol(2, 1)
 
 

@@ -202,12 +202,7 @@ def test_rows_that_are_no_numbers_are_an_error(sampling: Sampling, number: float
     good = normal(9, seed=1)
     bad = np.full(9, number, np.float32) if whole else np.where(np.arange(9) == 4, np.float32(number), good)
     if whole or number != -np.inf:
-        with raises(
-            InternalError,
-            snapshot(
-                "The target's logits at position 8 are not finite. Its weights or its arithmetic are broken: choose another --execution or --model."
-            ),
-        ):
+        with pytest.raises(InternalError, match="The target's logits at position 8 are not finite"):
             select(np.stack([good, bad]), [7, 8], sampling)
         with raises(
             InternalError, snapshot("The drafter's logits are not finite. Choose another --drafter, or --drafter none.")

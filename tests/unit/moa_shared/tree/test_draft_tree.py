@@ -80,12 +80,7 @@ def test_bounds_are_checked() -> None:
         TokenRangeError, snapshot("Token 1 is 10, outside the vocabulary (0 to 9). Use the server's tokenizer.")
     ):
         DraftTree.chain([1, 10]).validate(vocab_size=10, max_nodes=8)
-    with raises(
-        TreeError,
-        snapshot(
-            "A draft tree has 2 tokens but 1 parents. Number the nodes so that each parent comes before its children."
-        ),
-    ):
+    with pytest.raises(TreeError, match="A draft tree has 2 tokens but 1 parents"):
         DraftTree((1, 2), (-1,))
 
 

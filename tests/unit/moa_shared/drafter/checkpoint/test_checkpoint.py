@@ -39,12 +39,7 @@ def test_a_checkpoint_comes_back_as_it_was(saved: Path) -> None:
 def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Path) -> None:
     path = tmp_path / "authors.safetensors"
     save_file(fresh_tensors(CONFIG, seed=2), path)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/authors.safetensors does not contain its configuration. Put the config.json that was published with it next to it."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors does not contain its configuration"):
         load_checkpoint(path)
     assert load_checkpoint(path, CONFIG).config == CONFIG
 
@@ -86,12 +81,7 @@ def test_a_truncated_file_is_named(saved: Path, size: int) -> None:
 
 def test_a_corrupt_file_is_named(saved: Path) -> None:
     saved.write_bytes(b"\xff" * 4000)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (a header of 18446744073709551615 bytes in a file of 4000). Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="a header of 18446744073709551615 bytes in a file of 4000"):
         load_checkpoint(saved)
 
 
@@ -107,59 +97,31 @@ def test_wrong_tensors_are_named(tmp_path: Path) -> None:
     tensors = fresh_tensors(CONFIG, seed=0)
     del tensors["Ekv2E.bias"]
     save_file(tensors, path)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/x.safetensors lacks the tensor Ekv2E.bias. Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors lacks the tensor Ekv2E"):
         load_checkpoint(path, CONFIG)
     tensors["Ekv2E.bias"] = np.zeros(17, np.float32)
     save_file(tensors, path)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "In the drafter checkpoint TMP/x.safetensors Ekv2E.bias has shape (17,), expected (16,). Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match=r"Ekv2E\.bias has shape \(17,\), expected \(16,\)"):
         load_checkpoint(path, CONFIG)
     tensors["Ekv2E.bias"] = np.zeros(16, np.float32)
     tensors["surprise"] = np.zeros(1, np.float32)
     save_file(tensors, path)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/x.safetensors holds an unknown tensor surprise. Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors holds an unknown tensor surprise"):
         load_checkpoint(path, CONFIG)
 
 
 def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=2)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/x.safetensors has draft ids outside the vocabulary. Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors has draft ids outside the vocabulary"):
         save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32)))
 
 
 def test_a_configuration_that_cannot_be_is_refused() -> None:
-    with raises(
-        CheckpointError,
-        snapshot("The drafter's configuration is wrong: lsa_heads must divide the KV width. Correct that value."),
-    ):
+    with pytest.raises(CheckpointError, match="The drafter's configuration is wrong: lsa_heads must divide the KV"):
         dataclasses.replace(CONFIG, lsa_heads=3)
     with pytest.raises(CheckpointError, match="cannot be read"):
         DrafterConfig.from_json('{"vocab_size": 3}')
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The checkpoint's drafter configuration cannot be read (Expecting value: line 1 column 1 (char 0)). Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="The checkpoint's drafter configuration cannot be read"):
         DrafterConfig.from_json("not json")
 
 
@@ -206,20 +168,10 @@ DEEP = "[" * 100_000
 
 
 def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The checkpoint's drafter configuration cannot be read (its brackets are nested too deeply). Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="The checkpoint's drafter configuration cannot be read"):
         DrafterConfig.from_json(DEEP)
     saved.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (its brackets are nested too deeply). Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors is corrupt or truncated"):
         load_checkpoint(saved)
 
 
@@ -227,23 +179,13 @@ def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
 def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
     tensors = fresh_tensors(CONFIG, seed=0)
     tensors["Ekv2E.weight"][3, 4] = value
-    with raises(
-        CheckpointError,
-        snapshot(
-            "In the drafter checkpoint TMP/x.safetensors Ekv2E.weight holds values that are not numbers. Fetch or train the checkpoint again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="weight holds values that are not numbers"):
         save_checkpoint(tmp_path / "x.safetensors", CONFIG, tensors)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The checkpoint TMP/file/x.safetensors cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors cannot be written"):
         save_checkpoint(tmp_path / "file" / "x.safetensors", CONFIG, fresh_tensors(CONFIG, seed=0))
 
 
@@ -261,12 +203,7 @@ def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("moa_shared.drafter.checkpoint.checkpoint.write_tensors", full)
-    with raises(
-        DiskFullError,
-        snapshot(
-            "The checkpoint TMP/drafter.safetensors cannot be written ([Errno 28] No space left on device). Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-        ),
-    ):
+    with pytest.raises(DiskFullError, match="safetensors cannot be written"):
         save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]

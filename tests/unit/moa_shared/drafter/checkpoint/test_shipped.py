@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.shipped import (
     CONFIG_KEY,
     DEEP_DRAFTER,
@@ -16,8 +15,6 @@ from moa_shared.drafter.checkpoint.shipped import (
 )
 from moa_shared.errors import ConfigError
 from safetensors.numpy import save_file
-
-from tests.support.messages import raises
 
 NAMED = {"default": "one", "deep": "one-deep"}
 FINGERPRINT = "619e02713c727cf93f2a9a6a06ebd0c4e89195d9d0815189720481caa6ab31e7"  # of the default model
@@ -54,11 +51,6 @@ def test_a_device_has_no_drafters_but_what_is_known_of_them(monkeypatch: pytest.
     monkeypatch.setattr("moa_shared.drafter.checkpoint.shipped.find_spec", lambda _: None)
     assert installed_drafters(FINGERPRINT) == {}
     assert find_ngrams(FINGERPRINT) is not None
-    with raises(
-        ConfigError,
-        snapshot(
-            "The drafters of the default model are not installed. Install them: PYTHON -m pip install --editable CHECKOUT/drafters."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="The drafters of the default model are not installed"):
         shipped_drafter(FINGERPRINT)
     assert shipped_drafter("of another model") is None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.shipped import NGRAMS_FILE, find_ngrams
 from moa_shared.drafter.checkpoint.statistics import (
     CONFIDENCE_FILE,
@@ -29,8 +28,6 @@ from moa_shared.drafting.confidence import (
 )
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.tensors import write_tensors
-
-from tests.support.messages import raises
 
 ARRAYS = NgramArrays(
     np.array([[-1, -1, 5], [-1, 4, 5]], np.int32),
@@ -62,26 +59,13 @@ def test_the_one_beside_the_drafter_comes_first_and_another_targets_is_passed_ov
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / NGRAMS_FILE
-    with raises(
-        CheckpointError,
-        snapshot("There is no table of n-grams at TMP/ngrams.safetensors. Make one with moa-train ngrams."),
-    ):
+    with pytest.raises(CheckpointError, match="There is no table of n-grams at"):
         load_ngrams(path)
     write_tensors(path, {"contexts": ARRAYS.contexts})
-    with raises(
-        CheckpointError,
-        snapshot(
-            "TMP/ngrams.safetensors holds no table of n-grams (tensors ['contexts']). Make it again with moa-train ngrams."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors holds no table of n-grams"):
         load_ngrams(path)
     write_ngrams(path, NgramArrays(ARRAYS.contexts, ARRAYS.counts, ARRAYS.tokens[:2], ARRAYS.chances), "target")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "TMP/ngrams.safetensors holds no table of n-grams (2 tokens and 3 chances for counts of 3). Make it again with moa-train ngrams."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="2 tokens and 3 chances for counts of 3"):
         load_ngrams(path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ModelSourceError):
@@ -90,12 +74,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_for_a_table_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The table of n-grams TMP/file/ngrams.safetensors cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors cannot be written"):
         write_ngrams(tmp_path / "file" / NGRAMS_FILE, ARRAYS, "target")
 
 
@@ -161,10 +140,5 @@ def test_what_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The confidence TMP/file/confidence.json cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="json cannot be written"):
         write_confidence(tmp_path / "file" / CONFIDENCE_FILE, confidence(0.5), "one")

@@ -23,7 +23,6 @@ from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
 
-from tests.support.messages import raises
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
 from tests.support.published_drafters import EAGLE_CONFIG, MOA_CONFIG, eagle_tensors, moa_tensors, publish, save_llama3
 
@@ -184,12 +183,7 @@ def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path
     first, second = [token for token, number in vocabulary.items() if number not in special][:2]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "TMP/foreign is for a model with other tokens: its token 1 is 'w3', that of tiny-llama3 is 'w1'. Give a drafter that was trained for this target, or --drafter none."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="foreign is for a model with other tokens: its token 1 is 'w3', that"):
         find_drafter(str(folder), files)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.drafter.companion.known import (
     ANOTHER_MODEL,
     KNOWN_COMPANIONS,
@@ -29,7 +28,6 @@ from moa_shared.models.families import FAMILIES
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
-from tests.support.messages import raises
 from tests.support.tiny_models import save_tiny_model
 
 
@@ -77,32 +75,17 @@ def test_padding_and_what_only_the_companion_has_are_no_difference() -> None:
 
 
 def test_the_first_token_that_differs_is_named_with_both_texts() -> None:
-    with raises(
-        MismatchError,
-        snapshot(
-            "small cannot be a companion of large: token 2 is 'b' there and 'B' here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
-        ),
-    ):
+    with pytest.raises(MismatchError, match="small cannot be a companion of large: token 2 is 'b' there and 'B' here"):
         check_vocabulary(vocabulary(["<end>", "a", "B", "C"]), vocabulary(), "small", "large")
 
 
 def test_a_token_that_the_companion_lacks_is_a_difference() -> None:
-    with raises(
-        MismatchError,
-        snapshot(
-            "small cannot be a companion of large: token 4 is 'd' there and none here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
-        ),
-    ):
+    with pytest.raises(MismatchError, match="small cannot be a companion of large: token 4 is 'd' there and none here"):
         check_vocabulary(vocabulary(), vocabulary([*WORDS, "d"]), "small", "large")
 
 
 def test_a_token_that_is_special_to_one_of_them_is_a_difference() -> None:
-    with raises(
-        MismatchError,
-        snapshot(
-            "small cannot be a companion of large: token 0 is '<end>' there and the special token '<end>' here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
-        ),
-    ):
+    with pytest.raises(MismatchError, match="token 0 is '<end>' there and the special token"):
         check_vocabulary(vocabulary(), vocabulary(special=()), "small", "large")
 
 
@@ -175,10 +158,5 @@ def test_what_is_no_such_file_is_refused(
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The confidence TMP/file/confidence.json cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="json cannot be written"):
         write_confidence(tmp_path / "file" / "confidence.json", MEASURED, "a", "b")

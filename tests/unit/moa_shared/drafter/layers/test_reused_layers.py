@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.placement import run_of_text
@@ -16,7 +15,6 @@ from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.errors import ModelSourceError
 
 from tests.support.decoders import EVEN, ODD, Rows, close, decoder_of, make_decoder, normal, target_arrays
-from tests.support.messages import raises
 from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch
@@ -84,10 +82,5 @@ def test_a_target_without_the_layers_that_are_reused_is_refused() -> None:
     arrays = target_arrays(EVEN)
     config = dataclasses.replace(EVEN, reused_layers=2)
     del arrays["model.layers.3.self_attn.q_proj.weight"]
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The weights hold no tensor model.layers.3.self_attn.q_proj.weight. Name a model with 'default', a hub id, a local folder or a .gguf file."
-        ),
-    ):
+    with pytest.raises(ModelSourceError, match="The weights hold no tensor model"):
         decoder_of(Checkpoint(config, fresh_tensors(config, seed=0), ""), ArrayWeights(arrays))

@@ -241,10 +241,7 @@ def test_a_pickle_that_is_more_than_tensors_is_not_run(tmp_path: Path, files: Mo
     with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
         find_drafter(str(folder), files)
     torch.save(["fc.weight"], folder / "pytorch_model.bin")
-    with raises(
-        CheckpointError,
-        snapshot("TMP/eagle/pytorch_model.bin holds something other than tensors by name. Fetch it again."),
-    ):
+    with pytest.raises(CheckpointError, match="bin holds something other than tensors by name"):
         find_drafter(str(folder), files)
     (folder / "pytorch_model.bin").write_bytes(b"short")
     with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
@@ -261,65 +258,34 @@ def test_a_pickle_without_torch(tmp_path: Path, files: ModelFiles, monkeypatch: 
 
     folder = publish_eagle(tmp_path / "eagle")
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    with raises(
-        CheckpointError,
-        snapshot(
-            "TMP/eagle/pytorch_model.bin is pickled, and reading it takes torch, which is not installed here. Leave --drafter out: the server sends its drafter. Or install torch."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="bin is pickled, and reading it takes torch, which is not installed"):
         find_drafter(str(folder), files)
 
 
 def test_folders_that_hold_no_whole_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The folder TMP holds no drafter: none of drafter.safetensors, model.safetensors, pytorch_model.bin. Name a folder that moa-train fit wrote, or a checkpoint as it is published."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="holds no drafter: none of drafter"):
         find_drafter(str(tmp_path), files)
     folder = publish_eagle(tmp_path / "eagle", shards=2)
     next(folder.glob("*00002*.bin")).unlink()
-    with raises(
-        CheckpointError,
-        snapshot(
-            "TMP/eagle/pytorch_model.bin.index.json names pytorch_model-00002-of-00002.bin, which is not there. Fetch it again."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="json names pytorch_model-00002-of-00002"):
         find_drafter(str(folder), files)
     (folder / "pytorch_model.bin.index.json").write_text("{}")
-    with raises(
-        CheckpointError,
-        snapshot("TMP/eagle/pytorch_model.bin.index.json cannot be read: 'weight_map'. Fetch it again."),
-    ):
+    with pytest.raises(CheckpointError, match="json cannot be read: 'weight_map"):
         find_drafter(str(folder), files)
     (publish_eagle(tmp_path / "bare") / "config.json").unlink()
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The folder TMP/bare holds no config.json. Put the config.json that was published with the checkpoint next to it."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="bare holds no config"):
         find_drafter(str(tmp_path / "bare"), files)
 
 
 def test_what_is_nowhere(tmp_path: Path, files: ModelFiles) -> None:
-    with raises(
-        NotFoundError,
-        snapshot("There is no drafter checkpoint TMP/none.safetensors. Check the path given with --drafter."),
-    ):
+    with pytest.raises(NotFoundError, match="There is no drafter checkpoint"):
         find_drafter(str(tmp_path / "none.safetensors"), files)
 
 
 def test_a_file_of_tensors_without_any_configuration(tmp_path: Path, files: ModelFiles) -> None:
     folder = publish_eagle(tmp_path / "eagle", pickled=False)
     (folder / "config.json").unlink()
-    with raises(
-        CheckpointError,
-        snapshot(
-            "The drafter checkpoint TMP/eagle/model.safetensors does not contain its configuration. Put the config.json that was published with it next to it."
-        ),
-    ):
+    with pytest.raises(CheckpointError, match="safetensors does not contain its configuration"):
         found(folder / "model.safetensors", files)
 
 
