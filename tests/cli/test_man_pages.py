@@ -40,7 +40,7 @@ def test_a_page_says_what_help_says(written: list[Path]) -> None:
     ]
     assert "\\fB\\-\\-drafting\\fR auto|server|device|off\n" in text
     assert "\\fB\\-h\\fR, \\fB\\-\\-help\\fR\n" in text
-    assert "[default: tree]" in text
+    assert "[default: the server's]" in text
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")

@@ -17,9 +17,8 @@ from moa_shared.programs.config import load_settings, settings_of
 from moa_client.settings import SECTION, ClientSettings
 
 LISTED, FOUND = 20, 20  # conversations, and hits of a search, that fit on a screen
-_place = settings_options(
-    ClientSettings, SECTION, [name for name in settings_of(ClientSettings) if name != "history_dir"]
-)
+_OTHERS = [name for name in (*settings_of(ClientSettings), *ClientSettings.RETIRED) if name != "history_dir"]
+_place = settings_options(ClientSettings, SECTION, _OTHERS)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -54,6 +54,8 @@ def settings_options(
         for about in reversed([about for name, about in settings_of(cls).items() if name not in without]):
             command = _parameter(about)(command)
         for name in cls.RETIRED:  # loading the settings refuses them, and says what there is instead
+            if name in without:
+                continue
             names = flag_of(name), f"--no-{flag_of(name)[2:]}", name  # a switch, or with a value
             command = click.option(*names, is_flag=False, flag_value="on", hidden=True)(command)
         return command

@@ -15,8 +15,8 @@ import shlex
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from importlib.metadata import distributions
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlsplit
@@ -94,7 +94,7 @@ def missing_extra(error: ModuleNotFoundError) -> ConfigError | None:
 def pip_install() -> str:
     """What installs into the environment of this program: its pip, or uv, which makes environments without pip."""
     python = shlex.quote(sys.executable)
-    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    return f"{python} -m pip install" if PathFinder.find_spec("pip") else f"uv pip install --python {python}"
 
 
 def install_extra(extra: str) -> str:
