@@ -41,25 +41,13 @@ def test_lists_in_the_environment_are_separated_by_commas() -> None:
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [
-        (
-            {"port": 70000},
-            {},
-            snapshot("--port is 70000: expected at most 65535. See --help for the values allowed."),
-        ),
-        (
-            {},
-            {"MOA_SERVER_PORT": "x"},
-            snapshot("MOA_SERVER_PORT is 'x': expected a whole number. See --help for the values allowed."),
-        ),
-        (
-            {},
-            {"MOA_SERVER_PROT": "1"},
-            snapshot("MOA_SERVER_PROT is not a setting. Did you mean port?"),
-        ),
+        ({"port": 70000}, {}, "--port is 70000: expected at most 65535"),
+        ({}, {"MOA_SERVER_PORT": "x"}, "MOA_SERVER_PORT is 'x': expected a whole number"),
+        ({}, {"MOA_SERVER_PROT": "1"}, "MOA_SERVER_PROT is not a setting"),
     ],
 )
 def test_bad_values_name_their_source(flags: dict[str, object], environment: dict[str, str], message: str) -> None:
-    with raises(ConfigError, message):
+    with pytest.raises(ConfigError, match=message):
         load_settings(Example, "server", flags, None, environment)
 
 

@@ -17,25 +17,13 @@ from moa_shared.sampling.settings import (
     sampling_defaults,
 )
 
-from tests.support.messages import raises
-
 
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (ConstraintKind.JSON_SCHEMA, "", snapshot("The JSON schema has no text. See --help for the values allowed.")),
-        (
-            ConstraintKind.JSON_SCHEMA,
-            "{",
-            snapshot(
-                "The JSON schema is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). See --help for the values allowed."
-            ),
-        ),
-        (
-            ConstraintKind.JSON_SCHEMA,
-            "[]",
-            snapshot("The JSON schema is not a JSON object. See --help for the values allowed."),
-        ),
+        (ConstraintKind.JSON_SCHEMA, "", "The JSON schema has no text"),
+        (ConstraintKind.JSON_SCHEMA, "{", "The JSON schema is not JSON: Expecting property name enclosed in"),
+        (ConstraintKind.JSON_SCHEMA, "[]", "The JSON schema is not a JSON object"),
         pytest.param(
             ConstraintKind.JSON_SCHEMA,
             "[" * 100_000,
@@ -44,23 +32,9 @@ from tests.support.messages import raises
             ),
             id="deep",
         ),
-        (
-            ConstraintKind.JSON_OBJECT,
-            "{}",
-            snapshot("The JSON object has a text, expected none. See --help for the values allowed."),
-        ),
-        (
-            ConstraintKind.CHOICE,
-            "[]",
-            snapshot("The choice is of 0 texts, expected 1 to 1000. See --help for the values allowed."),
-        ),
-        (
-            ConstraintKind.CHOICE,
-            '["a", 1]',
-            snapshot(
-                "The choice is not an array of texts, each of one character or more. See --help for the values allowed."
-            ),
-        ),
+        (ConstraintKind.JSON_OBJECT, "{}", "The JSON object has a text, expected none"),
+        (ConstraintKind.CHOICE, "[]", "The choice is of 0 texts, expected 1 to 1000"),
+        (ConstraintKind.CHOICE, '["a", 1]', "The choice is not an array of texts, each of one character or more"),
         pytest.param(
             ConstraintKind.REGEX,
             "x" * (MOST_BYTES + 1),
@@ -72,7 +46,7 @@ from tests.support.messages import raises
     ],
 )
 def test_what_is_no_constraint_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
-    with raises(ConfigError, message):
+    with pytest.raises(ConfigError, match=message):
         Constraint(kind, text)
 
 
