@@ -29,13 +29,13 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4518, 32,
     ),
     "server": (("server",), 16493, 112),
-    "shared": (("shared",), 18540, 139),
+    "shared": (("shared",), 18524, 139),
     "training": (("training",), 4700, 30),
     "bench": (("bench",), 5299, 42),
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 86019, 596),
+    "tests": (("tests",), 85966, 596),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

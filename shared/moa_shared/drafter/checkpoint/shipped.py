@@ -104,15 +104,11 @@ def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Pa
 def companions(name: str, drafter: Path | None = None, folder: Path | None = None) -> list[Path]:
     """The files of a name that there are: the one beside a drafter first, then those that come with moa."""
     beside = [] if drafter is None else [drafter.parent / name]
-    return [path for path in [*beside, *sorted((folder or _statistics()).glob(f"*/{name}"))] if path.is_file()]
+    ours = folder or Path(str(files("moa_shared") / "drafter" / "statistics"))  # small: devices have them too
+    return [path for path in [*beside, *sorted(ours.glob(f"*/{name}"))] if path.is_file()]
 
 
 def _find_folder() -> Path | None:
     """Where the distribution has a folder for each drafter; None: it is not installed. Nothing of it is imported."""
     spec = find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def _statistics() -> Path:
-    """What small files say of targets and drafters: devices have them too, whatever they fetch."""
-    return Path(str(files("moa_shared") / "drafter" / "statistics"))

@@ -5,7 +5,6 @@ EAGLE-1 and EAGLE-2 are the same ten tensors: the second is another way of draft
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import ClassVar
 
@@ -54,22 +53,14 @@ def _convert(layout: str, of: Published) -> PublishedConversion:
     return PublishedConversion(config, names)
 
 
-def _fits_authors(names: Collection[str]) -> bool:
-    return f"{FC}.weight" in names
-
-
-def _fits(names: Collection[str]) -> bool:
-    return "fc.weight" in names
-
-
 class _Eagle2(Baseline):
     name = "eagle2"
     label = "EAGLE-2"
     about = "An EAGLE-2 drafter (arXiv 2406.16858)"
     variants: ClassVar = {"eagle2": "EAGLE-2"}
     layouts = (
-        Layout(_OF_AUTHORS, _fits_authors, partial(_convert, _OF_AUTHORS)),
-        Layout(_EAGLE, _fits, partial(_convert, _EAGLE), _theirs),
+        Layout(_OF_AUTHORS, lambda names: f"{FC}.weight" in names, partial(_convert, _OF_AUTHORS)),
+        Layout(_EAGLE, lambda names: "fc.weight" in names, partial(_convert, _EAGLE), _theirs),
     )
     takes = frozenset({"input_norm", "fc_bias", "qkv_bias"})
 

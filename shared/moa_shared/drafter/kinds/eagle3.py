@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from moa_kernels import Cache, Layer, Rotary, Segment, StackShape
+from moa_kernels import Cache, Rotary, Segment, StackShape
 
 from moa_shared.drafter.kinds import layout
 from moa_shared.drafter.kinds.baseline import BaselineState
@@ -56,7 +56,9 @@ class Eagle3Decoder:
         first, *others = (read_layer(own, name, arithmetic.linear) for name in config.traits.layers(config))
         hidden_norm = own.array(f"{config.traits.layers(config)[0]}.hidden_norm.weight")
         self._residual_norm = hidden_norm if config.normed_residual else None
-        layers = [_over_features(first, None if config.normed_residual else hidden_norm), *others]
+        over = None if config.normed_residual else hidden_norm
+        first = replace(first, attention_norm=over, attention_embedding_norm=first.attention_norm)
+        layers = [first, *others]  # the first one's input norm is that of the embeddings
         self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
         self._norm = own.array("norm.weight")
         self.draft_ids = draft_ids(own)
@@ -83,11 +85,6 @@ class Eagle3Decoder:
 
     def _normed(self, rows: Rows, weight: Rows) -> Rows:
         return self.arithmetic.norm(rows, weight, self.config.rms_norm_eps)
-
-
-def _over_features(layer: Layer, feature_norm: Rows | None) -> Layer:
-    """The first layer: its input norm is that of the embeddings."""
-    return replace(layer, attention_norm=feature_norm, attention_embedding_norm=layer.attention_norm)
 
 
 def _fits(names: Collection[str]) -> bool:

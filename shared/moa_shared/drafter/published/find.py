@@ -47,7 +47,11 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)
     if path.is_file():
-        if path.suffix not in (SAFETENSORS, *PICKLED) or _is_ours(path) or not _has_config(path):
+        if (
+            path.suffix not in (SAFETENSORS, *PICKLED)
+            or _is_ours(path)
+            or not (path.suffix in PICKLED or (path.parent / "config.json").is_file())
+        ):
             return path
         return _adopted(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
     if path.suffix in (SAFETENSORS, *PICKLED) or not HUB_ID.fullmatch(spec):
@@ -71,10 +75,6 @@ def _adopted(published: PublishedFiles, name: str, files: ModelFiles, root: Path
     if named and model_key(named) != model_key(files.target_id):
         progress.note(f"The drafter {name} says that it was trained for {named}; here it drafts for {files.target_id}.")
     return path
-
-
-def _has_config(path: Path) -> bool:
-    return path.suffix in PICKLED or (path.parent / "config.json").is_file()
 
 
 def _is_ours(path: Path) -> bool:
