@@ -149,22 +149,11 @@ def test_the_timeline_of_the_profile_is_played() -> None:
     assert links[Direction.DOWN].schedule.held_until(8.1) == 8.4
 
 
-def test_a_trace_drives_and_the_profile_fills_in() -> None:
-    trace = parse_trace("t_s,down_mbps,loss,rtt_ms\n0,5,,\n1,,0.5,80\n", "t")
-    down = Scenario(load("4g"), trace=trace).models()[Direction.DOWN].schedule
-    assert [down.at(t).rate_bps for t in (0.5, 1.5, 9.0)] == [5e6, 20e6, 20e6]
-    assert down.at(0.5).loss.mean == 0.001
-    assert down.at(1.5).loss.mean == 0.5
-    assert down.at(1.5).delay.effective() == (40.0, 0.0)
-    up = Scenario(load("4g"), trace=trace).models()[Direction.UP].schedule
-    assert up.at(0.5).rate_bps == 20e6
-
-
-def test_a_looped_trace_repeats_rows_and_events() -> None:
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_trace_drives_and_repeats_if_it_is_to(loop: bool) -> None:
     trace = parse_trace("t_s,down_mbps,event\n0,5,\n1,6,blackhole:0.5\n", "t")
-    scenario = Scenario(load("perfect"), trace=trace, loop=True)
+    scenario = Scenario(load("perfect"), trace=trace, loop=loop)
     down = scenario.models()[Direction.DOWN].schedule
-    assert down.at(101.5).rate_bps == 6e6
-    assert down.cut_at(101.2)
-    assert not down.cut_at(101.7)
+    assert [down.at(t).rate_bps for t in (0.5, 1.5, 100.5)] == [5e6, 6e6, 5e6 if loop else 6e6]
+    assert [down.cut_at(t) for t in (1.2, 101.2, 101.7)] == [True, loop, False]
     assert scenario.events()[0].kind is EventKind.BLACKHOLE

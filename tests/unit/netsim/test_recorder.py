@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from matplotlib.figure import Figure
-from netsim.core.link import Direction, Drop, Reason, Release
+from netsim.core.link import Direction
 from netsim.errors import NetsimError
 from netsim.picture import draw_losses, draw_queue, draw_requests, draw_run, heading, read_run
 from netsim.profiles import Scenario, load
@@ -60,16 +60,6 @@ def test_the_three_files_agree(run_folder: Path) -> None:
     assert [json.loads(line)["kind"] for line in (run_folder / "events.jsonl").read_text().splitlines()] == [
         "start", "conditions", "blackhole", "request",
     ]  # fmt: skip
-
-
-def test_without_a_folder_it_only_counts() -> None:
-    recorder = RunRecorder(None)
-    recorder.packet(Direction.UP, 0.0, 100, Release(1.0, 0.0, 0.0))
-    recorder.packet(Direction.UP, 0.0, 100, Drop(Reason.QUEUE))
-    recorder.event(0.0, "nothing")
-    assert recorder.counts["up"] == {
-        "packets": 1, "bytes": 100, "dropped_outage": 0, "dropped_loss": 0, "dropped_queue": 1,
-    }  # fmt: skip
 
 
 def test_the_picture_is_the_same_for_the_same_run(run_folder: Path, tmp_path: Path) -> None:
