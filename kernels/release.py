@@ -135,6 +135,7 @@ def main() -> None:
         else:
             shutil.rmtree(DIST, ignore_errors=True)
             shutil.copytree(folder, DIST)
+            DIST.chmod(0o755)
 
 
 if __name__ == "__main__":

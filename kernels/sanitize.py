@@ -1,7 +1,6 @@
 """Runs the kernels' tests under the address and undefined-behaviour sanitizers: `make sanitize`.
 
-Arguments name variants; else every one that this CPU runs. Exit status: 0 nothing found; 77 the compiler has no
-sanitizer to load (gcc's libasan), which is said on stderr; else a finding.
+Arguments name variants; else all that this CPU runs. Exit status 77: the compiler has no sanitizer (gcc's libasan).
 """
 
 import os
