@@ -15,10 +15,10 @@ from typing import Any
 
 from moa_shared.errors import MoaError, UnavailableError
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Permission, Titled
 from moa_client.failures import told
 from moa_client.surface.messages import decode_line, encode_line, error_of, made_of, update_of
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
@@ -47,7 +47,7 @@ class RemoteConversation:
     @property
     def facts(self) -> ConversationFacts:
         status = self.status
-        return replace(self._facts, server=status.server, online=status.state is not LinkState.OFFLINE)
+        return replace(self._facts, server=status.server, online=status.state is not events.LinkState.OFFLINE)
 
     @property
     def is_gone(self) -> bool:
@@ -68,7 +68,7 @@ class RemoteConversation:
     def abandon(self) -> None:
         self._send(do="abandon")
 
-    def permit(self, call: str, permission: Permission) -> None:
+    def permit(self, call: str, permission: events.Permission) -> None:
         self._send(do="permit", call=call, permission=permission.value)
 
     def go_offline(self) -> None:
@@ -128,14 +128,14 @@ class RemoteConversation:
         except BaseException as error:  # noqa: BLE001 (what is no message of this version's)
             gone = told(error, "Reading what the daemon says")
         if not self._is_leaving:
-            self._subscription.push(Update(Failed(gone, taken_back=True)))
+            self._subscription.push(Update(events.Failed(gone, taken_back=True)))
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message["event"]:
             case "stats":
                 self._stats.put_nowait(str(message["lines"]))
             case "error":
-                self._subscription.push(Update(Failed(error_of(message), taken_back=True)))
+                self._subscription.push(Update(events.Failed(error_of(message), taken_back=True)))
             case _:
                 update = update_of(message)
                 self._note(update)
@@ -145,13 +145,13 @@ class RemoteConversation:
         if update.status is not None:
             self.status = update.status
         match update.event:
-            case Titled(title):
+            case events.Titled(title):
                 self._facts = replace(self._facts, title=title)
-            case DrafterChanged() as drafter:
+            case events.DrafterChanged() as drafter:
                 self._facts = replace(
                     self._facts, drafter=drafter.name, drafter_reason=drafter.reason, alone=drafter.alone
                 )
-            case ExecutionChanged() as execution:
+            case events.ExecutionChanged() as execution:
                 self._facts = replace(self._facts, level=execution.level, exact=execution.exact)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.conversation.text_runs import Provenance
+from moa_client.history import records
 from moa_client.history.reading import END, START
-from moa_client.history.records import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 from moa_client.tools.tool import AnsweredCall
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
@@ -29,7 +29,7 @@ _REMARKS = {
 }
 
 
-def shown_conversation(stored: StoredConversation) -> str:
+def shown_conversation(stored: records.StoredConversation) -> str:
     lines = [*_facts(stored), ""]
     for answer in stored.answers:
         lines += [*(f"> {line}" for line in _asked(answer)), ""]
@@ -37,7 +37,7 @@ def shown_conversation(stored: StoredConversation) -> str:
     return "\n".join(lines)
 
 
-def markdown(stored: StoredConversation) -> str:
+def markdown(stored: records.StoredConversation) -> str:
     """A whole conversation as Markdown; the model's text is Markdown already."""
     lines = [f"# {_title(stored) or 'Conversation'}", "", *(f"{line}  " for line in _facts(stored)[1:]), ""]
     for number, answer in enumerate(stored.answers, 1):
@@ -48,7 +48,7 @@ def markdown(stored: StoredConversation) -> str:
     return "\n".join(line.rstrip("\n") for line in lines).rstrip() + "\n"
 
 
-def as_json(stored: StoredConversation) -> dict[str, Any]:
+def as_json(stored: records.StoredConversation) -> dict[str, Any]:
     origin = stored.origin
     return {
         "id": stored.identifier,
@@ -65,7 +65,7 @@ def as_json(stored: StoredConversation) -> dict[str, Any]:
     }
 
 
-def list_table(summaries: Sequence[Summary]) -> str:
+def list_table(summaries: Sequence[records.Summary]) -> str:
     rows = [("ID", "LAST USED", "QUESTIONS", "MODEL", "TITLE")]
     for each in summaries:
         waiting = f" ({each.unverified} to be checked)" if each.unverified else ""
@@ -76,7 +76,7 @@ def list_table(summaries: Sequence[Summary]) -> str:
     return "".join("  ".join((*map(str.ljust, row, widths), row[4])).rstrip() + "\n" for row in rows)
 
 
-def list_json(summaries: Sequence[Summary]) -> str:
+def list_json(summaries: Sequence[records.Summary]) -> str:
     shown = [
         {
             "id": each.identifier,
@@ -93,7 +93,7 @@ def list_json(summaries: Sequence[Summary]) -> str:
     return json.dumps(shown, indent=2) + "\n"
 
 
-def shown_hit(hit: Hit, start: str, end: str) -> str:
+def shown_hit(hit: records.Hit, start: str, end: str) -> str:
     """What a search has found, for a person.
 
     Args:
@@ -111,7 +111,7 @@ def shown_hit(hit: Hit, start: str, end: str) -> str:
 # ------------------------------------------------------------ inside
 
 
-def _facts(stored: StoredConversation) -> list[str]:
+def _facts(stored: records.StoredConversation) -> list[str]:
     origin = stored.origin
     level = f" ({plain_line(origin.execution)})" if origin.execution else ""
     lines = [_title(stored) or "(no title)", f"Conversation {stored.identifier} of {_moment(stored.created)}"]
@@ -122,12 +122,12 @@ def _facts(stored: StoredConversation) -> list[str]:
     return lines
 
 
-def _title(stored: StoredConversation) -> str:
+def _title(stored: records.StoredConversation) -> str:
     title = stored.title or next((line for answer in stored.answers for line in _lines(answer.question) if line), "")
     return plain_line(title, TITLE_CHARACTERS)
 
 
-def _asked(answer: StoredAnswer) -> list[str]:
+def _asked(answer: records.StoredAnswer) -> list[str]:
     return _lines("\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n"))
 
 
@@ -135,26 +135,26 @@ def _answered(answered: AnsweredCall) -> str:
     return f"[{answered.call.name} {answered.call.arguments}]\n{answered.content}"
 
 
-def _marked(answer: StoredAnswer) -> str:
+def _marked(answer: records.StoredAnswer) -> str:
     if answer.provisional:
         return without_controls(f"{answer.text}{UNVERIFIED} {answer.provisional}")
     return without_controls(answer.text)
 
 
-def _remarks(answer: StoredAnswer) -> list[str]:
+def _remarks(answer: records.StoredAnswer) -> list[str]:
     remarks = [f"(chosen with {answer.options.words()})"] if answer.options.temperature else []
-    if answer.standing is AnswerStatus.DECIDED and answer.finish in _REMARKS:
+    if answer.standing is records.AnswerStatus.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:
         remarks.append("(a server is still to check and complete this answer)")
-    if answer.standing is AnswerStatus.REFUSED:
+    if answer.standing is records.AnswerStatus.REFUSED:
         remarks.append("(the server has refused to check this answer)")
     if Provenance.ALONE.letter.encode() in answer.provenance[answer.question_tokens :]:
         remarks.append("(kept as this device has written it)")
     return remarks
 
 
-def _answer_json(answer: StoredAnswer) -> dict[str, Any]:
+def _answer_json(answer: records.StoredAnswer) -> dict[str, Any]:
     return {
         "question": answer.question,
         "text": answer.text,

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, ConversationState
-from moa_client.conversation.events import AnswerEvent, Committed, Corrected, Ended, Provisional, Refused, Settled
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.conversation.text_runs import BY_LETTER, Provenance
 from moa_client.history.records import StoredAnswer, StoredConversation
@@ -102,7 +102,7 @@ class HistoryRecorder:
         self._store.continue_answer(self._keys[-1], options)
         self._is_running = True
 
-    def on_event(self, event: AnswerEvent, text: AnswerText, figures: Mapping[str, float] | None = None) -> None:
+    def on_event(self, event: events.AnswerEvent, text: AnswerText, figures: Mapping[str, float] | None = None) -> None:
         """Stores what an event of an answer brings.
 
         Args:
@@ -110,13 +110,13 @@ class HistoryRecorder:
         """
         key = self._keys[text.number - 1]
         match event:
-            case Committed():
+            case events.Committed():
                 self._append(key, event, text)
-            case Provisional(tokens):
+            case events.Provisional(tokens):
                 self._store.set_provisional(key, text.waiting, text.provisional, shown=len(tokens))
-            case Corrected():
+            case events.Corrected():
                 self._store.set_provisional(key, (), "")
-            case Ended(finish, provisional, rest):
+            case events.Ended(finish, provisional, rest):
                 self._is_running = False
                 self._store.end_answer(
                     key,
@@ -126,9 +126,9 @@ class HistoryRecorder:
                     provisional=text.provisional,
                     figures=figures,
                 )
-            case Settled(finish=finish, outcome=outcome, text=rest):
+            case events.Settled(finish=finish, outcome=outcome, text=rest):
                 self._store.settle(key, _name(finish), outcome.value, text=rest)
-            case Refused():
+            case events.Refused():
                 self._store.refuse(key)
 
     def fail(self, rest: str = "") -> None:
@@ -160,7 +160,7 @@ class HistoryRecorder:
         self._keys = [answer.key for answer in stored.answers]
         self._stored = sum(len(answer.tokens) for answer in stored.answers)
 
-    def _append(self, key: int, event: Committed, text: AnswerText) -> None:
+    def _append(self, key: int, event: events.Committed, text: AnswerText) -> None:
         """Stores committed tokens; before the first ones of an answer come those of its question."""
         start = stop = self._stored
         provenance = self._conversation.provenance

@@ -14,14 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from moa_client.page.sockets import (
-    EXPORT_TYPES,
-    ExportForm,
-    PageBackend,
-    conversation_endpoint,
-    is_own,
-    timeline_endpoint,
-)
+from moa_client.page import sockets
 from moa_client.web.error_form import RequestError
 
 TYPES = {
@@ -84,7 +77,7 @@ HEADERS = {**SECURITY, "cache-control": "no-store"}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def page_routes(backend: PageBackend) -> list[BaseRoute]:
+def page_routes(backend: sockets.PageBackend) -> list[BaseRoute]:
     """All routes of the page, for an application that shows errors of the catalogue (`make_app`)."""
     static = StaticFiles()
 
@@ -103,11 +96,11 @@ def page_routes(backend: PageBackend) -> list[BaseRoute]:
             except ConflictError as error:
                 raise RequestError(409, str(error), code=error.code) from error
             return Response(None, 204, HEADERS)
-        return Response(await backend.export(identifier, "json"), 200, HEADERS, EXPORT_TYPES["json"][0])
+        return Response(await backend.export(identifier, "json"), 200, HEADERS, sockets.EXPORT_TYPES["json"][0])
 
     async def export(request: Request) -> Response:
         form = _form(request.query_params.get("format", "markdown"))
-        content_type, ending = EXPORT_TYPES[form]
+        content_type, ending = sockets.EXPORT_TYPES[form]
         text = await backend.export(request.path_params["id"], form)
         name = re.sub(r"[^\w-]", "", request.path_params["id"], flags=re.ASCII)[:64]
         disposition = f'attachment; filename="conversation-{name}.{ending}"'
@@ -120,8 +113,8 @@ def page_routes(backend: PageBackend) -> list[BaseRoute]:
     return [
         Route("/", static.index),
         Route("/page/{path:path}", static.file),
-        WebSocketRoute("/moa/v1/conversation", conversation_endpoint(backend)),
-        WebSocketRoute("/moa/v1/timeline", timeline_endpoint(backend)),
+        WebSocketRoute("/moa/v1/conversation", sockets.conversation_endpoint(backend)),
+        WebSocketRoute("/moa/v1/timeline", sockets.timeline_endpoint(backend)),
         Route("/moa/v1/status", _own(status)),
         Route("/moa/v1/conversations", _own(conversations)),
         Route("/moa/v1/conversations/{id}", _own(conversation), methods=["GET", "DELETE"]),
@@ -135,15 +128,15 @@ def _own(handler: Handler) -> Handler:
     """Refuses requests of other sites' pages, also of those that may use the endpoint."""
 
     async def guarded(request: Request) -> Response:
-        if not is_own(request):
+        if not sockets.is_own(request):
             raise RequestError(403, "Another site's page has sent this request: conversations are for moa's own page.")
         return await handler(request)
 
     return guarded
 
 
-def _form(name: str) -> ExportForm:
-    if name not in EXPORT_TYPES:
+def _form(name: str) -> sockets.ExportForm:
+    if name not in sockets.EXPORT_TYPES:
         raise ConfigError(f"There is no export as {name[:40]!r}.", hint="Use format=markdown or format=json.")
     return name
 

@@ -13,17 +13,10 @@ from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.sampling.settings import SEED_LIMIT
 from moa_shared.text.plain_text import plain_line
 
+from moa_client.chat import messages
 from moa_client.chat.chat import Chat
+from moa_client.chat.commands import table
 from moa_client.chat.commands.desktop import copy_text, last_code
-from moa_client.chat.commands.table import SETTABLE, change, help_text, nearest, resolve, shown, unknown_words
-from moa_client.chat.messages import (
-    drafter_words,
-    execution_words,
-    model_words,
-    offline_words,
-    worth_words,
-    writes_alone,
-)
 from moa_client.chat.question import file_words, folded, read_text_file
 
 if TYPE_CHECKING:
@@ -130,11 +123,11 @@ class CommandHandler:
     async def _run(self, line: str) -> bool:
         """Carries out a command, given without its slash; False to leave."""
         typed, _, rest = line.strip().partition(" ")
-        name = resolve(typed)
+        name = table.resolve(typed)
         if name == "bye":
             return False
         if name is None:
-            self._chat.say(unknown_words(typed))
+            self._chat.say(table.unknown_words(typed))
         else:
             kept = KEPT.get(name)
             await (kept(self._chat, rest.strip()) if kept is not None else getattr(self, f"_{name}")(rest.strip()))
@@ -195,7 +188,7 @@ class CommandHandler:
         last = chat.last_answer
         text = chat.last_text
         if rest not in ("", "code"):
-            chat.say(f"/copy copies the answer, /copy code its last block of code.{nearest(rest, ('code',))}")
+            chat.say(f"/copy copies the answer, /copy code its last block of code.{table.nearest(rest, ('code',))}")
             return
         if rest == "code":
             text = last_code(text)
@@ -213,18 +206,19 @@ class CommandHandler:
     async def _set(self, rest: str) -> None:
         chat = self._chat
         if not rest:
-            chat.say("\n".join(f"{name} {self._shown(name)}" for name in SETTABLE))
+            chat.say("\n".join(f"{name} {self._shown(name)}" for name in table.SETTABLE))
             return
         name, _, value = rest.partition(" ")
-        if name not in SETTABLE:
-            chat.say(f"{name} cannot be set here.{nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
+        if name not in table.SETTABLE:
+            near, all_of_them = table.nearest(name, table.SETTABLE), ", ".join(table.SETTABLE)
+            chat.say(f"{name} cannot be set here.{near} What can: {all_of_them}.")
             return
         if not value.strip():
             chat.say(f"{name} is {self._shown(name)}.")
             return
         before = chat.settings
         try:
-            chat.settings = change(before, name, value.strip())
+            chat.settings = table.change(before, name, value.strip())
         except ConfigError as error:
             chat.say(f"Error: {error.message} {name} is still {self._shown(name)}.")
             return
@@ -239,7 +233,7 @@ class CommandHandler:
             chat.say(f"{name} is {self._shown(name)} now.")
 
     def _shown(self, name: str) -> str:
-        return shown(self._chat.settings, name, self._chat.conversation.facts.sampling)
+        return table.shown(self._chat.settings, name, self._chat.conversation.facts.sampling)
 
     async def _system(self, rest: str) -> None:
         await self._set(f"system {rest}")
@@ -247,14 +241,15 @@ class CommandHandler:
     # ------------------------------------------------------------ what there is
 
     async def _help(self, rest: str) -> None:
-        self._chat.say(help_text())
+        self._chat.say(table.help_text())
 
     async def _model(self, rest: str) -> None:
-        self._chat.say(model_words(self._chat.conversation.facts))
+        self._chat.say(messages.model_words(self._chat.conversation.facts))
 
     async def _status(self, rest: str) -> None:
         facts = self._chat.conversation.facts
-        self._chat.say("\n".join(filter(None, [self._chat.status, drafter_words(facts), execution_words(facts)])))
+        lines = [self._chat.status, messages.drafter_words(facts), messages.execution_words(facts)]
+        self._chat.say("\n".join(filter(None, lines)))
 
     async def _stats(self, rest: str) -> None:
         lines = [await self._chat.conversation.stats()]
@@ -267,7 +262,7 @@ class CommandHandler:
     async def _offline(self, rest: str) -> None:
         chat, facts = self._chat, self._chat.conversation.facts
         chat.set_offline(True)
-        chat.say(offline_words(facts, writes=writes_alone(facts, chat.settings.alone)))
+        chat.say(messages.offline_words(facts, writes=messages.writes_alone(facts, chat.settings.alone)))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)
@@ -276,7 +271,7 @@ class CommandHandler:
     async def _alone(self, rest: str) -> None:
         chat = self._chat
         chat.conversation.write_alone()
-        chat.say(worth_words(chat.conversation.facts))
+        chat.say(messages.worth_words(chat.conversation.facts))
         if (waiting := chat.waiting_question) is not None:
             await chat.rewind(waiting.number - 1)
             await chat.put(waiting.question)

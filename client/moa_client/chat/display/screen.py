@@ -14,28 +14,16 @@ from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
 from prompt_toolkit.utils import get_cwidth
 
+from moa_client.chat.display import layout
 from moa_client.chat.display.answer_block import AnswerBlock
-from moa_client.chat.display.layout import (
-    Cell,
-    Cursor,
-    Placed,
-    Style,
-    Weight,
-    cells,
-    column_at,
-    fit,
-    is_break,
-    lay_out,
-    rows_after,
-)
 
 CSI = "\x1b["
 NORMAL = f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
-STYLES = {Style.DIM: "2", Style.UNSURE: "2;3", Style.MARKED: "4"}
-WEIGHTS = {Weight.BOLD: "1", Weight.ITALIC: "3", Weight.CODE: "36"}
+STYLES = {layout.Style.DIM: "2", layout.Style.UNSURE: "2;3", layout.Style.MARKED: "4"}
+WEIGHTS = {layout.Weight.BOLD: "1", layout.Weight.ITALIC: "3", layout.Weight.CODE: "36"}
 SAID_AGAIN = "(The server corrects the text above, which has scrolled out of reach. From the line that changes:)"
-LINE_BREAK = Cell("\n", Style.LABEL)
+LINE_BREAK = layout.Cell("\n", layout.Style.LABEL)
 
 
 class Screen:
@@ -50,10 +38,10 @@ class Screen:
     def __init__(self, columns: int, rows: int, *, styled: bool, reflows: bool = True) -> None:
         self._columns, self._rows = columns, rows
         self._styled, self._reflows = styled, reflows
-        self._start = Cursor()
+        self._start = layout.Cursor()
         self._blocks: list[AnswerBlock] = []
         self._live: AnswerBlock | None = None
-        self._shown: list[Placed] = []
+        self._shown: list[layout.Placed] = []
         self._footer = 0  # how many cells of what is shown are below the text
         self._above = 0
         self.renders = False  # Markdown, of answers that begin from now on
@@ -104,7 +92,7 @@ class Screen:
             return
         added = AnswerBlock(line, styled=self._styled)
         first = self._shown[-1].line if self._shown else 0
-        placed = lay_out(Cursor(), added.cells(), self._columns)
+        placed = layout.lay_out(layout.Cursor(), added.cells(), self._columns)
         self._blocks.append(added)
         self._place([*self._shown, *(cell._replace(line=first + cell.line) for cell in placed)], len(self._shown))
         self._fold()
@@ -122,7 +110,7 @@ class Screen:
         drawn = "".join(self._draw_again(block) for block in [*self._blocks] if block.contradicts)
         text = [cell for block in self._blocks for cell in block.cells()]
         below = [*self._below(footer)] if self._live is not None else []
-        drawn += self._draw(lay_out(self._start, [*text, *below], self._columns))
+        drawn += self._draw(layout.lay_out(self._start, [*text, *below], self._columns))
         self._footer = len(below)
         self._fold()
         return drawn
@@ -138,7 +126,7 @@ class Screen:
             drawn = f"\r{CSI}K" if self._footer else "\r\n" if end else ""
             self.cut_off()
             return drawn
-        placed = rows_after(self._start, self._shown, columns)
+        placed = layout.rows_after(self._start, self._shown, columns)
         self._above = min(placed[-1] - placed[0], rows - 1)
         self._fold()
         return drawn
@@ -155,20 +143,20 @@ class Screen:
         for block in self._blocks:
             block.cut_off()
         self._blocks = [block for block in self._blocks if block.is_open]
-        self._start, self._shown, self._footer, self._above = Cursor(), [], 0, 0
+        self._start, self._shown, self._footer, self._above = layout.Cursor(), [], 0, 0
 
     # ------------------------------------------------------------ inside
 
-    def _below(self, footer: Sequence[str]) -> Iterator[Cell]:
+    def _below(self, footer: Sequence[str]) -> Iterator[layout.Cell]:
         *notes, status = footer or [""]
         lines = [line for note in notes for line in wrap_words(note, self._columns - 1).split("\n")]
         if status and self._rows > 1:
-            lines = [*lines[: self._rows - 2], fit(status, self._columns - 1)]
+            lines = [*lines[: self._rows - 2], layout.fit(status, self._columns - 1)]
         for line in lines:
             yield LINE_BREAK
-            yield from (Cell(cell, Style.DIM) for cell in cells(line))
+            yield from (layout.Cell(cell, layout.Style.DIM) for cell in layout.cells(line))
 
-    def _draw(self, placed: list[Placed]) -> str:
+    def _draw(self, placed: list[layout.Placed]) -> str:
         """Goes back to the first cell that differs, and draws everything from there."""
         old = self._shown
         same = 0
@@ -191,10 +179,10 @@ class Screen:
         old = self._shown
         while index and not _has_width(old[index - 1]):
             index -= 1
-        rows = rows_after(self._start, old, self._columns)
+        rows = layout.rows_after(self._start, old, self._columns)
         before, width = (old[index - 1], old[index - 1].width) if index else (None, self._start.width)
         last = self._start.last if before is None else before.shown.strip("\n")
-        column = column_at(width, self._columns) - get_cwidth(last)
+        column = layout.column_at(width, self._columns) - get_cwidth(last)
         up = rows[-1] - rows[index]
         self._above -= up
         self.descended -= up
@@ -202,14 +190,14 @@ class Screen:
         moves = (f"{CSI}{up}A" if up else "") + "\r" + (f"{CSI}{column}C" if column > 0 else "") + ERASE_BELOW
         return moves, last if before is None else self._written([before._replace(drawn=last)]), index
 
-    def _place(self, placed: list[Placed], drawn: int) -> None:
-        rows = rows_after(self._start, placed, self._columns)
+    def _place(self, placed: list[layout.Placed], drawn: int) -> None:
+        rows = layout.rows_after(self._start, placed, self._columns)
         down = rows[-1] - rows[drawn]
         self._above = min(self._above + down, self._rows - 1)
         self.descended += down
         self._shown = placed
 
-    def _written(self, placed: Iterable[Placed]) -> str:
+    def _written(self, placed: Iterable[layout.Placed]) -> str:
         drawn, style, run = "", "", ""
         for cell in [*placed, None]:
             wanted = _codes(cell) if cell is not None and self._styled else ""
@@ -233,14 +221,14 @@ class Screen:
             if other is not block:
                 other.cut_off()
         self._blocks = [other for other in self._blocks if other.is_open or other is block]
-        self._start, self._shown, self._above = Cursor(), [], 0
+        self._start, self._shown, self._above = layout.Cursor(), [], 0
         block.draw_again(self._columns)
         self._blocks.insert(self._blocks.index(block), AnswerBlock(SAID_AGAIN, styled=self._styled))
         return drawn
 
     def _fold(self) -> None:
         """Forgets what never changes, and what can no longer be reached."""
-        rows = rows_after(self._start, self._shown, self._columns)
+        rows = layout.rows_after(self._start, self._shown, self._columns)
         lost = next(index for index, row in enumerate(rows) if rows[-1] - row <= self._above)
         count = min(max(lost, self._firm_cells()), len(self._shown) - self._footer)
         if not count:
@@ -266,22 +254,22 @@ class Screen:
         return count
 
 
-def _end_after(start: Cursor, placed: Sequence[Placed]) -> Cursor:
+def _end_after(start: layout.Cursor, placed: Sequence[layout.Placed]) -> layout.Cursor:
     last, joined = start.last, start.joined
     for cell in placed:
-        joined = not is_break(cell.text[0])
+        joined = not layout.is_break(cell.text[0])
         if cell.text == "\n":
             last = ""
         elif cell.drawn:
             last = cell.shown if get_cwidth(cell.shown) else last + cell.shown
-    return Cursor(placed[-1].width, last, joined)
+    return layout.Cursor(placed[-1].width, last, joined)
 
 
-def _codes(cell: Placed) -> str:
+def _codes(cell: layout.Placed) -> str:
     """What turns the cell's style on; empty: nothing needs to."""
     codes = [STYLES[cell.style]] if cell.style in STYLES else []
     return ";".join([*codes, *(code for weight, code in WEIGHTS.items() if weight in cell.weight)])
 
 
-def _has_width(cell: Placed) -> bool:
+def _has_width(cell: layout.Placed) -> bool:
     return cell.text == "\n" or (bool(cell.drawn) and get_cwidth(cell.shown) > 0)
