@@ -39,11 +39,7 @@ def log_traces(sentence: str) -> None:
 
 
 def configure_log(log_file: Path | None) -> None:
-    """Sends the client's log to a file.
-
-    Args:
-        log_file: None: the default one, made with the first line.
-    """
+    """Sends the client's log to a file. `log_file`: None: the default one, made with the first line."""
     path = log_file if log_file is not None else default_log_file()
     try:
         handler = _QuietHandler(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=log_file is None)

@@ -133,8 +133,7 @@ class CodecLadder:
     def on_verdict(self, now_ms: float, tokens: int, behind: int) -> Codec | None:
         """Counts committed tokens; the codec to change to, if any.
 
-        Args:
-            behind: committed tokens whose rows have not arrived.
+        `behind`: committed tokens whose rows have not arrived.
         """
         if self._began_ms is None:
             self._began_ms = now_ms
@@ -236,8 +235,6 @@ class MemoryPlan:
             return None
         return THIN if self._has_states else NO_ROWS
 
-    # ------------------------------------------------------------ the handshake
-
     @property
     def offered(self) -> list[int]:
         """Codecs for Open, best first; none: no memory is wanted."""
@@ -260,8 +257,6 @@ class MemoryPlan:
         self._ladder = self._new_ladder()
         if was_thin and thin is None and self.lacks_prompt:
             self.hold_until_ms = now + PROMPT_HOLD_MS
-
-    # ------------------------------------------------------------ while an answer is written
 
     def begin_answer(self, now: float, start: int) -> None:
         """Called when an answer's first token has come; the rows of the prompt, `start` tokens, should follow."""

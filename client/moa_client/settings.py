@@ -172,12 +172,7 @@ class ClientSettings(SettingsBase):
         le=100,
     )
     top_k: int | None = setting(
-        None,
-        "Sample from the k likeliest tokens; 0: from all.",
-        "K",
-        shown="the model's, else 0",
-        ge=0,
-        lt=1 << 31,
+        None, "Sample from the k likeliest tokens; 0: from all.", "K", shown="the model's, else 0", ge=0, lt=1 << 31
     )
     top_p: float | None = setting(
         None,
@@ -200,9 +195,7 @@ class ClientSettings(SettingsBase):
         (), "Ends the answer before this text; may be repeated.", shown="none", check=_can_stop
     )
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = setting(
-        None,
-        "How much the model reasons, where its chat template can be asked.",
-        shown="the model's own",
+        None, "How much the model reasons, where its chat template can be asked.", shown="the model's own"
     )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
     mcp: Path | None = setting(

@@ -74,8 +74,7 @@ class AnswerFollower:
     ) -> tuple[AnswerText, bool]:
         """Begins an answer, and shows what happens; the answer, and False if the user stopped it.
 
-        Args:
-            is_beginning: whether an event, and the answer that it is about, say so.
+        `is_beginning`: whether an event, and the answer that it is about, say so.
         """
         waiting: asyncio.Timeout | None = None
         is_shown = True
@@ -165,8 +164,7 @@ class AnswerFollower:
     ) -> int:
         """Shows updates up to one of this kind about an answer; how many calls of tools follow.
 
-        Args:
-            waiting: runs while the server is unavailable.
+        `waiting`: runs while the server is unavailable.
         """
         async for update in updates:
             about, event = self.take(update), update.event

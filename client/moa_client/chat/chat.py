@@ -100,11 +100,7 @@ class Chat:
             self._err("(this server computes in bf16: the text may depend on what is verified together)")
 
     async def ask(self, question: str, *, is_only: bool = True) -> AnswerText:
-        """Asks one question; its answer.
-
-        Args:
-            is_only: the chat is about nothing else.
-        """
+        """Asks one question; its answer. `is_only`: the chat is about nothing else."""
         if self.conversation.is_gone:
             await self._open_again()
         question, self.files = with_files(question, self.files), []
@@ -240,8 +236,6 @@ class Chat:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
         self._err(f"Error: {error}")
-
-    # ------------------------------------------------------------ for commands
 
     def say(self, text: str) -> None:
         self._err(text)

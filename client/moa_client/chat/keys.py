@@ -68,8 +68,7 @@ class QuietTerminal:
 def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[QuietTerminal]:
     """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C acts, and drops none.
 
-    Args:
-        on_ctrl_o: called on the running event loop when Ctrl-O is typed; None: it is a key like any other.
+    `on_ctrl_o`: called on the running event loop when Ctrl-O is typed; None: it is a key like any other.
     """
     try:
         terminal = sys.stdin.fileno()
@@ -129,11 +128,7 @@ MOST_KEYS = 4096  # bytes at a time
 
 
 def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:
-    """What is said of calls where nobody can be asked.
-
-    Args:
-        say: tells the user what was not run.
-    """
+    """What is said of calls where nobody can be asked. `say`: tells the user what was not run."""
 
     async def permit(wanted: CallWanted) -> Permission:
         if is_allowed(wanted, allowed):

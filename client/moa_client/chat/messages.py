@@ -62,11 +62,7 @@ def worth_words(facts: ConversationFacts) -> str:
 
 
 def offline_words(facts: ConversationFacts, *, writes: bool) -> str:
-    """What it means to be offline by wish.
-
-    Args:
-        writes: this device answers, rather than leave questions to the server.
-    """
+    """What it means to be offline by wish. `writes`: this device answers, rather than leave questions to the server."""
     if writes:
         return f"Offline, as requested. {worth_words(facts)} /online connects again."
     return (
@@ -124,9 +120,7 @@ def status_line(
 ) -> str:
     """One line, without line breaks; what matters most is first.
 
-    Args:
-        reason: why the link is in this state.
-        typed_ahead: characters waiting for the next prompt.
+    `reason`: why the link is in this state; `typed_ahead`: characters waiting for the next prompt.
     """
     parts = []
     if status.holds_back:
@@ -233,8 +227,7 @@ def _shortened(text: str, most: int) -> str:
 def finish_words(answer: AnswerText, *, is_only: bool) -> str:
     """Why an answer has ended, where its text does not say; empty if it does.
 
-    Args:
-        is_only: nothing can be said after it.
+    `is_only`: nothing can be said after it.
     """
     match answer.finish:
         case Finish.MAX_TOKENS:
@@ -279,8 +272,7 @@ def settled_remark(event: events.SurfaceEvent, earlier: AnswerText) -> str:
 def changed_words(event: events.Settled, shown: str, text: str) -> tuple[str, str]:
     """What of an answer must be said because it is not what is shown: a lead, and the text; empty if nothing.
 
-    Args:
-        shown: the answer as it can be read above; `text`: as the server has decided it.
+    `shown`: the answer as it can be read above; `text`: as the server has decided it.
     """
     if text.strip() == shown.strip():
         return "", ""

@@ -33,8 +33,7 @@ def read_question(prompt: str | None, stdin: TextIO, remark: Callable[[str], Non
     With a prompt, a terminal or another device (/dev/null) is not read. One new line at the end of the input is not
     part of the question: most programs write one.
 
-    Args:
-        remark: is told if no input comes.
+    `remark`: is told if no input comes.
     """
     if prompt is None and stdin.isatty():
         return None

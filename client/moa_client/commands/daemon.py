@@ -19,8 +19,7 @@ def given_options(
 ) -> list[str]:
     """Options of `moa-client daemon run` in any folder, and in any environment.
 
-    Args:
-        origins: where each of the settings comes from.
+    `origins`: where each of the settings comes from.
     """
     options = [] if config_file is None else ["--config", str(config_file.absolute())]
     known = settings_of(ClientSettings)

@@ -35,8 +35,7 @@ class AnswerDecoder:
     def restore(self, committed: Sequence[int], waiting: Sequence[int] = ()) -> None:
         """Continues an answer that had ended, with the committed text that it has.
 
-        Args:
-            waiting: its provisional tokens, which a server is still to decide.
+        `waiting`: its provisional tokens, which a server is still to decide.
         """
         self._stream.restore(committed, self.text.committed)
         self.text.tokens = len(committed)

@@ -76,11 +76,7 @@ class AnswerOptions:
     thinking_budget: int | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
-        """The same with everything that was left open.
-
-        Args:
-            defaults: the first that says something counts.
-        """
+        """The same with everything that was left open. `defaults`: the first that says something counts."""
         values: dict[str, Any] = {"seed": seed}
         for each in (_OFF, *reversed(defaults)):
             values |= each.said()

@@ -185,9 +185,7 @@ class AnswerQueue:
     ) -> None:
         """Takes in tokens of the front job's answer from a verdict.
 
-        Args:
-            chances: of each of them, if the server has told them.
-            writers: of each of them; empty: not known.
+        `chances`: of each of them, if the server has told them; `writers`: of each of them; empty: not known.
         """
         job = self.front
         if job is None:
@@ -287,8 +285,7 @@ class AnswerQueue:
     def hold_back(self, job: Job, *, unread: bool) -> None:
         """Called when the next token of standalone text is too unlikely to be shown.
 
-        Args:
-            unread: because no server has read the question.
+        `unread`: because no server has read the question.
         """
         self._tell(job, events.HeldBack(unread))
 
@@ -356,8 +353,7 @@ class AnswerQueue:
     def _correct(self, job: Job, decided: int = 0) -> None:
         """Withdraws the provisional text of the front job's answer.
 
-        Args:
-            decided: tokens that a server has just committed in its place.
+        `decided`: tokens that a server has just committed in its place.
         """
         if job.written:
             dropped = len(job.written)

@@ -187,8 +187,7 @@ class Corrections:
     def update(self, piece: str, provisional: str) -> bool:
         """Takes in what is shown now; whether other stretches are corrected than before.
 
-        Args:
-            piece: is appended to the committed text.
+        `piece`: is appended to the committed text.
         """
         same = common(piece, self._ahead)
         if same < min(len(piece), len(self._ahead)):

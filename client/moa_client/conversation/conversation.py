@@ -151,9 +151,7 @@ class Conversation:
     def keep(self, tokens: Sequence[int], finish: Finish, writers: Sequence[Provenance] = ()) -> None:
         """Commits text that no server has verified.
 
-        Args:
-            writers: of each token; empty: this device.
-            finish: whether and why the answer has ended with them.
+        `writers`: of each token; empty: this device; `finish`: whether and why the answer has ended with them.
         """
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to add to", "none under way")
@@ -230,8 +228,7 @@ class Conversation:
     def forget_nodes(self, sent: int) -> None:
         """Forgets the nodes of the draft in flight that led to the newest committed token.
 
-        Args:
-            sent: nodes that the server has; others stay, because a frame must name them.
+        `sent`: nodes that the server has; others stay, because a frame must name them.
         """
         if self._node is not None:
             self._tree.forget(min(self._node, sent))

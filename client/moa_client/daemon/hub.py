@@ -117,8 +117,6 @@ class Hub:
             self._store.close()
         await self._stack.aclose()
 
-    # ------------------------------------------------------------ the start
-
     async def _start(self) -> None:
         backoff = Backoff()
         while self._library is None:

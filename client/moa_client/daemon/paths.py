@@ -43,8 +43,7 @@ class DaemonPaths:
 def find_paths(folder: Path | None) -> DaemonPaths:
     """The daemon's files.
 
-    Args:
-        folder: None: in the user's runtime folder, or where the system has none, in the one for a program's state.
+    `folder`: None: in the user's runtime folder, or where the system has none, in the one for a program's state.
     """
     if folder is None:
         runtime = os.environ.get("XDG_RUNTIME_DIR")

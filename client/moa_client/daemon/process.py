@@ -52,8 +52,7 @@ async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
 async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     """Has the daemon begin again, with the options and the environment that it had; its status.
 
-    Args:
-        options: as of `start_daemon`, if none runs.
+    `options`: as of `start_daemon`, if none runs.
     """
     before = await find_daemon(paths)
     if before is None:
@@ -155,8 +154,7 @@ TAIL_SECONDS = 0.2
 def tail(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
     """The last lines of a log, each with its line break.
 
-    Args:
-        follow: continue with new lines as they are written, also in a file that takes this one's place.
+    `follow`: continue with new lines as they are written, also in a file that takes this one's place.
     """
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 (replaced below)

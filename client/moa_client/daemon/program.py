@@ -35,8 +35,7 @@ async def run_daemon(
 ) -> bool:
     """Runs until a signal, or a program with the right to it, ends it; returns whether it is to begin again.
 
-    Args:
-        on_ready: called when it listens, with its status.
+    `on_ready`: called when it listens, with its status.
     """
     make_folder(paths)
     _allow_files(MOST_FILES)

@@ -111,8 +111,6 @@ class RemoteConversation:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    # ------------------------------------------------------------ inside
-
     def _send(self, **message: Any) -> None:
         if self._reading.done():
             raise GONE

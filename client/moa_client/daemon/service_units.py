@@ -46,11 +46,7 @@ class Unit:
 
 
 def make_unit(platform: str, python: str, options: Sequence[str], home: Path | None = None) -> Unit:
-    """The unit for this kind of machine.
-
-    Args:
-        home: of the user; None: this one's.
-    """
+    """The unit for this kind of machine. `home`: of the user; None: this one's."""
     home = home or Path.home()
     command = [python, "-m", "moa_client.cli", "daemon", "run", *options]
     if platform == "linux":

@@ -97,8 +97,7 @@ def speedup(candidate: DrafterCandidate, server: ServerPace) -> float:
 def choose(candidates: Sequence[DrafterCandidate], server: ServerPace, current: str | None = None) -> DrafterChoice:
     """The fastest candidate; the one in use unless another is clearly faster.
 
-    Args:
-        candidates: at least one; the first wins a tie.
+    `candidates`: at least one; the first wins a tie.
     """
     speeds = {each.name: speedup(each, server) for each in candidates}
     best = max(candidates, key=lambda each: speeds[each.name])
@@ -225,12 +224,7 @@ class DrafterCatalog:
         return (*map(self._measured, self._named.values()), *self._measured_companion())
 
     def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
-        """The drafter to use.
-
-        Args:
-            server: None: it is unavailable.
-            current: the one in use.
-        """
+        """The drafter to use. `server`: None: it is unavailable; `current`: the one in use."""
         if not self._named:
             return self._choose_companion(server)
         drafters = [each for each in self._candidates if each.name in self._named]
@@ -267,8 +261,7 @@ class DrafterCatalog:
 
         Both must read the same memory rows, and the states that enter the deeper one's layers are those sent.
 
-        Args:
-            online: the checkpoint of the drafter `name`.
+        `online`: the checkpoint of the drafter `name`.
         """
         drafters = [each for each in self._candidates if each.name in self._named]
         best = best_alone(drafters) if drafters else name

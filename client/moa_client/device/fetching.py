@@ -82,8 +82,7 @@ class Fetched:
 def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | None:
     """What was fetched before, if it is complete.
 
-    Args:
-        digest: sha256 of the manifest, as the server describes it; empty: not known.
+    `digest`: sha256 of the manifest, as the server describes it; empty: not known.
     """
     folder = folder_of(root, digest)
     try:
@@ -333,12 +332,7 @@ def _describe(
     tensors = (*TENSORS["bf16"], *TENSORS["packed"])
     weights = tuple(folder / entry.name for entry in chosen if entry.kind in tensors)
     files = ModelFiles(
-        identity.target_id,
-        folder,
-        config,
-        weights,
-        identity.target_fingerprint.hex(),
-        accept_tokenizer(folder, root),
+        identity.target_id, folder, config, weights, identity.target_fingerprint.hex(), accept_tokenizer(folder, root)
     )
     drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
     return Fetched(files, drafters, digest)

@@ -222,8 +222,7 @@ def equip(
 ) -> Device:
     """The device with the drafter that --drafter means, and the companion.
 
-    Args:
-        device: without a drafter, for the target in `sources`; a companion that it has is kept.
+    `device`: without a drafter, for the target in `sources`; a companion that it has is kept.
     """
     files, served = sources.files, sources.served
     companion = _companion_for(device, settings, sources, progress)

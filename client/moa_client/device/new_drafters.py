@@ -48,8 +48,7 @@ def target_parts(
 
     Where they cannot be packed there, each process packs its own in memory.
 
-    Args:
-        context: the most tokens of a conversation at the server.
+    `context`: the most tokens of a conversation at the server.
     """
     drafters = [each for each in checkpoints if each.config.traits.maps_target]
     reused = max((each.config.reused_layers for each in drafters), default=0)
@@ -119,11 +118,7 @@ def companion_drafters(
     *,
     drafts: bool = True,
 ) -> Callable[[], CompanionDrafter]:
-    """Makes drafters over the companion's weights.
-
-    Args:
-        drafts: also for a server that answers.
-    """
+    """Makes drafters over the companion's weights. `drafts`: also for a server that answers."""
     ngrams = ngrams_for(files.fingerprint) if settings.copies else None
     forms = DeviceForms(partial(_new_compiler, files))
 
@@ -155,8 +150,7 @@ def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
 def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
     """The factory of a conversation's draft state, over the parts of the target in `files`.
 
-    Args:
-        context: the most tokens of a conversation at the server; 0: as many as the model was made for.
+    `context`: the most tokens of a conversation at the server; 0: as many as the model was made for.
     """
     reader = WeightReader(files)
     parts = target_parts(reader, files, (checkpoint,), settings, context)

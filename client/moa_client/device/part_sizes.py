@@ -24,8 +24,7 @@ _LAYERS = (pb.PART_LAYERS_BF16, pb.PART_LAYERS_PACKED)
 def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) -> None:
     """Raises ProtocolError for a file that is larger than what it holds can be.
 
-    Args:
-        config: the target's, which has passed `check_family`.
+    `config`: the target's, which has passed `check_family`.
     """
     hidden, table = int(config["hidden_size"]), int(config["hidden_size"]) * int(config["vocab_size"])
     layer = _layer_numbers(config)

@@ -30,8 +30,7 @@ def trim_heap() -> None:
 async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device) -> Device:
     """The device for the server's target, whose tokens are the companion's; the server's drafters come later (`refit`).
 
-    Args:
-        device: with nothing but the companion; stays usable meanwhile.
+    `device`: with nothing but the companion; stays usable meanwhile.
     """
     alone, progress = replace(settings, drafter=NONE), SilentProgress()
     sources = await find_sources(alone, fleet, served, progress)
@@ -44,8 +43,7 @@ async def refit(
 ) -> Device | None:
     """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
 
-    Args:
-        device: as it is; stays usable meanwhile.
+    `device`: as it is; stays usable meanwhile.
     """
     check_identity(served.identity, device.refused().identity)
     if not _offers(settings, served, device):

@@ -133,8 +133,7 @@ def find_last_target(settings: ClientSettings, progress: Progress) -> ModelFiles
 def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | None, target: ModelFiles) -> str:
     """A companion for a target, as `moa-client companion set` takes it; empty: none is known.
 
-    Args:
-        served: what its server describes; None: it is not there.
+    `served`: what its server describes; None: it is not there.
     """
     if served is not None and served.HasField("companion"):
         return AUTO
@@ -159,8 +158,7 @@ def _find_local(
 def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
     """The companion by itself: until a server says what its target is, the conversation is with this model.
 
-    Args:
-        offered: by a server, and here; None: the one that --companion names.
+    `offered`: by a server, and here; None: the one that --companion names.
     """
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
     return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)

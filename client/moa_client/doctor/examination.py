@@ -69,8 +69,7 @@ def examine_companion(
 ) -> Check:
     """The companion: whether it has the vocabulary of the server's model, and what it takes; else which there could be.
 
-    Args:
-        sources: the device's half for this server; None: nothing is here.
+    `sources`: the device's half for this server; None: nothing is here.
     """
     if settings.companion == AUTO:
         files = find_offered(settings, served.companion)
@@ -177,8 +176,6 @@ class ServerExamination:
         except MoaError as error:
             return Check(name, "fail", error.message.rstrip("."), error.hint, error.exit_code)
 
-    # ------------------------------------------------------------ the server
-
     async def _describe(self) -> Check:
         served = self._served = await self._server.describe()
         level = served.execution.level or "an unnamed level"
@@ -196,8 +193,6 @@ class ServerExamination:
     async def _measure_upload(self) -> Check:
         served = self._served
         return await measure_upload(self._server, served.limits.frame_bytes, self._rtt_ms, served.step_ms)
-
-    # ------------------------------------------------------------ this device
 
     async def _find_drafters(self) -> Check:
         self._sources, check = await asyncio.to_thread(

@@ -58,11 +58,7 @@ def judge_round_trip(took_ms: float, samples: int, load: float) -> Check:
 
 
 def judge_goodput(name: str, nbytes: int, seconds: float, step_ms: float) -> Check:
-    """Bytes carried in a time, against what the server's text takes.
-
-    Args:
-        step_ms: of a plain step; 0: not known.
-    """
+    """Bytes carried in a time, against what the server's text takes. `step_ms`: of a plain step; 0: not known."""
     rate = nbytes / max(seconds, 1e-6)
     each = DOWN_BYTES if name == "download" else UP_BYTES
     message = f"{si_bytes(rate)}/s ({si_bytes(nbytes)} in {seconds:.2g} s)"
@@ -228,8 +224,7 @@ async def measure_download(server: Server, step_ms: float) -> tuple[pb.PartManif
 async def measure_upload(server: Server, frame_bytes: int, rtt_ms: float, step_ms: float) -> Check:
     """The time of calls that carry more than they need, all at once.
 
-    Args:
-        frame_bytes: the longest message that the server takes.
+    `frame_bytes`: the longest message that the server takes.
     """
     each = min(frame_bytes - FRAME_OVERHEAD_BYTES, GOODPUT_BYTES)
     if each <= 0:

@@ -101,14 +101,7 @@ class CompanionDrafter(MoaDrafter):
             self._state = companion.new_state()
             return self._state
 
-        super().__init__(
-            new_state,
-            recipe,
-            reads_memory=False,
-            shape=shape,
-            guesser=guesser,
-            forms=forms,
-        )
+        super().__init__(new_state, recipe, reads_memory=False, shape=shape, guesser=guesser, forms=forms)
         self._agreement = companion.agreement
         self._trust = confidence or LearnedConfidence(0.0, PRIOR_EVIDENCE)
         self._decided: set[int] = set()  # positions of answers' tokens for which no choice was known

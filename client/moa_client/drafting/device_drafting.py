@@ -59,8 +59,6 @@ class DeviceDrafting:
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
-    # ------------------------------------------------------------ memory
-
     def wanted_memory(self, now: float) -> ThinMemory | None:
         """The rows that are enough now; None: all, if any."""
         reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
@@ -71,8 +69,6 @@ class DeviceDrafting:
     def count(self, tokens: int) -> None:
         """Counts tokens of a verdict, which say for how long the device has not drafted."""
         self._thin_rule.on_verdict(tokens, drafts=self.online.drafts)
-
-    # ------------------------------------------------------------ without a server
 
     def write_on(self, now: float) -> None:
         """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""
@@ -111,8 +107,6 @@ class DeviceDrafting:
             if self.is_holding_back:
                 times.append(self._availability.outages.reaches_ms(self._rule.leave_ms))
         return min((time for time in times if time is not None), default=None)
-
-    # ------------------------------------------------------------ what changes
 
     def tell(self, text: Sequence[int], hashes: PrefixHashes) -> None:
         """Gives the drafter the committed text; memory rows of what it must forget are dropped too."""

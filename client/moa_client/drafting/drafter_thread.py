@@ -84,8 +84,6 @@ class DrafterThread:
         self._read_seconds = 0.0  # that the newest piece took
         self._pause_ends = 0.0  # until then no piece comes between drafts
 
-    # ------------------------------------------------------------ on the event loop
-
     def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
         """Sets the tokens of the conversation; the position up to which the drafter's knowledge is still valid.
 
@@ -207,8 +205,6 @@ class DrafterThread:
             defect, error = error, InternalError(f"The drafter has failed ({type(error).__name__}).")
             error.__cause__ = defect
         self._inbox.post(DrafterFailed(error))
-
-    # ------------------------------------------------------------ on the thread
 
     def _read_on(self, *, writes: bool) -> bool:
         if self._reader is None or self._is_closed:

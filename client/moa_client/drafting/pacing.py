@@ -95,8 +95,6 @@ class DraftWindow:
         self._busy_ms = Smoothed()
         self._least_chance = 0.0
 
-    # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
-
     def on_verdict(
         self,
         now_ms: float,
@@ -149,8 +147,6 @@ class DraftWindow:
     def on_sent(self, nodes: int) -> None:
         """Counts a sent frame with this many nodes."""
         self._sent += nodes
-
-    # ------------------------------------------------------------ the rule
 
     @property
     def price(self) -> float:

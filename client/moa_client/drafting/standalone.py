@@ -23,11 +23,7 @@ class StandaloneDrafting:
     """
 
     def __init__(
-        self,
-        answers: AnswerQueue,
-        thread: DrafterThread | None,
-        memory: MemoryPlan,
-        rule: StandaloneRule,
+        self, answers: AnswerQueue, thread: DrafterThread | None, memory: MemoryPlan, rule: StandaloneRule
     ) -> None:
         self.asked_for = False  # the user wants the text, right or not
         self._answers = answers

@@ -156,8 +156,7 @@ class StreamedDrafting:
     def adopt(self, sent: int) -> None:
         """Continues the conversation's draft in flight, which was made elsewhere.
 
-        Args:
-            sent: how many of its nodes the server has.
+        `sent`: how many of its nodes the server has.
         """
         self._serial += 1
         self._sent = sent

@@ -53,11 +53,7 @@ class AnswerSpans:
                 self._span.note(ended_alone=provisional)
 
     def end(self, figures: Figures, problem: str = "") -> None:
-        """The answer is over.
-
-        Args:
-            problem: code of the error that ended it; empty: none.
-        """
+        """The answer is over. `problem`: code of the error that ended it; empty: none."""
         self._end_outage()
         self._span.note(
             tokens=figures.tokens,

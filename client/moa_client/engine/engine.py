@@ -159,13 +159,10 @@ class ClientEngine:
         async for event in self.attend(is_over):
             yield event
 
-    # ------------------------------------------------------------ the loop
-
     async def attend(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
         """Maintains the link, until it is closed; yields what happens: between questions, state changes and `Settled`.
 
-        Args:
-            is_over: ends it; looked at when something happens, or after `wake`.
+        `is_over`: ends it; looked at when something happens, or after `wake`.
         """
         while True:
             await self._advance()
@@ -262,8 +259,6 @@ class ClientEngine:
                 case _:
                     assert_never(command)
         self.answers.events += reaction.events
-
-    # ------------------------------------------------------------ what the user wishes
 
     def wake(self) -> None:
         """Has the loop look at what is due now."""

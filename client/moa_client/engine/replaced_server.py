@@ -66,8 +66,6 @@ class ReplacedServer:
         """Whether it is still open what the server is."""
         return self._asking is not None
 
-    # ------------------------------------------------------------ the stream
-
     def on_mismatch(self, refusal: StreamLost) -> None:
         """The server refuses to open a stream, because it does not hold what this conversation needs."""
         self.stop_asking()
@@ -91,8 +89,6 @@ class ReplacedServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    # ------------------------------------------------------------ what the tasks have found out
 
     def on_finding(self, finding: ServerFinding) -> Reaction:
         """Takes in what a task has found out; what to do."""
@@ -146,8 +142,6 @@ class ReplacedServer:
 
     def _say(self, message: str) -> None:
         self._exchange.answers.events.append(ServerChanged("drafter", message))
-
-    # ------------------------------------------------------------ the tasks
 
     async def _ask(self) -> None:
         """Asks the server what it is, until it is one that has the conversation's model."""

@@ -308,8 +308,7 @@ class SessionExchange:
     def _return(self, sent: int) -> None:
         """Called when the server is available (again).
 
-        Args:
-            sent: provisional tokens of the front answer that it has been given on this stream.
+        `sent`: provisional tokens of the front answer that it has been given on this stream.
         """
         job, conversation, standalone = self.answers.front, self._conversation, self.drafting.standalone
         standalone.restart()

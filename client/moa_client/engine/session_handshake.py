@@ -50,11 +50,7 @@ class SessionHandshake:
         self.thins_memory = False  # the server of the newest stream sends the rows that it is asked for
 
     def open(self, address: str, device: Device, drafting: DeviceDrafting, ask: Ask | None) -> pb.Open:
-        """The first frame to the server at this address.
-
-        Args:
-            ask: the answer to begin or continue, if there is one.
-        """
+        """The first frame to the server at this address. `ask`: the answer to begin or continue, if there is one."""
         tokens = self._conversation.tokens
         thin = drafting.memory.thin
         return pb.Open(

@@ -113,8 +113,7 @@ def default_folder() -> Path:
 def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]:
     """Opens the history, and makes it where absent; its path and a connection in autocommit mode.
 
-    Args:
-        folder: None: the default one.
+    `folder`: None: the default one.
     """
     folder = (folder or default_folder()).expanduser().absolute()
     path = folder / FILE

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from moa_shared.text.plain_text import plain_line, without_controls
@@ -77,19 +78,8 @@ def list_table(summaries: Sequence[records.Summary]) -> str:
 
 
 def list_json(summaries: Sequence[records.Summary]) -> str:
-    shown = [
-        {
-            "id": each.identifier,
-            "title": each.title,
-            "created": each.created,
-            "updated": each.updated,
-            "model": each.model,
-            "server": each.server,
-            "questions": each.answers,
-            "unverified": each.unverified,
-        }
-        for each in summaries
-    ]
+    names = {"identifier": "id", "answers": "questions"}
+    shown = [{names.get(name, name): value for name, value in asdict(each).items()} for each in summaries]
     return json.dumps(shown, indent=2) + "\n"
 
 
@@ -106,9 +96,6 @@ def shown_hit(hit: records.Hit, start: str, end: str) -> str:
         snippet += f"{start}{plain_line(word)}{end}{plain_line(rest)}"
     title = plain_line(hit.title, TITLE_CHARACTERS)
     return f"{hit.identifier}  {_moment(hit.asked)}  question {hit.number} of: {title}\n    {snippet}\n"
-
-
-# ------------------------------------------------------------ inside
 
 
 def _facts(stored: records.StoredConversation) -> list[str]:

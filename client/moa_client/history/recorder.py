@@ -24,8 +24,7 @@ from moa_client.history.store import HistoryStore
 def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions], Turn]) -> ConversationState:
     """What `HistoryStore.reopen` has given, for `ClientEngine.restore`.
 
-    Args:
-        turn_of: makes a question's tokens from its text and what was asked of its answer, after the text before it.
+    `turn_of`: makes a question's tokens from its text and what was asked of its answer, after the text before it.
     """
     parts = [answer for answer in stored.answers if answer.is_part]
     tokens: list[int] = []
@@ -71,11 +70,7 @@ class HistoryRecorder:
     """
 
     def __init__(
-        self,
-        store: HistoryStore,
-        identifier: str,
-        conversation: Conversation,
-        stored: StoredConversation | None = None,
+        self, store: HistoryStore, identifier: str, conversation: Conversation, stored: StoredConversation | None = None
     ) -> None:
         self.identifier = identifier
         self._store = store
@@ -89,8 +84,7 @@ class HistoryRecorder:
     def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         """A question is asked; the events of its answer follow.
 
-        Args:
-            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
         if instead_of:
             self._rewind(instead_of - 1, keeps_version=True)
@@ -103,11 +97,7 @@ class HistoryRecorder:
         self._is_running = True
 
     def on_event(self, event: events.AnswerEvent, text: AnswerText, figures: Mapping[str, float] | None = None) -> None:
-        """Stores what an event of an answer brings.
-
-        Args:
-            figures: with `Ended`, what the answer cost.
-        """
+        """Stores what an event of an answer brings. `figures`: with `Ended`, what the answer cost."""
         key = self._keys[text.number - 1]
         match event:
             case events.Committed():
@@ -149,8 +139,6 @@ class HistoryRecorder:
 
     def set_title(self, title: str) -> None:
         self._store.set_title(self.identifier, title)
-
-    # ------------------------------------------------------------ inside
 
     def _rewind(self, answers: int, *, keeps_version: bool = False) -> None:
         self._store.rewind(self.identifier, answers, keeps_version=keeps_version)

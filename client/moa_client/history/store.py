@@ -137,9 +137,7 @@ class HistoryStore(HistoryReader):
     def set_provisional(self, answer: int, waiting: Sequence[int], provisional: str, *, shown: int = 0) -> None:
         """Sets all provisional text of an answer, before it is shown.
 
-        Args:
-            waiting: its tokens; none: it was withdrawn.
-            shown: how many of them are new.
+        `waiting`: its tokens; none: it was withdrawn; `shown`: how many of them are new.
         """
         with transaction(self.path, self._connection):
             self._set_provisional(answer, waiting, provisional, shown=shown)
@@ -202,8 +200,7 @@ class HistoryStore(HistoryReader):
     def rewind(self, conversation: str, answers: int, *, keeps_version: bool = False) -> None:
         """Keeps the first `answers` answers of a conversation.
 
-        Args:
-            keeps_version: what was shown of the next one stays, as a version of the one that will be in its place.
+        `keeps_version`: what was shown of the next one stays, as a version of the one that will be in its place.
         """
         with transaction(self.path, self._connection) as connection:
             if keeps_version:
@@ -232,8 +229,6 @@ class HistoryStore(HistoryReader):
             for (answer,) in connection.execute(cut_short, (conversation,)).fetchall():
                 self._leave(answer, "")
             return self.load(conversation)
-
-    # ------------------------------------------------------------ inside
 
     def _change(self, statement: str, values: Sequence[object]) -> None:
         with transaction(self.path, self._connection) as connection:

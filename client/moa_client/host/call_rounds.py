@@ -41,8 +41,7 @@ MOST_RESULT = 1 << 16  # characters that the model is told, and no more than the
 def shortened_result(content: str, most: int) -> str:
     """What a model is told of a result, all of which is text.
 
-    Args:
-        most: characters; a word says how many more there were.
+    `most`: characters; a word says how many more there were.
     """
     left_out = len(content) - most
     return marked_text(content if left_out <= 0 else f"{content[:most]}\n[Cut: {left_out:,} characters more.]")
@@ -75,8 +74,7 @@ class CallRunner:
     async def answer(self, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> tuple[AnsweredCall, ...]:
         """The calls with their answers, one after another; cancelling this cancels the call under way.
 
-        Args:
-            tools: that the conversation began with: a call is answered by the server whose tool it was then.
+        `tools`: that the conversation began with: a call is answered by the server whose tool it was then.
         """
         by_name = {tool.name: tool for tool in tools}
         return tuple([await self._answer(call, by_name.get(call.name) or Tool(call.name)) for call in calls])

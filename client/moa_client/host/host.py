@@ -272,10 +272,4 @@ def drafting_settings(settings: ClientSettings, *, is_read: bool, is_timed: bool
         end_ms=1e3 * settings.alone_seconds,
         leave_ms=math.inf if is_timed else 1e3 * leave_seconds,
     )
-    return DraftingSettings(
-        settings.drafting,
-        settings.rounds,
-        settings.run_ahead,
-        settings.mode == "tree",
-        standalone,
-    )
+    return DraftingSettings(settings.drafting, settings.rounds, settings.run_ahead, settings.mode == "tree", standalone)

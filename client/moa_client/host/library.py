@@ -176,8 +176,6 @@ class Library:
         if self.store is not None:
             self.store.close()
 
-    # ------------------------------------------------------------ inside
-
     def _begin_again(self, stored: StoredConversation, *, is_read: bool) -> None:
         conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:

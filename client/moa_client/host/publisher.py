@@ -44,11 +44,7 @@ def attributed(answers: Sequence[StoredAnswer]) -> int:
 def reopened(
     stored: StoredAnswer, number: int, decode: Callable[[Sequence[int]], str], *, has_runs: bool = False
 ) -> AnswerDecoder:
-    """A kept answer as it was shown, with what decodes its further events.
-
-    Args:
-        number: in its conversation, from 1.
-    """
+    """A kept answer as it was shown, with what decodes its further events. `number`: in its conversation, from 1."""
     text = AnswerText(
         stored.question,
         number,
@@ -111,8 +107,6 @@ class Publisher:
         self._unsettled: deque[AnswerDecoder] = deque()
         self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
 
-    # ------------------------------------------------------------ answers
-
     def resume(self, stored: StoredConversation) -> None:
         first = attributed(stored.answers)
         for number, answer in enumerate(stored.answers, 1):
@@ -126,8 +120,7 @@ class Publisher:
     def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> AnswerDecoder:
         """An answer begins.
 
-        Args:
-            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
         if instead_of:
             self._drop(instead_of - 1)
@@ -156,14 +149,8 @@ class Publisher:
         self._keep(lambda journal: journal.rewind(answers))
         self.publish(events.Rewound(min(answers, len(self.answers))))
 
-    # ------------------------------------------------------------ what happens
-
     def on_event(self, event: events.Event, current: AnswerDecoder | None = None) -> None:
-        """Publishes an event of the engine.
-
-        Args:
-            current: the answer that is under way.
-        """
+        """Publishes an event of the engine. `current`: the answer that is under way."""
         log_link_change(event)
         match event:
             case events.Earlier() | events.Settled() | events.Refused():
@@ -205,16 +192,10 @@ class Publisher:
         self.publish(events.Titled(title))
 
     def publish(self, event: events.SurfaceEvent, answer: int = 0) -> None:
-        """Tells an event that is not kept.
-
-        Args:
-            answer: the number of the one that it is about; 0: none.
-        """
+        """Tells an event that is not kept. `answer`: the number of the one that it is about; 0: none."""
         update = Update(event, answer)
         apply_update(self.answers, update)
         self._tell(update)
-
-    # ------------------------------------------------------------ inside
 
     def _drop(self, answers: int) -> None:
         """No answer after the first `answers` is decided any more."""

@@ -142,8 +142,7 @@ class TextConversation:
     def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         """Asks; after the answers that are under way.
 
-        Args:
-            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
         options = reasoned(self.engine.device, options)
         self.ask_turn(question, self._turn_of(question, options), options, instead_of=instead_of)
@@ -153,8 +152,7 @@ class TextConversation:
     ) -> None:
         """The same for a question whose tokens the caller makes.
 
-        Args:
-            traceparent: of the span that it belongs to; empty: none.
+        `traceparent`: of the span that it belongs to; empty: none.
         """
         options = options.decided(self.engine.device.sampling, CHAT_DEFAULTS, seed=draw_seed())
         self._check(options)
@@ -167,8 +165,7 @@ class TextConversation:
     def continue_answer(self, max_tokens: int) -> None:
         """Continues the newest answer, as if its limit had been so many tokens more, or asks again about its calls.
 
-        Args:
-            max_tokens: 0: as the context allows.
+        `max_tokens`: 0: as the context allows.
         """
         if self._rounds.is_waiting:
             self._rounds.begin_again(self._turns)
@@ -380,11 +377,7 @@ class TextConversation:
         return None
 
     async def _follow(self, turn: Turn | None, answer: AnswerDecoder, span: Span) -> None:
-        """Follows an answer to its end.
-
-        Args:
-            turn: the question; None: it is continued.
-        """
+        """Follows an answer to its end. `turn`: the question; None: it is continued."""
         self._answering = asyncio.create_task(self._stream(turn, answer, span.traceparent))
         try:
             await self._answering

@@ -138,8 +138,7 @@ class Availability:
     def on_frame(self, now: float, *, is_progress: bool) -> None:
         """A frame has come. If the server `is_back` by it, `on_return` follows.
 
-        Args:
-            is_progress: it is no mere sign of life.
+        `is_progress`: it is no mere sign of life.
         """
         self.monitor.on_frame(now)
         if is_progress and not self.wants_offline:
@@ -151,11 +150,7 @@ class Availability:
         return not self.is_served and not self.monitor.is_stuck(now)
 
     def on_return(self, *, is_answering: bool) -> Events:
-        """The server is available (again).
-
-        Args:
-            is_answering: there is an answer for it to decide.
-        """
+        """The server is available (again). `is_answering`: there is an answer for it to decide."""
         was_served, self.mode = self.is_served, Mode.SERVED
         if not was_served:
             is_back = is_answering and self.state is not LinkState.WAITING  # in which the server was never away

@@ -141,8 +141,7 @@ class ServerChannel:
     def renew(self, lost: int) -> None:
         """Replaces a lost connection: packets lost in an outage delay the old one for seconds after it.
 
-        Args:
-            lost: its number; if another conversation has replaced it, nothing happens.
+        `lost`: its number; if another conversation has replaced it, nothing happens.
         """
         if lost != self._transport.number:
             return
@@ -156,11 +155,7 @@ class ServerChannel:
             self.renew(self._transport.number)
 
     def widened(self, window_bytes: int) -> ServerChannel:
-        """Another channel to the same server.
-
-        Args:
-            window_bytes: bytes a call may have in flight to us.
-        """
+        """Another channel to the same server. `window_bytes`: bytes a call may have in flight to us."""
         other = copy(self)
         other._window_bytes, other._replaced = window_bytes, []
         other._transport = other._make_transport(0)

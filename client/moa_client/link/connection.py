@@ -17,14 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import (
-    DeniedError,
-    InternalError,
-    MoaError,
-    NoFormsError,
-    OverloadedError,
-    UnavailableError,
-)
+from moa_shared.errors import DeniedError, InternalError, MoaError, NoFormsError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -135,12 +128,7 @@ class ServerConnection:
     """
 
     def __init__(
-        self,
-        fleet: Fleet,
-        make_open: MakeOpen,
-        post: Post,
-        text: PrefixHashes,
-        backoff: Backoff | None = None,
+        self, fleet: Fleet, make_open: MakeOpen, post: Post, text: PrefixHashes, backoff: Backoff | None = None
     ) -> None:
         self.dialer = Dialer(fleet, text)
         self.traffic = StreamTraffic()  # of this conversation's streams
@@ -228,8 +216,6 @@ class ServerConnection:
             self.send(pb.ClientFrame(bye=pb.Bye()))
             await asyncio.wait((self._task,), timeout=GOODBYE_SECONDS)
         await self.drop()
-
-    # ------------------------------------------------------------ inside
 
     async def _keep(self) -> None:
         try:

@@ -101,16 +101,10 @@ class Dialer:
         """Whether others can be asked: before this server has served the conversation, it has all the time it takes."""
         return len(self._fleet.servers) > 1 or (self._serving is not None and bool(self._server.named))
 
-    # ------------------------------------------------------------ streams
-
     async def dial(
         self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened]:
-        """Opens a stream.
-
-        Args:
-            seconds: how long to wait; None: as for connecting.
-        """
+        """Opens a stream. `seconds`: how long to wait; None: as for connecting."""
         if self._is_home:
             if len(self._fleet.servers) > 1:
                 self._server.refresh()  # it may be back
@@ -173,11 +167,7 @@ class Dialer:
             self._must_renew = False
 
     def on_lost(self, error: MoaError | None, *, was_useful: bool) -> None:
-        """The newest stream is lost, or was not opened.
-
-        Args:
-            error: why; None: it was silent.
-        """
+        """The newest stream is lost, or was not opened. `error`: why; None: it was silent."""
         if self._is_home:
             self._leave_home_if_lost(error)
         self._must_renew = not isinstance(error, REFUSALS)
@@ -205,8 +195,7 @@ class Dialer:
     def on_go_away(self, servers: Sequence[str]) -> None:
         """The server of the newest stream will end it soon.
 
-        Args:
-            servers: HOST:PORT of those that continue in its place, as it says.
+        `servers`: HOST:PORT of those that continue in its place, as it says.
         """
         if self._is_home:
             if not servers:
@@ -241,8 +230,6 @@ class Dialer:
         self._choice.on_served(self._server)
         self._fleet.model = self._choice.model
         self._fleet.follow(named, self._server)
-
-    # ------------------------------------------------------------ which server
 
     async def describe(self) -> pb.DescribeResponse:
         """What a server serves that can continue the conversation; of others, the one that was asked last."""

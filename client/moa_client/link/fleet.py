@@ -30,8 +30,7 @@ from moa_client.link.server_name import LEAST_SECONDS, ServerName, several_behin
 def refusal(servers: Sequence[Server], needs: pb.Identity | None = None) -> MoaError:
     """Why none of the servers can be had.
 
-    Args:
-        needs: the model that they should have; None: the reason is not that they have another.
+    `needs`: the model that they should have; None: the reason is not that they have another.
     """
     errors = [each.error for each in servers if each.error is not None]
     others = [] if needs is None else _of_other_models(servers, needs)
@@ -149,9 +148,7 @@ class Fleet:
     ) -> Server:
         """The one to try first; the first of all if none has the model.
 
-        Args:
-            unread: tokens of the text that a server would have to read.
-            needs_form: the answer must have a form.
+        `unread`: tokens of the text that a server would have to read; `needs_form`: the answer must have a form.
         """
         ranks = [server.rank(needs, unread(server), needs_form=needs_form) for server in servers]
         order = rank(ranks, time.monotonic())
@@ -181,8 +178,6 @@ class Fleet:
         await asyncio.gather(*working, return_exceptions=True)
         for server in self.servers:
             await server.close()
-
-    # ------------------------------------------------------------ what they serve
 
     async def describe(self) -> pb.DescribeResponse:
         """What the best of the servers serves: several are asked at once."""
@@ -249,8 +244,6 @@ class Fleet:
 
         return self._in_background(measure())
 
-    # ------------------------------------------------------------ who belongs to it
-
     def hear_names(self) -> None:
         """Asks the user's one server in the background which others it names now, if that was long ago."""
         home = self.home
@@ -276,8 +269,7 @@ class Fleet:
 
         No server leads a client to programs of the client's own machine unless it runs there itself.
 
-        Args:
-            named: HOST:PORT, best first; all but the first eight are left out.
+        `named`: HOST:PORT, best first; all but the first eight are left out.
         """
         known = {each.address for each in self.servers} | {
             address for name in self._names for address in name.addresses
@@ -342,8 +334,6 @@ class Fleet:
         if self.newest is server:
             self.newest = self.servers[0]
         self._in_background(server.close())
-
-    # ------------------------------------------------------------ inside
 
     def _log_once(self, line: str) -> None:
         if line not in self._told:

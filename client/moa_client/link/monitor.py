@@ -74,8 +74,6 @@ class LinkMonitor:
         self._hold_ups = 0  # in this silence
         self._late_ms = 0.0  # given to the server in this silence because this device was a little late
 
-    # ------------------------------------------------------------ what happens
-
     def expect(self, now_ms: float) -> None:
         """From now on, frames are expected (an answer begins or continues)."""
         if not self._waiting:
@@ -142,8 +140,6 @@ class LinkMonitor:
             del self._open[next(iter(self._open))]
         return self._stamp
 
-    # ------------------------------------------------------------ what is known
-
     @property
     def rtt_ms(self) -> float | None:
         """Smoothed round-trip time; None before the first sample."""
@@ -165,8 +161,7 @@ class LinkMonitor:
     def wake_ms(self, *, can_beat: bool) -> float | None:
         """When to check again; None: nothing is expected.
 
-        Args:
-            can_beat: whether a beat could be sent now; if not, a due beat is no reason to wake.
+        `can_beat`: whether a beat could be sent now; if not, a due beat is no reason to wake.
         """
         if not self._waiting:
             return None

@@ -22,12 +22,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback, successors_among
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.handshake_checks import (
-    PROTOCOL_VERSION,
-    check_identity,
-    check_protocol,
-    clean_texts,
-)
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol, clean_texts
 from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_to_proto
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
@@ -54,12 +49,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        address: str,
-        connect_seconds: float,
-        silence_seconds: float,
-        security: Security = PLAIN,
-        name: str = "",
+        self, address: str, connect_seconds: float, silence_seconds: float, security: Security = PLAIN, name: str = ""
     ) -> None:
         security.check(address)
         self.address = address
@@ -91,8 +81,6 @@ class Server:
         security = replace(self.security, server_name=own_name if shares_name else "")
         return Server(address, self.connect_seconds, self.silence_seconds, security)
 
-    # ------------------------------------------------------------ the channel
-
     @property
     def channel_number(self) -> int:
         """Of the channel that the next call uses; `renew` gives another one."""
@@ -108,8 +96,7 @@ class Server:
     def widened(self, window_bytes: int) -> Server:
         """The same server over another connection, for a download; its traffic is counted here.
 
-        Args:
-            window_bytes: bytes a call may have in flight to us.
+        `window_bytes`: bytes a call may have in flight to us.
         """
         other = copy(self)
         other._channel = self._channel.widened(window_bytes)
@@ -117,8 +104,6 @@ class Server:
 
     async def close(self) -> None:
         await self._channel.close()
-
-    # ------------------------------------------------------------ what is known
 
     async def describe(
         self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
@@ -179,9 +164,7 @@ class Server:
     def rank(self, needs: pb.Identity, unread_tokens: int = 0, *, needs_form: bool = False) -> ServerRank:
         """For a conversation that needs this target, tokenizer and drafter.
 
-        Args:
-            unread_tokens: of its text, that this server would have to read.
-            needs_form: its answer must have a form.
+        `unread_tokens`: of its text, that this server would have to read; `needs_form`: its answer must have a form.
         """
         served = self.served
         if served is None:
@@ -199,8 +182,6 @@ class Server:
             unread_tokens=unread_tokens,
             read_ms=served.read_ms or served.row_ms,  # an older version says only the latter, which is a little more
         )
-
-    # ------------------------------------------------------------ calls
 
     @property
     def _has_answered(self) -> bool:
@@ -227,8 +208,7 @@ class Server:
     async def score(self, tokens: Sequence[int], settings: AnswerSettings) -> list[TokenChances]:
         """How likely the target finds the tokens of a text, all but the first.
 
-        Args:
-            settings: with what is wanted of their chances.
+        `settings`: with what is wanted of their chances.
         """
         given = len(tokens) - 1
         if not given:

@@ -150,8 +150,7 @@ class Search:
     async def run(self, seconds: float) -> Server:
         """The former server if it answers first or nearly so, else the best that does.
 
-        Args:
-            seconds: how long to wait, at least.
+        `seconds`: how long to wait, at least.
         """
         servers = list(self._fleet.servers)
         seconds = max(seconds, *map(attempt_seconds, servers))

@@ -166,9 +166,7 @@ async def why_unreachable(
 ) -> MoaError:
     """Why a call has brought nothing.
 
-    Args:
-        seconds: how long the call could take.
-        has_answered: whether an earlier one was answered.
+    `seconds`: how long the call could take; `has_answered`: whether an earlier one was answered.
     """
     reason = error_from_rpc(error, has_answered=has_answered)
     if CODE_KEY in _metadata(error) or isinstance(reason, DeniedError | OverloadedError):

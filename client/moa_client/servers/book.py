@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,6 @@ from moa_client.settings import LOCAL_SERVER, ClientSettings, check_address
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
-# Of a table of the file; all but the address may be left out.
-FIELDS: Mapping[str, type] = {
-    "address": str,
-    "tls": bool,
-    "tls_ca": str,
-    "tls_cert": str,
-    "tls_key": str,
-    "insecure": bool,
-    "key_file": str,
-    "key_keyring": bool,
-}
 FILES = ("tls_ca", "tls_cert", "tls_key", "key_file")
 
 
@@ -75,12 +64,12 @@ class ServerEntry:
         return {name: value if value is True else str(value) for name, value in given.items() if value}
 
 
-def read_entry(name: str, table: Mapping[str, object], path: Path) -> ServerEntry:
-    """An entry from its table.
+# Of a table of the file; all but the address may be left out.
+FIELDS = {each.name: bool if each.type == "bool" else str for each in fields(ServerEntry) if each.name != "name"}
 
-    Args:
-        path: of the file, for the message.
-    """
+
+def read_entry(name: str, table: Mapping[str, object], path: Path) -> ServerEntry:
+    """An entry from its table. `path`: of the file, for the message."""
     check_name(name)
     fields: dict[str, Any] = {}
     for field, value in table.items():
@@ -235,10 +224,4 @@ def _find(part: str, settings: ClientSettings, book: ServerBook) -> ServerEntry:
 
 
 def _unlisted(address: str, settings: ClientSettings) -> ServerEntry:
-    return make_entry(
-        name="",
-        address=address,
-        tls=settings.tls,
-        tls_ca=settings.tls_ca,
-        insecure=settings.insecure,
-    )
+    return make_entry(name="", address=address, tls=settings.tls, tls_ca=settings.tls_ca, insecure=settings.insecure)

@@ -48,11 +48,7 @@ def read_key_file(path: Path) -> str:
 
 
 def check_key(text: str, source: str) -> str:
-    """The key in a text.
-
-    Args:
-        source: where the text comes from, for the message.
-    """
+    """The key in a text. `source`: where the text comes from, for the message."""
     key = text.strip()
     if not key or len(key) > MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"{source} does not hold one API key.", hint="It must be one line of ASCII without spaces.")
@@ -91,8 +87,7 @@ def store_key(entry: ServerEntry, key: str) -> None:
 def forget_key(entry: ServerEntry, others: Iterable[ServerEntry] = ()) -> None:
     """Takes the key of a server out of the keyring, if it is there.
 
-    Args:
-        others: that stay listed; a key that an earlier version kept for all servers of an address stays for them.
+    `others`: that stay listed; a key that an earlier version kept for all servers of an address stays for them.
     """
     keyring = _keyring()
     shared = any(other.key_keyring and other.address == entry.address for other in others)
@@ -189,8 +184,7 @@ def _folder() -> Path:
 def forget(gone: ServerEntry, now: ServerEntry | None, left: ServerBook) -> None:
     """Removes what an entry had and the one in its place does not need.
 
-    Args:
-        now: of the same name; None: there is none.
+    `now`: of the same name; None: there is none.
     """
     forget_files(gone, kept=(now.tls_ca, now.key_file) if now is not None else ())
     if gone.key_keyring and (now is None or not now.key_keyring):

@@ -83,8 +83,7 @@ _DIGITS = {
 def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
     """The JSON object of an update.
 
-    Args:
-        with_runs: also who wrote committed text, with its chances instead of `chances` and `lengths`.
+    `with_runs`: also who wrote committed text, with its chances instead of `chances` and `lengths`.
     """
     event = update.event
     message: Fields = {"event": _NAMES[type(event)], **object_of(event)}

@@ -62,8 +62,7 @@ class Access:
             )
         if user not in (0, os.getuid()):
             raise RequestError(
-                403,
-                "Another user of this device has sent this request. A key (--endpoint-key-file) would let both in.",
+                403, "Another user of this device has sent this request. A key (--endpoint-key-file) would let both in."
             )
 
     def check_host(self, host: str) -> None:
@@ -78,11 +77,7 @@ class Access:
             )
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may use it.
-
-        Args:
-            host: the header Host, which `check_host` lets pass.
-        """
+        """Whether a page of this origin may use it. `host`: the header Host, which `check_host` lets pass."""
         return self._is_listed(origin) or (self._is_ours(host) and origin.lower() == f"http://{host.lower()}")
 
     def check_origin(self, origin: str, host: str) -> None:
@@ -251,11 +246,7 @@ _KEY = re.compile(r"[A-Za-z0-9._~+-]+")
 
 
 def read_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The key; empty: none is needed.
-
-    Args:
-        path: of the file; None: the environment may have one.
-    """
+    """The key; empty: none is needed. `path`: of the file; None: the environment may have one."""
     if path is not None:
         key, source = read_key_file(path), f"The key file {path}"
     elif VARIABLE in environment:

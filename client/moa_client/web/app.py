@@ -24,11 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def make_app(routes: Sequence[BaseRoute], access: Access) -> Starlette:
-    """The application.
-
-    Args:
-        routes: of the endpoint, the page and whatever else there is.
-    """
+    """The application. `routes`: of the endpoint, the page and whatever else there is."""
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, access=access), Middleware(OnePath)],

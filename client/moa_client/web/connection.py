@@ -85,8 +85,7 @@ def _has_every_user() -> bool:
 def _hexadecimal(address: Address, *, mapped: bool) -> str:
     """An address as the tables have it: words of 32 bits, each with its bytes reversed, and the port.
 
-    Args:
-        mapped: an IPv4 address of a socket for IPv6.
+    `mapped`: an IPv4 address of a socket for IPv6.
     """
     host, port = address
     host = f"::ffff:{host}" if mapped and ":" not in host else host

@@ -11,12 +11,7 @@ from typing import Any
 from moa_shared import errors
 from starlette.responses import JSONResponse
 
-TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = TYPES | {413: "request_too_large", 503: "overloaded_error"}  # the latter: try again
 ANTHROPIC_TOO_LONG = "prompt is too long"  # agents look for these words, and shorten the conversation
 CODES = {  # which programs look for
@@ -82,11 +77,7 @@ class RequestError(Exception):
         return next((fields(self) for prefix, fields in FORMS if path.startswith(prefix)), self.fields)
 
     def response(self, path: str = "") -> JSONResponse:
-        """The answer to the request.
-
-        Args:
-            path: of the request, which decides the form; empty: OpenAI's.
-        """
+        """The answer to the request. `path`: of the request, which decides the form; empty: OpenAI's."""
         headers = {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
@@ -102,9 +93,7 @@ FORMS: tuple[tuple[str, Callable[[RequestError], dict[str, Any]]], ...] = (
 def request_error(error: errors.MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:
     """An error of the catalogue as the failure of a request.
 
-    Args:
-        status: of HTTP; None: that of its class.
-        param: the parameter that it is about.
+    `status`: of HTTP; None: that of its class; `param`: the parameter that it is about.
     """
     if status is None:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)

@@ -72,22 +72,14 @@ class WebServer:
 
 
 async def serve(app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> WebServer:
-    """Serves requests until the server is closed.
-
-    Args:
-        closing: the one that the application's routes know.
-    """
+    """Serves requests until the server is closed. `closing`: the one that the application's routes know."""
     server = WebServer(app, listener, closing, access)
     await server.listening()
     return server
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens: what connects to it waits until it is served.
-
-    Args:
-        port: 0: any that is free.
-    """
+    """A socket that listens: what connects to it waits until it is served. `port`: 0: any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -57,8 +57,7 @@ def terminal_sequence(text: str) -> str:
 async def copy_text(text: str, terminal: Callable[[str], object] | None) -> str:
     """Copies a text; what was done, for the user.
 
-    Args:
-        terminal: writes to it; None: there is none that acts on sequences.
+    `terminal`: writes to it; None: there is none that acts on sequences.
     """
     size = f"{len(text)} characters"
     command = find_program()

@@ -133,8 +133,6 @@ class CommandHandler:
             await (kept(self._chat, rest.strip()) if kept is not None else getattr(self, f"_{name}")(rest.strip()))
         return True
 
-    # ------------------------------------------------------------ the conversation
-
     async def _reset(self, rest: str) -> None:
         await self._chat.begin_again()
         self._chat.say("A new conversation begins.")
@@ -201,8 +199,6 @@ class CommandHandler:
     async def _thinking(self, rest: str) -> None:
         self._chat.say(self._chat.last_reasoning.strip() or "The last answer came without reasoning that is marked.")
 
-    # ------------------------------------------------------------ what is set
-
     async def _set(self, rest: str) -> None:
         chat = self._chat
         if not rest:
@@ -238,8 +234,6 @@ class CommandHandler:
     async def _system(self, rest: str) -> None:
         await self._set(f"system {rest}")
 
-    # ------------------------------------------------------------ what there is
-
     async def _help(self, rest: str) -> None:
         self._chat.say(table.help_text())
 
@@ -256,8 +250,6 @@ class CommandHandler:
         if (last := self._chat.last_answer) is not None:
             lines.append(f"chosen with {last.options.words()}")
         self._chat.say("\n".join(filter(None, lines)))
-
-    # ------------------------------------------------------------ the link
 
     async def _offline(self, rest: str) -> None:
         chat, facts = self._chat, self._chat.conversation.facts

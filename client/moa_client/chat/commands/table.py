@@ -63,11 +63,7 @@ TABLE = (
     ChatCommand("model", "/model", "the model, its server, the drafter and how exact the text is"),
     ChatCommand("status", "/status", "the state of the link"),
     ChatCommand("offline", "/offline, /online", "do without the server: questions wait for it; connect again"),
-    ChatCommand(
-        "alone",
-        "/alone",
-        "have the small model here answer while the server is away, much worse",
-    ),
+    ChatCommand("alone", "/alone", "have the small model here answer while the server is away, much worse"),
     ChatCommand("stats", "/stats", "all figures of the last answer"),
     ChatCommand("bye", "/bye", "leave (also /quit, /exit, Ctrl-D)"),
 )
@@ -121,22 +117,14 @@ _OPEN = {"system": "the model's own", "reasoning_effort": "the model's own"}
 
 
 def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
-    """The settings with another value.
-
-    Args:
-        value: as typed; `default`: what it is without being set.
-    """
+    """The settings with another value. `value`: as typed; `default`: what it is without being set."""
     given = {} if value == "default" else {name: (value,) if name == "stop" else value}
     loaded = load_settings(ClientSettings, SECTION, given, environment={}, shown=str)
     return replace(settings, **{name: getattr(loaded, name)})
 
 
 def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) -> str:
-    """A value in words.
-
-    Args:
-        sampling: what counts where nothing is set, by name.
-    """
+    """A value in words. `sampling`: what counts where nothing is set, by name."""
     value = getattr(settings, name)
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -64,8 +64,6 @@ class AnswerBlock:
         self._text += without_controls(text)
         self._marked, self._until = ((begin, len(self._text)),), now + MARKED_S
 
-    # ------------------------------------------------------------ what the answer is
-
     def update(self, now: float, committed: str, provisional: str, likely: int | None = None) -> None:
         """Shows an answer as it is now.
 
@@ -102,8 +100,7 @@ class AnswerBlock:
     def close(self, *, is_verified: bool = True) -> None:
         """Called when nothing will change any more, apart from the mark.
 
-        Args:
-            is_verified: no provisional text is right any more.
+        `is_verified`: no provisional text is right any more.
         """
         self.is_open = False
         self.contradicts = self.contradicts or (is_verified and bool(self._gone))
@@ -111,8 +108,6 @@ class AnswerBlock:
     def expire(self, now: float) -> None:
         if self._until is not None and now >= self._until:
             self._until = None
-
-    # ------------------------------------------------------------ how it looks
 
     def cells(self) -> Iterator[Cell]:
         """All that may still change."""
@@ -183,8 +178,6 @@ class AnswerBlock:
         self._passed -= len(line)
         self.contradicts = self.is_cut_off = False
 
-    # ------------------------------------------------------------ inside
-
     def _looks(self) -> Sequence[Look]:
         """Of the characters of text and provisional text; none: they are shown as they are."""
         if self._markdown is None:
@@ -211,11 +204,7 @@ class AnswerBlock:
 
 
 def _styled(text: str, style: Style, looks: Sequence[Look] = ()) -> Iterator[Cell]:
-    """The cells of a text.
-
-    Args:
-        looks: of its characters; none: they are shown as they are.
-    """
+    """The cells of a text. `looks`: of its characters; none: they are shown as they are."""
     at = 0
     for cell in cells(text):
         yield Cell(cell, style, *(looks[at] if looks else ()))

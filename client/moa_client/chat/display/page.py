@@ -85,8 +85,6 @@ class TerminalPage:
     def renders(self, renders: bool) -> None:
         self._screen.renders = renders
 
-    # ------------------------------------------------------------ an answer that is written now
-
     def begin(self, status: str) -> None:
         self._live = self._screen.begin()
         self._footer = (status,)
@@ -106,11 +104,7 @@ class TerminalPage:
         self._paint()
 
     def end(self, text: AnswerText, *, is_open: bool) -> None:
-        """The answer is over for now.
-
-        Args:
-            is_open: a server may still change it.
-        """
+        """The answer is over for now. `is_open`: a server may still change it."""
         if self._live is None:
             return
         self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
@@ -124,8 +118,6 @@ class TerminalPage:
             self._screen.say(note)
         self._notes.clear()
         self._paint()
-
-    # ------------------------------------------------------------ everything else
 
     def say(self, text: str) -> None:
         self._screen.say(text)
@@ -167,8 +159,6 @@ class TerminalPage:
         if self._timer is not None:
             self._timer.cancel()
         self._write(self._screen.paint(float("inf")))
-
-    # ------------------------------------------------------------ the prompt
 
     @contextmanager
     def below(self, prompt: Prompt) -> Iterator[None]:

@@ -52,8 +52,6 @@ class Screen:
         """When to paint again if nothing happens, in seconds; None: no need."""
         return min((block.due for block in self._blocks if block.due is not None), default=None)
 
-    # ------------------------------------------------------------ what there is to show
-
     def begin(self) -> AnswerBlock:
         """An answer that is written now; the cursor stays at its end until `end`."""
         self._live = AnswerBlock(styled=self._styled, renders=self.renders and self._styled)
@@ -73,9 +71,7 @@ class Screen:
     def say(self, text: str, now: float = 0.0, marked: str = "") -> None:
         """A remark, above the answer that is written now if there is one.
 
-        Args:
-            text: not empty.
-            marked: follows it on its own lines, as a correction.
+        `text`: not empty; `marked`: follows it on its own lines, as a correction.
         """
         remark = AnswerBlock(wrap_words(without_controls(text), self._columns), styled=self._styled)
         if marked:
@@ -97,13 +93,10 @@ class Screen:
         self._place([*self._shown, *(cell._replace(line=first + cell.line) for cell in placed)], len(self._shown))
         self._fold()
 
-    # ------------------------------------------------------------ drawing
-
     def paint(self, now: float, footer: Sequence[str] = ()) -> str:
         """Draws what has changed.
 
-        Args:
-            footer: lines below the answer that is written now, as many as there is room for; the last one is fitted.
+        `footer`: lines below the answer that is written now, as many as there is room for; the last one is fitted.
         """
         for block in self._blocks:
             block.expire(now)
@@ -144,8 +137,6 @@ class Screen:
             block.cut_off()
         self._blocks = [block for block in self._blocks if block.is_open]
         self._start, self._shown, self._footer, self._above = layout.Cursor(), [], 0, 0
-
-    # ------------------------------------------------------------ inside
 
     def _below(self, footer: Sequence[str]) -> Iterator[layout.Cell]:
         *notes, status = footer or [""]

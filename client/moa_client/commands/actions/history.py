@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -20,11 +21,7 @@ from moa_client.history.store import HistoryStore
 
 
 def show_list(folder: Path | None, limit: int | None, *, unverified: bool, as_json: bool) -> None:
-    """Lists conversations, the one last used first.
-
-    Args:
-        limit: how many, at most; None: all.
-    """
+    """Lists conversations, the one last used first. `limit`: how many, at most; None: all."""
     with _opened(folder) as store:
         found = store.list(limit, unverified_only=unverified)
         total = len(store.list(unverified_only=unverified))
@@ -63,8 +60,7 @@ def export(folder: Path | None, name: str, form: str, output: Path | None) -> No
 def delete(folder: Path | None, names: Sequence[str] | None, *, is_agreed: bool) -> None:
     """Deletes conversations for good.
 
-    Args:
-        names: None: all of them, and all responses that programs have asked to keep.
+    `names`: None: all of them, and all responses that programs have asked to keep.
     """
     with _opened(folder) as store:
         found = store.identifiers() if names is None else sorted({store.find(name) for name in names})
@@ -90,16 +86,10 @@ def search(folder: Path | None, words: Sequence[str], limit: int, *, as_json: bo
     with _opened(folder) as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
-        shown = [
-            {
-                "id": hit.identifier,
-                "title": hit.title,
-                "question": hit.number,
-                "asked": hit.asked,
-                "snippet": hit.snippet.replace(START, "").replace(END, ""),
-            }
-            for hit in hits
-        ]
+        names = {"identifier": "id", "number": "question"}
+        shown = [{names.get(name, name): value for name, value in asdict(hit).items()} for hit in hits]
+        for each in shown:
+            each["snippet"] = each["snippet"].replace(START, "").replace(END, "")
         write_output(json.dumps(shown, indent=2) + "\n")
         return
     is_styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"

@@ -22,11 +22,7 @@ from moa_client.settings import SECTION, ClientSettings, check_address
 
 
 def add(name: str, address: str, given: dict[str, Any]) -> None:
-    """Adds a server, or changes the one of that name.
-
-    Args:
-        given: the other fields of its entry.
-    """
+    """Adds a server, or changes the one of that name. `given`: the other fields of its entry."""
     if given["key_file"] is not None and given["key_keyring"]:
         raise ConfigError("A key is in a file or in the keyring, not in both.", hint="Give one of the two options.")
     check_name(name)
