@@ -14,7 +14,7 @@ from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -22,7 +22,6 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
-    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
@@ -30,7 +29,6 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.terminal import Display
@@ -118,19 +116,6 @@ def test_a_pipe_and_a_terminal_are_told_once_that_the_server_was_replaced() -> N
     assert " ".join(" ".join(terminal.lines).split()) == f"a ({drafter.message}) ({REPLACED.message})"
 
 
-def test_what_fails_besides_the_answer_is_a_remark() -> None:
-    failed, told = Update(Failed(UnavailableError("It is not kept.", hint="Free some space."))), Told()
-    remarks: list[str] = []
-    PipeView(remarks.append, remarks.append, unverified=False).show(failed, told.text)
-    assert remarks == ["Error: It is not kept. Free some space."]
-    terminal = Emulated()
-    terminal.view.begin()
-    terminal.view.show(told.tell(Committed((0,))), told.text)
-    terminal.view.show(failed, told.text)
-    terminal.view.end(told.text)
-    assert terminal.lines == ["a", *remarks]
-
-
 LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
 
 
@@ -169,15 +154,6 @@ async def test_a_terminal_counts_a_wait_down(monkeypatch: pytest.MonkeyPatch) ->
     view.end(told.text)
     await asyncio.sleep(0)
     assert terminal.lines == []
-
-
-def test_a_pipe_gets_no_unverified_text() -> None:
-    alone = (Provisional((1, 2)), Ended(Finish.STOP, provisional=True))
-    out, remarks = piped(Committed((0,)), *alone)
-    assert out == "a\n"
-    [remark] = remarks
-    assert remark == messages.unverified_words(2, is_printed=False)
-    assert piped(*alone)[0] == ""
 
 
 def test_an_earlier_answer_is_reported_next_to_this_one() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.device.drafter_catalog import HYSTERESIS, DrafterCandidate, ServerPace, best_alone, choose, speedup
+from moa_client.device.drafter_catalog import HYSTERESIS, DrafterCandidate, ServerPace, choose, speedup
 
 ONLINE, DEEPER = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
 SLOW_ONLINE, SLOW_DEEPER = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)
@@ -31,10 +31,6 @@ def test_the_one_in_use_stays_unless_another_is_clearly_faster() -> None:
     assert speedup(ONLINE, server) < HYSTERESIS * speedup(DEEPER, server)
     assert choose((ONLINE, DEEPER), server, "deep").name == "deep"
     assert choose((ONLINE, DEEPER), ServerPace(50.0, 0.9, 0.5), "online").name == "deep"
-
-
-def test_without_a_server_the_one_that_is_right_most_often_writes() -> None:
-    assert best_alone((ONLINE, DEEPER)) == "deep"
 
 
 @pytest.mark.parametrize(

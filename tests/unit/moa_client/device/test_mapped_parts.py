@@ -14,8 +14,6 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.layers.arithmetic import Arithmetic
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.models import ModelFiles, WeightReader, resolve
-from moa_shared.models.weights.tile_file import map_tiles
-from moa_shared.programs.progress import SilentProgress
 
 from tests.support.tiny_models import SIZES, save_tiny_model, small_drafter
 
@@ -74,13 +72,6 @@ def test_other_arithmetics_pack_their_own(files: ModelFiles, tmp_path: Path) -> 
         Arithmetic(plain=False, in_numpy=False, four_bits=True),
     ):
         np.testing.assert_array_equal(parts.head(None, arithmetic)(rows), plain.head(None, arithmetic)(rows))
-
-
-def test_a_server_s_file_is_used_where_it_is_there(files: ModelFiles, tmp_path: Path) -> None:
-    map_tiles(files, tmp_path / "cache", SilentProgress())
-    before = tile_names(tmp_path)
-    assert is_mapped(parts_of(files, tmp_path, 2))
-    assert tile_names(tmp_path) == before
 
 
 def test_nothing_is_packed_in_float32(files: ModelFiles, tmp_path: Path) -> None:

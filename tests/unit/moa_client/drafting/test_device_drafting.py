@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
@@ -15,7 +13,6 @@ from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.settings import Sampling
 
 SILENCE_MS = 60_000.0
 AUTO = StandaloneRule("auto", least_chance=0.5, end_ms=3_000.0, leave_ms=20_000.0)
@@ -43,39 +40,6 @@ class Writer:
         """The server is away from now on."""
         self.availability.on_lost(UnavailableError("Gone."), broke=False, is_expected=True)
         self.availability.outages.observe(now, is_served=False)
-
-
-class Reader(LookupDrafter):
-    """Reads texts itself."""
-
-    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(("drafter", "begins_at_once"), [(Reader(4), True), (LookupDrafter(4), False)])
-async def test_a_drafter_that_reads_texts_itself_has_the_question_at_once(
-    drafter: LookupDrafter, begins_at_once: bool
-) -> None:
-    writer = Writer(AUTO, drafter=drafter)
-    conversation = writer.answers.conversation
-    writer.drafting.read_question(conversation.tokens, conversation.hashes)
-    writer.drafting.close()
-    assert (drafter._text.tokens == conversation.tokens) == begins_at_once
-
-
-def test_a_question_that_no_server_has_read_is_left_to_one_when_the_loss_is_long() -> None:
-    writer = Writer(AUTO, drafter=LookupDrafter(4))
-    writer.lose(1000.0)
-    writer.drafting.write_on(1000.0)
-    assert writer.drafting.is_holding_back
-    assert list(writer.answers.events) == [HeldBack(unread=True)]
-    assert writer.drafting.wake_ms(1000.0) == 1000.0 + AUTO.leave_ms
-    writer.drafting.write_on(3999.0)
-    assert writer.answers.current is not None
-    writer.drafting.write_on(4000.0)
-    assert writer.answers.current is None
-    assert writer.answers.events[-1] == Ended(Finish.UNFINISHED, provisional=True)
-    writer.drafting.close()
 
 
 def test_nothing_is_held_back_while_a_server_decides() -> None:

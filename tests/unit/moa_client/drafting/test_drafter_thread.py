@@ -2,36 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from unittest.mock import call, create_autospec
 
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.streamed import TokenWritten
 from moa_client.engine.inbox import Inbox
-from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
-
-
-async def test_text_that_has_changed_is_told_again() -> None:
-    drafter = create_autospec(LookupDrafter, instance=True)
-    thread = DrafterThread(drafter, create_autospec(Inbox, instance=True))
-    for hashed in (True, False):
-        for tokens, held in (([1, 2, 3], 0), ([1, 2, 3, 4], 3), ([1, 2, 5], 2), ([1, 2, 5], 3), ([1], 1), ([9], 0)):
-            said = thread.tell(tokens, PrefixHashes(tokens) if hashed else None)
-            assert min(said, len(thread._told)) >= held
-            assert thread._told == tokens
-    await asyncio.to_thread(thread._executor.close)
-
-
-async def test_tokens_do_not_wake_the_thread_before_its_next_call() -> None:
-    drafter = create_autospec(LookupDrafter, instance=True)
-    thread = DrafterThread(drafter, create_autospec(Inbox, instance=True))
-    for length in (1, 2, 3):
-        thread.tell([7, 8, 9][:length])
-    thread.draft(3, Sampling())
-    await thread._executor.submit(bool)
-    assert drafter.method_calls == [call.restart([7]), call.commit([8, 9]), call.draft(Sampling())]
 
 
 class Reader(LookupDrafter):

@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
@@ -88,14 +87,6 @@ def writer() -> Writer:
     return writer
 
 
-def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
-    writer.drafting.write_on(writer.now)
-    (serial, _) = writer.thread.asked[-1]
-    writer.drafting.restart()
-    writer.drafting.on_written(writer.now, TokenWritten(serial, 0, 4))
-    assert writer.written == []
-
-
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something(writer: Writer) -> None:
     writer.write(None)
     assert not writer.drafting.can_write
@@ -107,29 +98,7 @@ def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_som
     assert writer.written == [4]
 
 
-def test_an_answer_that_has_ended_is_not_continued(writer: Writer) -> None:
-    writer.write(4)
-    writer.write(END_OF_TEXT)
-    writer.drafting.write_on(writer.now)
-    assert len(writer.thread.asked) == 2
-    writer.answers.end_alone()
-    assert writer.answers.events[-1] == Ended(Finish.END_OF_TEXT, provisional=True)
-
-
 class TestTextThatIsTooUnlikely:
-    def test_is_held_back_and_told_once(self) -> None:
-        writer = Writer(AUTO, is_read=True)
-        writer.write(4, 0.9)
-        writer.write(5, 0.8)
-        writer.write(6, 0.6)  # 0.43 for all of it
-        assert writer.written == [4, 5]
-        assert list(writer.answers.events)[2:] == [HeldBack()]
-        assert writer.drafting.is_waiting
-        assert writer.drafting.can_write
-        writer.drafting.write_on(writer.now)
-        assert len(writer.thread.asked) == 3
-        assert writer.drafting.wake_ms() is None
-
     def test_is_shown_when_the_user_asks_for_it(self) -> None:
         writer = Writer(AUTO, is_read=True)
         writer.write(4, 0.4)
@@ -137,18 +106,3 @@ class TestTextThatIsTooUnlikely:
         assert not writer.drafting.is_waiting
         writer.write(5, 0.1)
         assert writer.written == [4, 5]
-
-
-def test_it_writes_as_fast_as_people_read() -> None:
-    writer = Writer(StandaloneRule("always", tokens_per_s=10.0))
-    writer.write(4)
-    writer.write(5)
-    writer.drafting.write_on(writer.now + 99.0)
-    assert len(writer.thread.asked) == 2
-    assert writer.drafting.wake_ms() == writer.now + 100.0
-    writer.now += 130.0  # the token takes a while, which is no reason to be slower
-    writer.write(6)
-    assert writer.drafting.wake_ms() == writer.now + 70.0
-    writer.now += 1000.0  # no more than one token is made up for
-    writer.write(7)
-    assert writer.drafting.wake_ms() == writer.now

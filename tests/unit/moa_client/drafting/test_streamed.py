@@ -62,17 +62,6 @@ def grow(drafting: StreamedDrafting, *tokens: int) -> None:
     drafting.on_extended(step, Growth.chain(step.draft, tokens))
 
 
-def test_a_server_that_waits_is_told_once_that_nothing_comes() -> None:
-    drafting = begun(announces_nothing=True)
-    grow(drafting)
-    assert drafting.next_step(0.0) is None
-    frame = drafting.take_frame(flush=True)
-    assert frame is not None
-    assert (frame.base, frame.first_node, frame.tokens) == (3, 0, ())
-    assert drafting.take_frame(flush=True) is None
-    assert drafting.next_step(0.0) is None
-
-
 def overtaken(*committed: int) -> StreamedDrafting:
     """A step has made a block of three tokens, and other candidates of the first, while tokens were committed."""
     drafting = begun()
@@ -97,16 +86,6 @@ def test_what_a_block_has_below_tokens_that_came_meanwhile_is_a_draft() -> None:
     assert not overtaken(4, 5, 6).conversation.draft
     assert not overtaken(4, 7).conversation.draft
     assert not overtaken(8).conversation.draft
-
-
-def test_a_block_for_a_text_that_is_gone_is_none() -> None:
-    drafting = begun()
-    step = drafting.next_step(0.0)
-    assert step is not None
-    drafting.restart()
-    commit(drafting, 4)
-    drafting.on_extended(step, Growth.chain(step.draft, [4, 5]))
-    assert not drafting.conversation.draft
 
 
 LEVELS, TOKENS = 15, 600

@@ -11,7 +11,6 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Ended, Event, LinkState
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.connection import FrameReceived
 from moa_shared.errors import MismatchError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -60,17 +59,6 @@ async def test_a_question_is_answered(engine: ClientEngine) -> None:
     assert await asking == [plainly_committed(4, 5), plainly_committed(6), Ended(Finish.END_OF_TEXT)]
     assert engine.conversation.tokens == [*PROMPT, 4, 5, 6]
     assert engine.figures.verdicts == 2
-
-
-async def test_what_comes_from_a_stream_that_was_left_is_dropped(engine: ClientEngine) -> None:
-    connection = connection_of(engine)
-    asking = asyncio.create_task(answer(engine))
-    await asyncio.sleep(0)
-    connection.open()
-    late = FrameReceived(connection.stream_number - 1, pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[9])))
-    engine._inbox.post(late)
-    connection.verdict(1, 3, [4], finish=pb.FINISH_END_OF_TEXT)
-    assert await asking == [plainly_committed(4), Ended(Finish.END_OF_TEXT)]
 
 
 async def test_a_server_that_violates_the_protocol_is_left(engine: ClientEngine) -> None:
@@ -129,33 +117,3 @@ async def test_a_user_who_stops_gets_the_servers_last_word(engine: ClientEngine)
         connection.verdict(1, 4, [5], finish=pb.FINISH_CANCELLED)
         assert await asking == plainly_committed(5)
         assert await anext(events) == Ended(Finish.CANCELLED)
-
-
-async def test_a_rewound_conversation_leaves_its_stream_with_the_next_question(engine: ClientEngine) -> None:
-    connection = connection_of(engine)
-    asking = asyncio.create_task(answer(engine))
-    await asyncio.sleep(0)
-    connection.open()
-    connection.verdict(1, 3, [4], finish=pb.FINISH_END_OF_TEXT)
-    await asking
-    engine.rewind(0)
-    assert engine.conversation.tokens == []
-    connection.done.clear()
-    asking = asyncio.create_task(answer(engine))
-    await until(lambda: "start" in connection.done)
-    assert connection.done == ["leave", "start"]
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-
-
-async def test_attending_ends_when_it_is_over(engine: ClientEngine) -> None:
-    is_over = False
-    attending = asyncio.create_task(anext(engine.attend(lambda: is_over), None))
-    await asyncio.sleep(0)
-    is_over = True
-    engine.wake()
-    assert await attending is None
-
-
-async def test_there_is_nothing_to_settle_without_unverified_answers(engine: ClientEngine) -> None:
-    assert [event async for event in engine.settle()] == []

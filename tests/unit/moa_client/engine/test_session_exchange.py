@@ -105,29 +105,6 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 # ---------------------------------------------------------------- questions
 
 
-def test_a_server_is_asked_to_stop_once_on_each_stream(session: Session) -> None:
-    session.open()
-    session.ask()
-    for _ in range(2):
-        assert not await_now(session.exchange.stop())
-    assert session.sent == ["ask", "stop"]
-    session.lose()
-    session.open()
-    assert not await_now(session.exchange.stop())
-    assert session.sent == ["ask", "stop", "stop"]
-
-
-def test_an_answer_that_no_server_decides_ends_at_once_and_its_stream_is_left(session: Session) -> None:
-    session.ask()
-    session.open()
-    session.decide(4)
-    session.lose()
-    session.connection.done.clear()
-    assert await_now(session.exchange.stop())
-    assert session.connection.done == ["lose"]
-    assert session.answers.current is None
-
-
 # ---------------------------------------------------------------- what the server decides
 
 
@@ -165,16 +142,6 @@ def test_a_session_is_resumed_by_a_token_that_only_its_server_sees(session: Sess
     assert [opened.resume_token for opened in session.connection.opens] == [b"", b"", b"one"]
 
 
-def test_a_conversation_that_begins_again_is_a_new_session(session: Session) -> None:
-    session.open(resume_token=b"one")
-    session.exchange.is_outdated = True
-    await_now(session.exchange.leave_outdated())
-    session.open()
-    assert session.connection.opens[-1].resume_token == b""
-    assert not session.exchange.is_outdated
-    assert session.connection.done == ["leave"]
-
-
 def test_what_remains_of_a_conversation_is_the_same_session(session: Session) -> None:
     session.open(resume_token=b"one")
     session.ask()
@@ -202,12 +169,6 @@ def test_a_stream_that_the_server_ended_for_idleness_is_opened_for_a_question(se
     session.connection.end(rests=True)
     assert session.handle() == NOTHING
     assert session.connection.done == ["start"]
-
-
-def test_nothing_is_opened_for_a_user_who_wants_no_server(session: Session) -> None:
-    session.availability.go_offline()
-    session.exchange.connect()
-    assert session.connection.done == []
 
 
 # ---------------------------------------------------------------- the device

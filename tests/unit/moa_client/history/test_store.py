@@ -64,16 +64,6 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert settled.ended == answer.ended
 
 
-def test_an_answer_that_was_cut_short_is_left_to_the_server(store: HistoryStore) -> None:
-    conversation = store.create(ORIGIN)
-    key = store.begin_answer(conversation, "Why?", OPTIONS)
-    store.append_committed(key, [7, 8], [PROMPT, TARGET], "Be")
-    store.set_provisional(key, [1], "cause", shown=1)
-    [answer] = store.reopen(conversation).answers
-    assert (answer.standing, answer.finish, answer.decided_from) == (AnswerStatus.UNVERIFIED, "", 1)
-    assert (answer.text, answer.provisional) == ("Be", "cause")
-
-
 def test_refused_text_stays_to_be_read_and_a_question_without_an_answer_goes(store: HistoryStore) -> None:
     conversation = store.create(ORIGIN)
     key = store.begin_answer(conversation, "Why?", OPTIONS)

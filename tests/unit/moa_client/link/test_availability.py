@@ -82,33 +82,6 @@ def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode
     assert availability.mode is then
 
 
-@pytest.mark.parametrize("mode", [Mode.OFFLINE, Mode.OFFLINE_BY_WISH])
-def test_nothing_is_due_without_a_stream(mode: Mode) -> None:
-    availability = availability_in(mode)
-    assert tick(availability, 1e6, is_up=False) == NOTHING
-    assert availability.mode is mode
-
-
-def test_a_stream_that_was_never_opened_is_lost_by_the_same_timer() -> None:
-    availability = Availability(SILENCE_MS)
-    tick(availability, 0.0, is_up=False, is_trying=True)
-    assert tick(availability, 5000.0, is_up=False, is_trying=True) == Reaction((LinkCommand.GO_STANDALONE,), (SILENT,))
-    assert availability.mode is Mode.OFFLINE
-
-
-def test_a_stream_that_has_broken_before_the_timer_ran_out_is_lost_for_that_reason() -> None:
-    availability = availability_in(Mode.SERVED)
-    assert availability.on_lost(GONE, broke=True, is_expected=True) == NOTHING
-    reaction = tick(availability, 1000.0 + LEAST_TIMEOUT_MS, is_up=False, is_trying=True)
-    assert reaction == Reaction((LinkCommand.GO_STANDALONE,), (LinkChanged(LinkState.OFFLINE, GONE.message),))
-
-
-def test_nothing_is_lost_while_nothing_is_expected() -> None:
-    availability = availability_in(Mode.SERVED)
-    assert tick(availability, 1e6, is_expected=False) == NOTHING
-    assert availability.mode is Mode.SERVED
-
-
 @pytest.mark.parametrize(
     ("mode", "is_progress", "is_back"),
     [
@@ -132,13 +105,6 @@ def test_the_server_decides_again_when_it_returns(mode: Mode, is_answering: bool
     availability = availability_in(mode)
     assert availability.on_return(is_answering=is_answering) == (LinkChanged(state),)
     assert availability.is_served
-
-
-def test_a_return_that_was_no_loss_only_updates_the_state() -> None:
-    availability = availability_in(Mode.SERVED)
-    assert availability.on_return(is_answering=True) == ()
-    availability.on_lost(GONE, broke=False, is_expected=False)
-    assert availability.on_return(is_answering=True) == (LinkChanged(LinkState.GOOD),)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +145,6 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     assert availability.mode.name == "OFFLINE"
     assert tick(availability, 1500.0, is_up=False, is_trying=True) == NOTHING
     assert availability.may_end_answers(100_000.0)
-
-
-def test_going_offline_and_online_at_once_changes_nothing() -> None:
-    availability = availability_in(Mode.SERVED)
-    availability.go_offline()
-    availability.go_online()
-    assert without_beats(tick(availability, 1001.0)) == NOTHING
-    assert availability.is_served
 
 
 def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_again() -> None:
@@ -235,13 +193,6 @@ def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
     assert not availability.may_end_answers(12_000.0)
 
 
-def test_who_goes_offline_by_wish_waits_for_nobody() -> None:
-    availability = Availability(SILENCE_MS, 10_000.0)
-    availability.go_offline()
-    tick(availability, 1000.0)
-    assert availability.may_end_answers(1000.0)
-
-
 def given_up(reaction: Reaction) -> list[str]:
     return [each.error.message for each in reaction.commands if isinstance(each, GiveUp)]
 
@@ -267,39 +218,10 @@ class TestADeviceThatCannotWriteOn:
             GONE.message
         ]
 
-    def test_gets_the_reason_of_the_loss(self) -> None:
-        availability = availability_in(Mode.OFFLINE)
-        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        late = tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
-        assert given_up(late) == [GONE.message]
-
     def test_waits_until_whoever_asks_ends_it(self) -> None:
         availability = availability_in(Mode.STALLED)
         for now in (2000.0, 1e9):
             assert given_up(tick(availability, now, patience_ms=math.inf)) == []
-
-    @pytest.mark.parametrize("patience_ms", [PATIENCE_MS, math.inf])
-    def test_does_not_wait_when_the_user_wants_no_server(self, patience_ms: float) -> None:
-        availability = availability_in(Mode.OFFLINE_BY_WISH)
-        assert given_up(tick(availability, 2000.0, is_up=False, patience_ms=patience_ms)) == [
-            "Without a server this device cannot answer."
-        ]
-
-    def test_does_not_wait_for_a_server_that_has_stalled_for_as_long(self) -> None:
-        availability = availability_in(Mode.STALLED)
-        reaction = tick(availability, 1001.0 + SILENCE_MS, patience_ms=PATIENCE_MS)
-        assert given_up(reaction) == ["The server has sent nothing for 60 s."]
-
-    def test_is_patient_again_after_progress(self) -> None:
-        availability = availability_in(Mode.OFFLINE)
-        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        availability.on_frame(3000.0, is_progress=True)
-        assert given_up(tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
-
-    def test_is_not_told_to_give_up_while_it_can_write(self) -> None:
-        availability = availability_in(Mode.OFFLINE)
-        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        assert tick(availability, 2000.0 + PATIENCE_MS, is_up=False) == NOTHING
 
 
 class TestWaking:
@@ -325,17 +247,6 @@ class TestWaking:
                 break
         assert now <= 1000.0 + LEAST_TIMEOUT_MS + 2 * SILENT_STREAM_MS
 
-    def test_nobody_wakes_for_a_lost_stream(self) -> None:
-        assert availability_in(Mode.OFFLINE).wake_ms(is_up=False, patience_ms=None) is None
-
-    def test_a_beat_is_sent_before_the_timer_runs_out(self) -> None:
-        availability = availability_in(Mode.SERVED)
-        availability.on_frame(1010.0, is_progress=True)
-        wake = availability.wake_ms(is_up=True, patience_ms=None)
-        assert wake is not None
-        assert wake < 1010.0 + LEAST_TIMEOUT_MS
-        assert any(isinstance(each, SendBeat) for each in tick(availability, wake).commands)
-
 
 @pytest.mark.parametrize(
     ("before", "step_ms", "after"),
@@ -356,29 +267,7 @@ def test_a_link_is_slow_when_a_round_trip_takes_many_steps(before: LinkState, st
     assert availability.state is after
 
 
-def test_a_link_is_good_again_once_everything_is_verified() -> None:
-    availability = availability_in(Mode.OFFLINE)
-    availability.on_return(is_answering=True)
-    assert availability.on_verified() == (LinkChanged(LinkState.GOOD),)
-    assert availability.on_verified() == ()
-
-
 LIMITED = RateLimitError("The server lets this key read and write 600 tokens a minute.")
-SAID = LinkChanged(LinkState.WAITING, LIMITED.message, 12.0)
-
-
-def test_a_server_that_lets_the_client_wait_is_not_lost() -> None:
-    availability = availability_in(Mode.SERVED)
-    assert availability.on_told_to_wait(2000.0, LIMITED, 12_000.0) == Reaction((LinkCommand.GO_STANDALONE,), (SAID,))
-    for now in (3000.0, 13_900.0):
-        assert tick(availability, now, is_up=False, is_trying=True) == NOTHING
-        assert not availability.may_end_answers(now)
-    assert availability.on_told_to_wait(14_000.0, LIMITED, 12_000.0) == Reaction(
-        events=(SAID,)
-    )  # another time: the countdown begins again
-    availability.on_opened(26_000.0, ROUND_TRIP_MS)
-    assert availability.on_return(is_answering=True) == (LinkChanged(LinkState.GOOD),)
-    assert availability.is_served
 
 
 def test_a_server_that_is_gone_after_the_wait_is_lost() -> None:
@@ -399,11 +288,3 @@ def test_patience_begins_when_the_wait_is_over() -> None:
     assert availability.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == until
     assert tick(availability, until - 1.0, is_up=False, patience_ms=PATIENCE_MS) == NOTHING
     assert tick(availability, until, is_up=False, patience_ms=PATIENCE_MS) == Reaction((GiveUp(LIMITED),))
-
-
-def test_a_wish_to_be_offline_ends_the_wait() -> None:
-    availability = availability_in(Mode.SERVED)
-    availability.on_told_to_wait(2000.0, LIMITED, 12_000.0)
-    availability.go_offline()
-    reaction = tick(availability, 2500.0, is_up=False, is_trying=True)
-    assert reaction == Reaction((LinkCommand.LEAVE,), (LinkChanged(LinkState.OFFLINE, "as requested"),))

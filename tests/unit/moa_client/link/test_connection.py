@@ -138,15 +138,6 @@ async def settled(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_frames_come_after_the_opening_in_order_and_numbered(harness: Harness) -> None:
-    stream = await harness.opened()
-    for number in range(3):
-        stream.incoming.put_nowait(verdict(number))
-    assert [await harness.next() for _ in range(3)] == [
-        connection.FrameReceived(1, verdict(number)) for number in range(3)
-    ]
-
-
 async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness: Harness) -> None:
     harness.connection.send(beat(0))
     stream = await harness.opened()
@@ -154,11 +145,6 @@ async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness:
     harness.connection.send(beat(2))
     await settled(lambda: len(stream.sent) == 2)
     assert stream.sent == [beat(1), beat(2)]
-
-
-async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(harness: Harness) -> None:
-    (await harness.opened()).incoming.put_nowait(LOST)
-    assert await harness.next() == connection.StreamLost(1, LOST, retrying=True, broke=False)
 
 
 async def test_what_no_attempt_can_fix_is_not_tried_again(harness: Harness) -> None:
@@ -217,17 +203,6 @@ async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
     assert not lost.retrying
 
 
-async def test_what_a_stream_that_was_left_has_posted_is_not_accepted(harness: Harness) -> None:
-    stream = await harness.opened()
-    stream.incoming.put_nowait(verdict(0))
-    await settled(lambda: not harness.inbox.empty())
-    await harness.connection.drop()
-    assert not harness.connection.accept(harness.inbox.get_nowait())
-    assert not harness.connection.accept(connection.StreamLost(1, LOST, retrying=True, broke=True))
-    assert stream.is_cancelled
-    await harness.opened()
-
-
 async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: Harness) -> None:
     stream = await harness.opened()
     for number in range(connection.READ_AHEAD + 2):
@@ -247,26 +222,6 @@ async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) ->
         harness.connection.send(beat(number))
     assert stream.is_cancelled
     assert isinstance(await harness.next(), connection.StreamLost)
-
-
-async def test_who_leaves_says_goodbye_and_hears_nothing_more(harness: Harness) -> None:
-    stream = await harness.opened()
-    await harness.connection.leave()
-    assert stream.has_said_goodbye
-    assert harness.inbox.empty()
-    assert not harness.connection.is_up
-
-
-async def test_a_stream_given_up_as_lost_is_opened_again_though_it_never_ended(harness: Harness) -> None:
-    stream = await harness.opened()
-    await harness.connection.lose()
-    assert stream.is_cancelled
-    assert isinstance(await harness.next(), connection.StreamOpened)
-    assert len(harness.server.streams) == 2
-
-
-def test_two_clients_wait_apart() -> None:
-    assert connection.Backoff(random.Random(1)).next_seconds() != connection.Backoff(random.Random(2)).next_seconds()
 
 
 def test_a_server_may_ask_for_a_longer_wait_once() -> None:

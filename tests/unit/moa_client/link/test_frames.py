@@ -8,7 +8,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.link.connection import ServerConnection
 from moa_client.link.frames import FrameReader, FrameSender
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ack, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.messages import Draft, Memory, Plane, Verdict
 
 FIRST = Draft(1, 4, 99, 0, (7,))
 SECOND = Draft(1, 4, 0, 1, (8,))
@@ -29,15 +29,6 @@ class Wire:
 
 def sender(wire: Wire) -> FrameSender:
     return FrameSender(cast(ServerConnection, wire))
-
-
-def test_a_draft_that_continues_has_only_its_tokens() -> None:
-    wire = Wire()
-    frames = sender(wire)
-    frames.draft(FIRST)
-    frames.draft(Ack(3))
-    frames.draft(SECOND)
-    assert wire.sent[1:] == [pb.ClientFrame(ack=pb.Ack(committed=3)), pb.ClientFrame(draft=pb.Draft(tokens=[8]))]
 
 
 def test_a_draft_that_was_not_sent_is_not_continued() -> None:

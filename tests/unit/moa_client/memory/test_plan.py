@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.memory import CALM_TOKENS, CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, ThinRule
+from moa_client.memory import CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
@@ -149,38 +149,10 @@ def test_it_finds_what_the_link_carries(link: float, codec: Codec) -> None:
     assert sum(other is codec for other in codecs) > 0.6 * len(codecs)
 
 
-def test_attempts_grow_rarer() -> None:
-    codecs = run(ladder(), 20 * 250.0, 300)
-    changes = [place for place in range(1, len(codecs)) if codecs[place] is not codecs[place - 1]]
-    first, last = changes[: len(changes) // 2], changes[len(changes) // 2 :]
-    assert 4 <= len(changes) < 30
-    assert last[-1] - last[0] > 2 * (first[-1] - first[0])
-
-
 def test_it_climbs_again_when_the_link_recovers() -> None:
     one = ladder()
     assert run(one, 20 * 250.0, 10)[-1] is Codec.INT4
     assert run(one, 1e6, 60, 10_000.0)[-1] is Codec.BF16
-
-
-def test_a_single_codec_stays() -> None:
-    assert set(run(ladder(Codec.INT4), 1000.0, 20)) == {Codec.INT4}
-
-
-def test_a_device_that_drafts_nothing_needs_few_rows_while_the_link_holds() -> None:
-    rule = ThinRule()
-    assert rule.allows_few(drafts=False, is_link_trusted=True)
-    assert not rule.allows_few(drafts=False, is_link_trusted=False)
-    assert not rule.allows_few(drafts=True, is_link_trusted=True)
-
-
-def test_a_device_that_has_drafted_gives_no_rows_up_for_a_short_rest() -> None:
-    rule = ThinRule()
-    rule.on_verdict(2, drafts=True)
-    rule.on_verdict(CALM_TOKENS - 1, drafts=False)
-    assert not rule.allows_few(drafts=False, is_link_trusted=True)
-    rule.on_verdict(1, drafts=False)
-    assert rule.allows_few(drafts=False, is_link_trusted=True)
 
 
 def test_rows_cost_at_most_forty_bytes_a_token_of_an_answer_of_200() -> None:

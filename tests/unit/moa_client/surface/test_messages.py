@@ -12,13 +12,12 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import Update
-from moa_client.surface.messages import encode_line, fields_of, made_of, object_of, options_of, update_of
+from moa_client.surface.messages import fields_of, made_of, object_of, options_of, update_of
 from moa_client.tools.tool import AnsweredCall
-from moa_shared.errors import CATALOGUE, ConfigError, InternalError, MoaError, error_from_code
+from moa_shared.errors import CATALOGUE, ConfigError, InternalError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances, WantedChances
 
-from tests.support.told import Told
 from tests.support.tool_calls import NOW, WEATHER, call
 
 
@@ -194,23 +193,3 @@ def test_what_is_no_update_of_a_known_kind_is_not_read_as_another(update: Update
         except (KeyError, ValueError, TypeError):
             continue
         assert type(read.event) is type(update.event)
-
-
-def test_what_is_sent_of_provisional_text_grows_with_what_is_new() -> None:
-    def sent(count: int) -> int:
-        told = Told()
-        written = [told.tell(events.Provisional((1,), (0.5,))) for _ in range(count)]
-        confirmed = [told.tell(events.Committed((1,), 1)) for _ in range(count)]
-        return sum(len(encode_line(fields_of(update))) for update in [*written, *confirmed])
-
-    assert sent(400) == 4 * sent(100)
-
-
-def test_an_unknown_error_is_a_defect_that_keeps_its_words() -> None:
-    fields = {
-        **fields_of(Update(events.Failed(MoaError("Why.", hint="Do."), taken_back=True), 1)),
-        "code": "of a newer moa",
-    }
-    event = update_of(fields).event
-    assert isinstance(event, events.Failed)
-    assert (event.error.code, str(event.error), event.taken_back) == ("internal", "Why. Do.", True)

@@ -274,15 +274,6 @@ def test_only_an_open_socket_says_whose_it_is(
     assert user_of(Ends(leaves=True)) is None
 
 
-@pytest.mark.parametrize(("is_whole", "user"), [(True, 65534), (False, None)])
-def test_users_that_have_no_number_here_cannot_be_told_apart(
-    is_whole: bool, user: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "read_tables", lambda client, server: Owner(1, 65534, 5))
-    monkeypatch.setattr(connection, "_has_every_user", lambda: is_whole)
-    assert user_of(Ends()) == user
-
-
 @contextmanager
 def ends_of(host: str, to: str = "") -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection; the second one was accepted."""

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from moa_client.chat.commands import table
 from moa_client.chat.commands.handler import KEPT, CommandHandler, short
-from moa_shared.text.word_wrap import wrap_words
 
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
@@ -16,24 +14,6 @@ def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     for name in table.NAMES:
         assert f"/{name}" in text
         assert f"`/{name}" in page
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100])
-def test_help_keeps_its_columns_on_any_terminal(columns: int) -> None:
-    lines = wrap_words(table.help_text(), columns).splitlines()
-    commands = lines[: next(index for index, line in enumerate(lines) if line.startswith("Dim text"))]
-    assert all(line[18:20] == "  " and line[20] != " " for line in commands)
-    for before, after in pairwise(lines):  # no line ends earlier than it must
-        if after.startswith(" " * 20):
-            assert len(before) + len(after.split()[0]) >= columns
-
-
-def test_aliases_are_commands() -> None:
-    for alias, name in table.ALIASES.items():
-        assert table.resolve(alias) == name
-        assert name in table.NAMES
-    assert table.resolve("set") == "set"
-    assert table.resolve("sett") is None
 
 
 def test_a_misspelt_command_gets_a_hint() -> None:
