@@ -46,9 +46,9 @@ async def test_the_target_s_own_model_is_never_corrected(
     alone, wanted = 0, 30
     async with connect([Server(exact_server, 10.0, 60.0)]) as link:
         device = load_device(settings, await link.describe(), SilentProgress())
-        assert isinstance(device.drafter, CompanionDrafter)
-        assert device.choice is not None
-        assert device.choice.name in (COMPANION, NOBODY)  # on a busy machine it is too slow to draft
+        assert isinstance(device.drafting.drafter, CompanionDrafter)
+        assert device.drafting.choice is not None
+        assert device.drafting.choice.name in (COMPANION, NOBODY)  # on a busy machine it is too slow to draft
         engine = ClientEngine(link, device, int(device.files.config["vocab_size"]), Codec.INT4, WRITING)
         async for event in engine.ask(prompt, asked):
             assert not isinstance(event, Corrected)

@@ -49,7 +49,7 @@ async def first_answers(files: ModelFiles, drafter: Path) -> tuple[DrafterTrial,
     async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
         settings = ClientSettings(server=f"127.0.0.1:{running.port}", drafter=str(drafter))
         device = load_device(settings, await link.describe(), SilentProgress())
-        assert device.trial is not None
+        assert device.drafting.trial is not None
         drafting = DraftingSettings(drafting="device", run_ahead=False, tree=True)
         engine = ClientEngine(link, device, int(files.config["vocab_size"]), Codec.INT4, drafting)
         try:
@@ -59,11 +59,11 @@ async def first_answers(files: ModelFiles, drafter: Path) -> tuple[DrafterTrial,
                 tokens = tokenizer.encode(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
                 said += [event async for event in engine.ask(tokens, ANSWER) if isinstance(event, DrafterChanged)]
                 answers.append(list(engine.conversation.answer))
-                if not device.trial.is_open:
+                if not device.drafting.trial.is_open:
                     break
         finally:
             await engine.close()
-    return device.trial, answers, said
+    return device.drafting.trial, answers, said
 
 
 async def test_the_shipped_one_stays_and_a_random_one_goes(default_model_files: ModelFiles, tmp_path: Path) -> None:

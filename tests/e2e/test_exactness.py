@@ -133,7 +133,7 @@ async def test_greedy_text_is_what_transformers_generates(
     settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
     accepted = 0
     async with talking(float32_server, "shipped tree") as engine:
-        assert engine.device.drafter is not None, "no drafter is shipped for the default target"
+        assert engine.device.drafting.drafter is not None, "no drafter is shipped for the default target"
         for prompt in PROMPTS[::2]:
             tokens = prompt_tokens(tokenizer, prompt)
             written = await answer(engine, tokens, settings)

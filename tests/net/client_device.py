@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target
@@ -91,4 +91,4 @@ def device(target: Target, name: str) -> Device:
             memory_width, state_width = made.config.memory_width, SIZES["hidden_size"] if reused_layers else 0
     if not memory_width:
         identity.drafter_fingerprint = b""
-    return Device(cast(Any, None), cast(Any, None), identity, drafter, memory_width, state_width)
+    return Device(cast(Any, None), cast(Any, None), identity, Drafting(drafter, memory_width, state_width))

@@ -103,8 +103,8 @@ class SlowDrafter(MoaDrafter):
 
 def slow_device(target: Target, name: str = "chain") -> Device:
     made = device(target, name)
-    assert isinstance(made.drafter, MoaDrafter)
-    made.drafter.__class__ = SlowDrafter
+    assert isinstance(made.drafting.drafter, MoaDrafter)
+    made.drafting.drafter.__class__ = SlowDrafter
     return made
 
 

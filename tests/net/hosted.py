@@ -65,7 +65,7 @@ class Drafters:
     def make(self) -> ClientDrafter:
         calls, number = self.calls, self.made
         self.made += 1
-        made = device(self._target, "chain").drafter
+        made = device(self._target, "chain").drafting.drafter
         assert isinstance(made, MoaDrafter)
 
         class Noted(MoaDrafter):
@@ -126,8 +126,7 @@ async def hosting_at(target: Target, drafters: Drafters, address: str, **setting
         device(target, "chain"),
         files=cast("Any", SimpleNamespace(config={"vocab_size": VOCAB}, target_id="tiny")),
         tokenizer=cast("Any", Characters()),
-        new_drafter=drafters.make,
-    )
+    ).with_drafting(new_drafter=drafters.make)
     sources = cast("Any", SimpleNamespace(served=pb.DescribeResponse()))
     async with connect([Server(address, 5.0, 20.0)]) as link:
         started = Started(held, Reached(await link.describe(), 1.0), sources)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
@@ -63,6 +63,6 @@ async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, roun
     identity.CopyFrom(IDENTITY)
     if not width:
         identity.drafter_fingerprint = b""
-    device = Device(cast(Any, None), cast(Any, None), identity, drafter, width, 0)
+    device = Device(cast(Any, None), cast(Any, None), identity, Drafting(drafter, width))
     await check_texts(host, device, target, rounds=rounds)
     assert set(rows_seen) == ({width} if width else set())

@@ -211,7 +211,7 @@ class ScriptDrafter:
 
 def script_device(target: ScriptTarget, script: Script, at_once: int = 1000) -> Device:
     drafter = ScriptDrafter(script, at_once)
-    return replace(device(target, "none"), drafter=drafter, end_of_text=frozenset({END_OF_TEXT}))
+    return replace(device(target, "none"), end_of_text=frozenset({END_OF_TEXT})).with_drafting(drafter=drafter)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

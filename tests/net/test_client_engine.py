@@ -146,7 +146,7 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         engine.rewind(0)
         await ask(engine, PROMPT, settings)
         assert engine.figures.accepted == accepted
-        drafter: Any = engine.device.drafter
+        drafter: Any = engine.device.drafting.drafter
         assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
 
 
@@ -159,7 +159,7 @@ async def test_a_device_may_hold_one_conversation_after_another(target: Target, 
                 engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
                 await ask(engine, prompt, AnswerSettings(max_tokens=12))
                 await engine.close()
-            drafter: Any = held.drafter
+            drafter: Any = held.drafting.drafter
             assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
 
 

@@ -89,8 +89,8 @@ async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, r
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
     assert device.identity == described.identity
-    assert device.drafter is not None
-    assert device.drafter.reads_memory
+    assert device.drafting.drafter is not None
+    assert device.drafting.drafter.reads_memory
     whole = resolve(str(source.model), tmp_path / "server")
     assert device.tokenizer.decode([7, 9]) == load_tokenizer(whole).decode([7, 9])
     assert device.end_of_text == {2}
@@ -173,7 +173,7 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
         fitted = await refit(settings, link, described, device, 0.0)
         assert fitted is not None
         assert fitted.identity == described.identity != device.identity
-        assert fitted.drafter is not device.drafter
+        assert fitted.drafting.drafter is not device.drafting.drafter
         assert device.with_drafter_of(fitted).identity == described.identity
         assert link.servers[0].traffic.down_bytes < other.drafter.stat().st_size + 5_000
         own = replace(settings, drafter=str(source.drafter))
@@ -373,7 +373,7 @@ async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: S
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
-        assert device.drafter is None
+        assert device.drafting.drafter is None
 
 
 async def test_much_is_fetched_only_if_that_is_allowed(source: Source, tmp_path: Path) -> None:

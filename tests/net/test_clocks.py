@@ -88,7 +88,7 @@ async def test_an_answer_that_moves_to_another_server_is_whole_whatever_the_cloc
     screen = Screen()
     async with connect([Server(address, PATIENCE, PATIENCE) for address in addresses]) as link:
         served = await link.describe()
-        held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
+        held = Device(cast(Any, None), cast(Any, None), served.identity)
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)
 
         async def move(event: Event) -> None:

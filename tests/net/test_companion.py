@@ -52,8 +52,8 @@ def with_companion(target: KernelTarget, seed: int, *, beside: str = "none", dra
         companion(seed), lambda state, sampling: draft_chain(state, 4, sampling), shape=CHAIN, drafts=drafts
     )
     held = device(target, beside)
-    online: ClientDrafter | None = held.drafter
-    return replace(held, drafter=drafter if online is None else CompanionPair(online, drafter))
+    online: ClientDrafter | None = held.drafting.drafter
+    return held.with_drafting(drafter=drafter if online is None else CompanionPair(online, drafter))
 
 
 @pytest.mark.parametrize("beside", ["none", "chain", "tree of N = 1", "lookup"])
@@ -160,7 +160,7 @@ class Standing:
         identity.CopyFrom(served.identity)
         identity.drafter_fingerprint = b""
         files = cast("Any", SimpleNamespace(target_id=served.identity.target_id))
-        return replace(device, stands_in=False, files=files, identity=identity, is_refused=True)
+        return replace(device, stands_in=False, files=files, identity=identity).with_drafting(is_refused=True)
 
 
 async def test_what_was_written_before_any_server_was_seen_is_continued_by_the_first(

@@ -287,7 +287,7 @@ async def test_a_chat_takes_the_companion_that_is_offered_now_and_keeps_it_witho
         for each in (started, away):
             assert each.device.companion is not None
             assert each.device.companion.fingerprint == fingerprint(offered, tmp_path)
-            assert each.device.new_drafter is not None
+            assert each.device.drafting.new_drafter is not None
 
 
 async def test_a_chat_does_without_a_companion_that_it_cannot_have_and_says_why(

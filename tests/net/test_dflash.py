@@ -91,9 +91,9 @@ async def talking(
             load_checkpoint(fetched).tensors
         )  # these stay at the server
         device = load_device(client, served, SilentProgress(), sources)
-        assert device.drafter is not None
-        assert device.drafter.most_depth == 7
-        assert (device.memory_width, device.state_width) == (64, 0)
+        assert device.drafting.drafter is not None
+        assert device.drafting.drafter.most_depth == 7
+        assert (device.drafting.memory_width, device.drafting.state_width) == (64, 0)
         engine = ClientEngine(server, device, 256, Codec.BF16, how)
         try:
             yield link, engine

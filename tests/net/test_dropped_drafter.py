@@ -67,7 +67,7 @@ def nearly_dropped(target: Target) -> Device:
             trial=trial,
         )
 
-    held = replace(device(target, "chain"), drafter=new_drafter(), new_drafter=new_drafter, trial=trial)
+    held = device(target, "chain").with_drafting(drafter=new_drafter(), new_drafter=new_drafter, trial=trial)
     return replace(held, companion=cast("Any", SimpleNamespace(name="small")))
 
 
@@ -93,7 +93,7 @@ async def test_it_is_said_once_and_the_next_question_needs_no_memory(target: Tar
         " this device drafts by look-up from now on.)"
     )
     assert second == []
-    assert engine.device.choice is not None
-    assert (engine.device.choice.name, engine.device.choice.alone) == (LOOK_UP, "small")
-    assert engine.device.memory_width == 0
+    assert engine.device.drafting.choice is not None
+    assert (engine.device.drafting.choice.name, engine.device.drafting.choice.alone) == (LOOK_UP, "small")
+    assert engine.device.drafting.memory_width == 0
     assert engine.device.identity.drafter_fingerprint == b""

@@ -98,7 +98,7 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
     def load(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
         loads.append(choice.name)
         assert may_end.wait(60)
-        return replace(device, choice=choice)
+        return device.with_drafting(choice=choice)
 
     class Shelf:
         def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
@@ -106,7 +106,8 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
 
     monkeypatch.setattr("moa_client.host.host.change_drafter", load)
     async with hosting(target, Drafters(target)) as host:
-        host.device = replace(host.device, catalog=cast("DrafterCatalog", Shelf()), choice=DrafterChoice("first", ""))
+        shelf = cast("DrafterCatalog", Shelf())
+        host.device = host.device.with_drafting(catalog=shelf, choice=DrafterChoice("first", ""))
 
         async def ask_once() -> None:
             conversation = host.converse(is_read=False, lasts=False)
@@ -119,12 +120,12 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
 
         await ask_once()
         await ask_once()
-        assert host.device.choice is not None
-        assert host.device.choice.name == "first"
+        assert host.device.drafting.choice is not None
+        assert host.device.drafting.choice.name == "first"
         may_end.set()
-        while host.device.choice.name == "first":
+        while host.device.drafting.choice.name == "first":
             await ask_once()
-            assert host.device.choice is not None
+            assert host.device.drafting.choice is not None
         assert loads == ["faster"]
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_kernels.library import library
 from moa_server.engine.stepper import Stepper
@@ -61,6 +61,6 @@ async def test_the_text_is_the_targets_own(family: str, kind: str, rounds: bool)
     identity = pb.Identity()
     identity.CopyFrom(IDENTITY)
     identity.drafter_fingerprint = source.fingerprint
-    device = Device(cast(Any, None), cast(Any, None), identity, drafter, made.config.memory_width, 0)
+    device = Device(cast(Any, None), cast(Any, None), identity, Drafting(drafter, made.config.memory_width))
     host = make_host(target, stepper=Stepper(target, [source]))
     await check_texts(host, device, target, rounds=rounds)

@@ -181,7 +181,7 @@ async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_
     async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device:
         assert [each.name for each in served.drafters] == [SECOND.name]
         await may_arrive.wait()
-        return replace(device_of_both(target, SECOND.name), choice=DrafterChoice(SECOND.name, "why"))
+        return device_of_both(target, SECOND.name).with_drafting(choice=DrafterChoice(SECOND.name, "why"))
 
     async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
         await watch(engine, screen, on_event=Replacing(place, screen, SECOND).on_event)

@@ -197,7 +197,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
         peer = Peer(channel)
         link = await stack.enter_async_context(connect([Server(replica.address, PATIENCE, PATIENCE)]))
         served = await link.describe()
-        held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
+        held = Device(cast(Any, None), cast(Any, None), served.identity)
         held.identity.drafter_fingerprint = b""
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)
         stack.push_async_callback(engine.close)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa_client.conversation.events import Committed, Event
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
@@ -52,7 +52,7 @@ class ReadingDrafter(MoaDrafter):
 
 def reading_device(target: Target) -> tuple[Device, ReadingDrafter]:
     made = device(target, "chain of N = 1")
-    drafter = made.drafter
+    drafter = made.drafting.drafter
     assert isinstance(drafter, MoaDrafter)
     drafter.__class__ = ReadingDrafter
     assert isinstance(drafter, ReadingDrafter)
@@ -69,7 +69,8 @@ def half_without_states(target: KernelTarget, kind: str) -> tuple[MemorySource, 
     drafter = ReadingDrafter(states, lambda state, sampling: draft_chain(state, 4, sampling), reads_memory=True)
     drafter.states, drafter.rows = set(), set()
     width = made.config.memory_width
-    return replace(source, drafter=own), Device(cast(Any, None), cast(Any, None), IDENTITY, drafter, width, 0), drafter
+    held = Device(cast(Any, None), cast(Any, None), IDENTITY, Drafting(drafter, width))
+    return replace(source, drafter=own), held, drafter
 
 
 @asynccontextmanager

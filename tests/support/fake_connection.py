@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.engine import session_exchange
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
@@ -123,4 +123,4 @@ def use_fake_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 def bare_device() -> Device:
     """A device without a drafter."""
     tokenizer = SimpleNamespace(shown=str)
-    return Device(cast(Any, None), cast(Any, tokenizer), IDENTITY, None, 0, 0, frozenset({VOCAB - 1}), 1000)
+    return Device(cast(Any, None), cast(Any, tokenizer), IDENTITY, Drafting(), frozenset({VOCAB - 1}), 1000)

@@ -58,7 +58,7 @@ class ScriptedEngine:
             execution=None,
             level="",
             is_exact=True,
-            choice=None,
+            drafting=SimpleNamespace(choice=None),
             companion=None,
             context_tokens=1000,
             end_of_text=frozenset(),

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting import drafter_thread
 from moa_client.engine import engine as client_engine
 from moa_client.engine import session_exchange
@@ -479,7 +479,7 @@ class World:
         """What the client holds."""
         drafter = ToyDrafter(self) if drafts else None
         tokenizer = SimpleNamespace(shown=decode)
-        return Device(cast(Any, None), cast(Any, tokenizer), IDENTITY, drafter, 0, 0, END_OF_TEXT, CONTEXT)
+        return Device(cast(Any, None), cast(Any, tokenizer), IDENTITY, Drafting(drafter), END_OF_TEXT, CONTEXT)
 
     # ------------------------------------------------------------ trouble
 

@@ -652,7 +652,7 @@ class ToyCompanion(simulated_world.ToyDrafter):
 async def cut_for_ten_seconds(world: World) -> None:
     world.right = 1.0  # the target's own weights
     reading = DraftingSettings(standalone=StandaloneRule("auto", tokens_per_s=READING_SPEED, end_ms=30_000.0))
-    held = replace(world.device(drafts=False), drafter=ToyCompanion(world))
+    held = world.device(drafts=False).with_drafting(drafter=ToyCompanion(world))
     fleet = Fleet([cast(Server, SimulatedServer(world))])
     engine = ClientEngine(fleet, held, simulated_world.VOCAB, Codec.INT4, reading)
     asked = AnswerSettings(Sampling(0.0, seed=1), max_tokens=380, ignore_end_of_text=True, loop_guard=False)

@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -181,7 +181,8 @@ def with_oracle(device: Device, script: Script, draft_ms: float, length: int, tr
         return draft_chain(state, length, sampling) if tree is None else draft_tree(state, tree, sampling)[0]
 
     shape = CHAIN if tree is None else GrowthShape(breadth=2)  # it has two guesses
-    return replace(device, drafter=MoaDrafter(new_state, draft, reads_memory=device.memory_width > 0, shape=shape))
+    drafter = MoaDrafter(new_state, draft, reads_memory=device.drafting.memory_width > 0, shape=shape)
+    return device.with_drafting(drafter=drafter)
 
 
 def has_no_drafter(files: ModelFiles, named: Mapping[str, Path]) -> bool:

@@ -157,7 +157,7 @@ class Hub:
 def _library_fields(library: Library) -> Fields:
     host = library.host
     device, link = host.device, host.status()
-    choice = device.choice
+    choice = device.drafting.choice
     return {
         "target": device.files.target_id,
         "server": link.server,

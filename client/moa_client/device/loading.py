@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint
@@ -47,19 +48,36 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """How this device drafts for a target.
+
+    Args:
+        drafter: None: the server answers by plain steps.
+        memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
+        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
+        new_drafter: makes another one over the same weights, for another conversation.
+        is_refused: the server has no memory for the drafter, which only writes without one.
+    """
+
+    drafter: ClientDrafter | None = None
+    memory_width: int = 0
+    state_width: int = 0
+    choice: DrafterChoice | None = None
+    catalog: DrafterCatalog | None = None
+    trial: DrafterTrial | None = None
+    new_drafter: Callable[[], ClientDrafter] | None = None
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """What this device holds for a server's target.
 
     Args:
-        drafter: None: the server answers by plain steps.
-        new_drafter: makes another one over the same weights, for another conversation.
-        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
+        end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
-        memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
-        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
-        is_refused: the server has no memory for the drafter, which only writes without one.
-        end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
         companion: writes without a server; None: there is none.
         trust: in its text, which all conversations go on to learn, whoever drafts; None: the same.
@@ -69,18 +87,11 @@ class Device:
     files: ModelFiles
     tokenizer: Tokenizer
     identity: pb.Identity
-    drafter: ClientDrafter | None
-    memory_width: int
-    state_width: int
+    drafting: Drafting = Drafting()
     end_of_text: frozenset[int] = frozenset()
     context_tokens: int = 1 << 31
-    choice: DrafterChoice | None = None
-    catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
-    trial: DrafterTrial | None = None
-    is_refused: bool = False
-    new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
     companion: Companion | None = None
     trust: LearnedConfidence | None = None
@@ -92,8 +103,9 @@ class Device:
 
         States are worth more than memory rows and cost the server less, so they come first (moa_server/memory/feed.py).
         """
-        states = {Plane.REUSED_STATE: self.state_width} if self.state_width else {}
-        return {**states, Plane.MEMORY: self.memory_width}
+        drafting = self.drafting
+        states = {Plane.REUSED_STATE: drafting.state_width} if drafting.state_width else {}
+        return {**states, Plane.MEMORY: drafting.memory_width}
 
     @property
     def fingerprint(self) -> str:
@@ -128,40 +140,38 @@ class Device:
         )
 
     def refused(self) -> Device:
-        identity = _changed(self.identity, drafter_fingerprint=b"")
-        return replace(
-            self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, is_refused=True
-        )
+        return self._without_memory(choice=None, is_refused=True)
 
     def with_dropped_drafter(self) -> Device:
         """The same device for a drafter that is asked no more: a server need not send memory for it."""
-        identity = _changed(self.identity, drafter_fingerprint=b"")
         alone = self.companion.name if self.companion is not None else ""
         choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", alone)
-        bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=choice, catalog=None, trial=None)
-        return bare.for_another_conversation()
+        return self._without_memory(choice=choice, trial=None).for_another_conversation()
+
+    def _without_memory(self, **fields: Any) -> Device:
+        bare = replace(self, identity=_changed(self.identity, drafter_fingerprint=b""))
+        return bare.with_drafting(memory_width=0, state_width=0, catalog=None, **fields)
+
+    def with_drafting(self, **fields: Any) -> Device:
+        return replace(self, drafting=replace(self.drafting, **fields))
 
     def with_drafter_of(self, other: Device) -> Device:
         """The same device with another one's drafter."""
+        identity = _changed(self.identity, drafter_fingerprint=other.identity.drafter_fingerprint)
+        drafting = replace(other.drafting, is_refused=False)
         return replace(
             self,
             files=other.files,
-            identity=_changed(self.identity, drafter_fingerprint=other.identity.drafter_fingerprint),
-            drafter=other.drafter,
-            new_drafter=other.new_drafter,
-            memory_width=other.memory_width,
-            state_width=other.state_width,
-            choice=other.choice,
-            catalog=other.catalog,
+            identity=identity,
+            drafting=drafting,
             companion=other.companion,
             trust=other.trust,
-            trial=other.trial,
-            is_refused=False,
         )
 
     def for_another_conversation(self) -> Device:
         """The same device with a drafter that knows no conversation yet."""
-        return replace(self, drafter=self.new_drafter()) if self.new_drafter is not None else self
+        new_drafter = self.drafting.new_drafter
+        return self if new_drafter is None else self.with_drafting(drafter=new_drafter())
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for the screen and for stop strings; as the server reads it."""
@@ -201,9 +211,7 @@ def load_device(
         files,
         tokenizer,
         identity,
-        None,
-        0,
-        0,
+        Drafting(),
         end_of_text(files, tokenizer.eos_token_id),
         served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
         execution=served.execution if served.HasField("execution") else None,
@@ -239,7 +247,7 @@ def equip(
         choice = catalog.choose(server)
         if choice.name == NOBODY:
             progress.note(f"Nobody drafts here: {choice.reason}.")
-        return change_drafter(replace(device, catalog=catalog), choice, settings)
+        return change_drafter(device.with_drafting(catalog=catalog), choice, settings)
     if means_served(settings):
         where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
@@ -250,22 +258,15 @@ def equip(
 
 
 def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
-    if device.catalog is None:
+    catalog, files, companion = device.drafting.catalog, device.files, device.companion
+    if catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
-    catalog, files, companion = device.catalog, device.files, device.companion
     if companion is not None and choice.name in (COMPANION, NOBODY):
         identity = _changed(device.identity, drafter_fingerprint=b"")
         alone = companion_drafters(companion, files, settings, device.trust, drafts=choice.name == COMPANION)
-        return replace(
-            device,
-            drafter=alone(),
-            new_drafter=alone,
-            identity=identity,
-            memory_width=0,
-            state_width=0,
-            choice=replace(choice, alone=companion.name),
-            trial=None,
-        )
+        choice = replace(choice, alone=companion.name)
+        device = replace(device, identity=identity).with_drafting(drafter=alone(), new_drafter=alone)
+        return device.with_drafting(memory_width=0, state_width=0, choice=choice, trial=None)
     online = catalog.checkpoint(choice.name)
     if companion is not None:
         return _with_checkpoint(device, online, choice, settings)
@@ -306,14 +307,14 @@ def _with_checkpoint(
     new_drafter = checkpoint_drafters(
         checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial
     )
-    return replace(_reading_memory_of(device, checkpoint, new_drafter, choice, settings), trial=trial)
+    return _reading_memory_of(device, checkpoint, new_drafter, choice, settings).with_drafting(trial=trial)
 
 
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
     if device.companion is not None:
         alone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
         new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
-    return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
+    return device.with_drafting(drafter=new_drafter(), new_drafter=new_drafter)
 
 
 def _reading_memory_of(
@@ -326,9 +327,8 @@ def _reading_memory_of(
     config = checkpoint.config
     if device.companion is not None:
         choice = replace(choice, alone=device.companion.name)
-    return replace(
-        _with(device, new_drafter, settings),
-        identity=_changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint)),
+    identity = _changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint))
+    return _with(replace(device, identity=identity), new_drafter, settings).with_drafting(
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
         choice=choice,

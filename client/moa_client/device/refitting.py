@@ -35,7 +35,7 @@ async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeRespo
     alone, progress = replace(settings, drafter=NONE), SilentProgress()
     sources = await find_sources(alone, fleet, served, progress)
     loaded = await asyncio.to_thread(load_device, alone, served, progress, sources, None, device.companion)
-    return replace(loaded, is_refused=True)
+    return loaded.with_drafting(is_refused=True)
 
 
 async def refit(
@@ -50,7 +50,7 @@ async def refit(
         return None
     progress = SilentProgress()  # an answer may be on the screen
     sources = await find_sources(settings, fleet, served, progress)
-    bare = replace(device.refused(), files=sources.files, drafter=None)
+    bare = replace(device.refused(), files=sources.files).with_drafting(drafter=None)
     fitted = await asyncio.to_thread(equip, bare, settings, sources, progress, rtt_ms)
     trim_heap()
     return fitted if fitted.identity.drafter_fingerprint else None

@@ -75,7 +75,7 @@ class ReplacedServer:
     def on_opened(self, rtt_ms: float) -> None:
         self.stop_asking()
         self._was_recognised = False
-        needs_drafter = self._exchange.device.is_refused and not self._is_fitted
+        needs_drafter = self._exchange.device.drafting.is_refused and not self._is_fitted
         if self._refit is not None and needs_drafter and (self._fitting is None or self._fitting.done()):
             self._fitting = asyncio.create_task(self._fit(self._refit, rtt_ms))
 
@@ -103,7 +103,7 @@ class ReplacedServer:
             case DrafterReady(device):
                 self._is_fitted = True
                 self._exchange.next_device = self._exchange.device.with_drafter_of(device)
-                if (choice := device.choice) is not None:
+                if (choice := device.drafting.choice) is not None:
                     self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.alone))
             case DrafterUnusable(error):
                 self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")

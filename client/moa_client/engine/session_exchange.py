@@ -94,13 +94,14 @@ class SessionExchange:
 
     def _end_trial(self) -> None:
         """Says that the drafter was dropped, once; from the next question on the server sends it no memory."""
-        trial, device = self.device.trial, self.device
+        device, drafting = self.device, self.device.drafting
+        trial = drafting.trial
         if trial is None or not trial.is_dropped:
             return
-        name = device.choice.name if device.choice is not None else "The drafter"
+        name = drafting.choice.name if drafting.choice is not None else "The drafter"
         reason = f"{name} guesses worse than look-up ({trial.figures}): this device drafts by look-up from now on."
         log.warning("%s", reason)
-        self.device = replace(device, trial=None)
+        self.device = device.with_drafting(trial=None)
         if self.next_device is None:
             self.next_device = device.with_dropped_drafter()
         alone = device.companion.name if device.companion is not None else ""
@@ -143,8 +144,8 @@ class SessionExchange:
 
     def adopt(self, device: Device) -> None:
         """The device is for a server's model now; what it writes, and drafts, stays the same."""
-        before = self.device
-        self.device = replace(device, drafter=before.drafter, new_drafter=before.new_drafter)
+        before = self.device.drafting
+        self.device = device.with_drafting(drafter=before.drafter, new_drafter=before.new_drafter)
         self.answers.end_rule = self.device.end_rule
 
     def refuse_drafter(self) -> None:
@@ -154,7 +155,7 @@ class SessionExchange:
 
     def _new_drafting(self) -> DeviceDrafting:
         return DeviceDrafting(
-            self.device.drafter,
+            self.device.drafting.drafter,
             self.device.planes,
             self.device.step_ms,
             self._codec,

@@ -59,7 +59,7 @@ class SessionHandshake:
             codecs=drafting.memory.offered,  # type: ignore[arg-type]
             resume_token=self._resume_tokens.get(address, b""),
             tokens=tokens,
-            reused_state=device.state_width > 0,
+            reused_state=device.drafting.state_width > 0,
             run_ahead=drafting.lets_server_run_ahead,
             memory_from=drafting.memory.first_missing(len(tokens)),
             ask=ask_to_proto(ask) if ask is not None else None,

@@ -151,7 +151,8 @@ class Host:
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
-        if self.device.trial is not None and self.device.trial.is_dropped:
+        trial = self.device.drafting.trial
+        if trial is not None and trial.is_dropped:
             self.device = self.device.with_dropped_drafter()
         device, settings, reached = self.device, self.settings, self._reached
         engine = ClientEngine(
@@ -227,17 +228,18 @@ class Host:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""
         engine = conversation.engine
         device, step_ms = engine.device, engine.plain_step_ms
+        catalog, before = device.drafting.catalog, device.drafting.choice
         self._keep_agreement(device)
-        if device.catalog is None or device.choice is None or step_ms is None:
+        if catalog is None or before is None or step_ms is None:
             return
-        choice = device.catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
-        if choice.name == device.choice.name:
+        choice = catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), before.name)
+        if choice.name == before.name:
             return
         loaded = await asyncio.shield(self._load(device, choice))
         changed = device.with_drafter_of(loaded.for_another_conversation())
         self.device = changed
         engine.change_device(changed)
-        alone = changed.choice.alone if changed.choice is not None else ""
+        alone = changed.drafting.choice.alone if changed.drafting.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
 
     def _keep_agreement(self, device: Device) -> None:

@@ -85,7 +85,7 @@ class TextConversation:
     @property
     def facts(self) -> ConversationFacts:
         device, status = self.engine.device, self.status
-        choice = device.choice
+        choice = device.drafting.choice
         return replace(
             self._facts,
             target=device.files.target_id,

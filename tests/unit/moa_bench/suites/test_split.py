@@ -48,7 +48,7 @@ class Playing:
     """A client that only shows what its device would draft."""
 
     def __init__(self, runner: Any, address: str, device: Any, *, mode: Any) -> None:
-        self.drafter = cast("OracleDrafter", device.drafter.new_state())
+        self.drafter = cast("OracleDrafter", device.drafting.drafter.new_state())
 
     def close(self) -> None:
         pass

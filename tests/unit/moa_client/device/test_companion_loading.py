@@ -66,32 +66,32 @@ def load(large: Path, small: Path, step_ms: float = 0.0, **settings: Any) -> Dev
 def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(large: Path, small: Path) -> None:
     for drafter in ("auto", "none"):
         device = load(large, small, drafter=drafter)
-        assert isinstance(device.drafter, CompanionDrafter)
-        assert device.choice is not None
-        assert (device.choice.name, device.choice.alone) == (COMPANION, "small")
-        assert not device.drafter.reads_memory
-        assert (device.memory_width, device.identity.drafter_fingerprint) == (0, b"")
-        device.drafter.restart([5, 6, 7])
-        assert max(device.drafter.draft(Sampling(0.0)).tokens) < len(WORDS)
+        assert isinstance(device.drafting.drafter, CompanionDrafter)
+        assert device.drafting.choice is not None
+        assert (device.drafting.choice.name, device.drafting.choice.alone) == (COMPANION, "small")
+        assert not device.drafting.drafter.reads_memory
+        assert (device.drafting.memory_width, device.identity.drafter_fingerprint) == (0, b"")
+        device.drafting.drafter.restart([5, 6, 7])
+        assert max(device.drafting.drafter.draft(Sampling(0.0)).tokens) < len(WORDS)
 
 
 def test_one_that_is_too_slow_says_so_and_only_writes(large: Path, small: Path) -> None:
     device = load(large, small, step_ms=1e-6)
-    assert device.choice is not None
-    assert device.choice.name == NOBODY
-    assert "too slow" in device.choice.reason
-    assert isinstance(device.drafter, CompanionDrafter)
-    device.drafter.restart([5, 6, 7])
+    assert device.drafting.choice is not None
+    assert device.drafting.choice.name == NOBODY
+    assert "too slow" in device.drafting.choice.reason
+    assert isinstance(device.drafting.drafter, CompanionDrafter)
+    device.drafting.drafter.restart([5, 6, 7])
     sampling = Sampling(0.0)
-    assert not device.drafter.draft(sampling)
-    assert device.drafter.write(device.drafter.draft(sampling), sampling) is not None
+    assert not device.drafting.drafter.draft(sampling)
+    assert device.drafting.drafter.write(device.drafting.drafter.draft(sampling), sampling) is not None
 
 
 def test_beside_another_drafter_it_writes(large: Path, small: Path) -> None:
     device = load(large, small, drafter="lookup")
-    assert isinstance(device.drafter, CompanionPair)
-    assert isinstance(device.for_another_conversation().drafter, CompanionPair)
-    assert not device.drafter.reads_memory
+    assert isinstance(device.drafting.drafter, CompanionPair)
+    assert isinstance(device.for_another_conversation().drafting.drafter, CompanionPair)
+    assert not device.drafting.drafter.reads_memory
 
 
 def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, small: Path, tmp_path: Path) -> None:
@@ -104,16 +104,16 @@ def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, sm
     settings = ClientSettings(companion=str(small))
     device = load_device(settings, described, SILENT, sources, None)
     for _ in range(2):
-        assert device.choice is not None
-        assert (device.choice.name, device.choice.alone) == ("online", "small")
-        assert isinstance(device.drafter, CompanionPair)
-        assert device.drafter.reads_memory
-        assert device.memory_width
+        assert device.drafting.choice is not None
+        assert (device.drafting.choice.name, device.drafting.choice.alone) == ("online", "small")
+        assert isinstance(device.drafting.drafter, CompanionPair)
+        assert device.drafting.drafter.reads_memory
+        assert device.drafting.memory_width
         assert device.identity.drafter_fingerprint == fingerprint
         alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
-        assert isinstance(alone.drafter, CompanionDrafter)
-        assert (alone.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
-        assert alone.trust is device.trust is alone.drafter._trust  # what is learnt stays
+        assert isinstance(alone.drafting.drafter, CompanionDrafter)
+        assert (alone.drafting.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
+        assert alone.trust is device.trust is alone.drafting.drafter._trust  # what is learnt stays
         device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
 
 
@@ -156,7 +156,7 @@ def test_without_any_target_the_companion_stands_in_for_it(small: Path) -> None:
     device = load_device(settings, sources.served, SILENT, sources, None)
     assert device.stands_in
     assert device.files.target_id == device.identity.target_id == "small"
-    assert isinstance(device.drafter, CompanionDrafter)
+    assert isinstance(device.drafting.drafter, CompanionDrafter)
     assert device.tokenizer.chat_template == "{{ messages }}"
 
 
@@ -209,9 +209,9 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
         return
     adopted = await adopt(settings, cast("Any", None), described, device)
     assert adopted.identity == described.identity
-    assert adopted.is_refused
+    assert adopted.drafting.is_refused
     assert not adopted.stands_in
     assert adopted.companion is not None
     assert device.companion is not None
     assert adopted.companion.network is device.companion.network
-    assert isinstance(adopted.drafter, CompanionDrafter)
+    assert isinstance(adopted.drafting.drafter, CompanionDrafter)

@@ -43,6 +43,6 @@ def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(
     stepper: Any = host.services._stepper
     [source] = stepper.sources
     served, _ = stepper.target.network.plan.rotaries[0].tables(8)
-    for state in (source.drafter.new(), device.drafter._draft.state):
+    for state in (source.drafter.new(), device.drafting.drafter._draft.state):
         reused, _ = state.decoder.reused.rotary.tables(8)
         np.testing.assert_array_equal(reused[:8], served[:8])
