@@ -106,9 +106,7 @@ SHARE = 0.8  # of the measured goodput that rows may take: verdicts need the res
 class CodecLadder:
     """Chooses the codec of one stream.
 
-    Args:
-        codecs: offered, best (most bytes) first.
-        token_bytes: size of a token's rows in a codec.
+    `codecs`: offered, best (most bytes) first; `token_bytes`: size of a token's rows in a codec.
     """
 
     def __init__(self, codecs: Sequence[Codec], token_bytes: Callable[[Codec], int]) -> None:

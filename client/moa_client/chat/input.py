@@ -24,8 +24,7 @@ Values = Callable[[str, tuple[str, ...]], Iterable[str]]
 class CommandCompleter(Completer):
     """Completes the word before the cursor.
 
-    Args:
-        values: what may be typed next, of a command's name and what follows it already.
+    `values`: what may be typed next, of a command's name and what follows it already.
     """
 
     def __init__(self, values: Values = values_of) -> None:
@@ -65,8 +64,7 @@ def default_path() -> Path:
 class QuestionHistory(History):
     """Holds whole questions: the lines that prompts hand in are not kept by themselves.
 
-    Args:
-        path: where they are kept; None: nowhere.
+    `path`: where they are kept; None: nowhere.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -147,8 +147,7 @@ def is_allowed(wanted: CallWanted, allowed: Sequence[str]) -> bool:
 class KeyPermission:
     """Asks on the terminal, whose keys come as they are typed.
 
-    Args:
-        allowed: tools that are run without asking, as SERVER/TOOL, or ALL.
+    `allowed`: tools that are run without asking, as SERVER/TOOL, or ALL.
     """
 
     def __init__(self, terminal: int, allowed: Sequence[str], say: Callable[[str], None]) -> None:

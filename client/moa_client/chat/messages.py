@@ -95,11 +95,7 @@ def model_words(facts: ConversationFacts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """What no server has decided yet.
-
-    Args:
-        words: of text; `answers`: that ended without the server.
-    """
+    """What no server has decided yet. `words`: of text; `answers`: that ended without the server."""
 
     words: int = 0
     answers: int = 0

@@ -49,9 +49,7 @@ class View(Protocol):
 class TerminalView:
     """Shows an answer on a page, with a status line below it.
 
-    Args:
-        status: the newest status line, given why the link is as it is, and the provisional text.
-        clock: in seconds.
+    `status`: the newest status line, given why the link is as it is, and the provisional text; `clock`: in seconds.
     """
 
     def __init__(
@@ -116,9 +114,7 @@ class PipeView:
 
     Text is written in whole words: both streams may be one screen. An outage that is over in a moment is not told.
 
-    Args:
-        remark: takes what is not part of the answer.
-        unverified: write text that no server has verified.
+    `remark`: takes what is not part of the answer; `unverified`: write text that no server has verified.
     """
 
     def __init__(self, write: Write, remark: Write, *, unverified: bool, later: Later = _later) -> None:

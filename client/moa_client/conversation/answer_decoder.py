@@ -21,11 +21,7 @@ ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would fo
 
 
 class AnswerDecoder:
-    """Decodes the events of one answer.
-
-    Args:
-        text: the answer; what its options name ends its text.
-    """
+    """Decodes the events of one answer. `text`: the answer; what its options name ends its text."""
 
     def __init__(self, text: AnswerText, decode: Callable[[Sequence[int]], str]) -> None:
         self.text = text

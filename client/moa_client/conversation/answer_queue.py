@@ -24,11 +24,7 @@ from moa_client.conversation.text_runs import Provenance
 
 @dataclass(frozen=True, slots=True)
 class EndRule:
-    """What ends a standalone answer, apart from the settings.
-
-    Args:
-        decode: text of some tokens, for stop strings.
-    """
+    """What ends a standalone answer, apart from the settings. `decode`: text of some tokens, for stop strings."""
 
     end_of_text: frozenset[int]
     context_tokens: int

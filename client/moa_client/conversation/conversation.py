@@ -72,8 +72,7 @@ class ConversationState:
 class Conversation:
     """The tokens of one conversation, and the answer under way.
 
-    Args:
-        vocab_size: of the target; verdicts with other tokens are refused.
+    `vocab_size`: of the target; verdicts with other tokens are refused.
     """
 
     def __init__(self, vocab_size: int) -> None:

@@ -72,8 +72,7 @@ class Provisional:
 class HeldBack:
     """The device has more text, which is too unlikely to be right: it waits for the server, or for the user's wish.
 
-    Args:
-        unread: no server has read the question, so that the device has nothing to go by.
+    `unread`: no server has read the question, so that the device has nothing to go by.
     """
 
     unread: bool = False
@@ -83,8 +82,7 @@ class HeldBack:
 class Corrected:
     """All provisional text still shown is withdrawn: the target continues differently.
 
-    Args:
-        dropped: how many provisional tokens that is.
+    `dropped`: how many provisional tokens that is.
     """
 
     dropped: int
@@ -163,8 +161,7 @@ class Settled:
 class Refused:
     """An earlier answer, which ended without the server, will not be verified: the server refuses it.
 
-    Args:
-        error: why; it concerns only this answer, not later ones.
+    `error`: why; it concerns only this answer, not later ones.
     """
 
     error: MoaError
@@ -221,11 +218,7 @@ class DrafterChanged:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An answer begins.
-
-    Args:
-        options: how it is chosen; a conversation leaves nothing of them open.
-    """
+    """An answer begins. `options`: how it is chosen; a conversation leaves nothing of them open."""
 
     question: str
     options: AnswerOptions = OPEN
@@ -233,11 +226,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The newest answer, which had ended, goes on.
-
-    Args:
-        options: as if it had been asked with them.
-    """
+    """The newest answer, which had ended, goes on. `options`: as if it had been asked with them."""
 
     options: AnswerOptions
 
@@ -278,12 +267,7 @@ class CallDecided:
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """A call has an answer.
-
-    Args:
-        content: what the model is told.
-        is_error: the tool has failed, or was not run.
-    """
+    """A call has an answer. `content`: what the model is told; `is_error`: the tool has failed, or was not run."""
 
     call: str
     content: str
@@ -294,8 +278,7 @@ class CallAnswered:
 class CallsLeft:
     """Calls of the newest answer stay without an answer, unless it is continued: then they are wanted again.
 
-    Args:
-        reason: for a person, one sentence; empty: the user stopped them.
+    `reason`: for a person, one sentence; empty: the user stopped them.
     """
 
     reason: str = ""
@@ -303,11 +286,7 @@ class CallsLeft:
 
 @dataclass(frozen=True, slots=True)
 class ToolsChanged:
-    """Something has happened to the programs that have tools.
-
-    Args:
-        message: for a person, one sentence.
-    """
+    """Something has happened to the programs that have tools. `message`: for a person, one sentence."""
 
     message: str
 

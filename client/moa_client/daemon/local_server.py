@@ -26,9 +26,7 @@ log = logging.getLogger(__name__)
 class DaemonSocketServer:
     """Listens on the socket.
 
-    Args:
-        path: of the socket; replaced if it is stale.
-        control: answers a message that is about no conversation.
+    `path`: of the socket; replaced if it is stale; `control`: answers a message that is about no conversation.
     """
 
     def __init__(self, path: Path, open_it: Open, control: Control) -> None:

@@ -92,11 +92,7 @@ def _state_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds the lock.
-
-    Args:
-        since: when it began, in seconds since 1970.
-    """
+    """The process that holds the lock. `since`: when it began, in seconds since 1970."""
 
     pid: int
     since: float

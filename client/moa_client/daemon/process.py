@@ -167,12 +167,8 @@ def tail(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
                 yield line
                 continue
             time.sleep(TAIL_SECONDS)
-            if path.exists() and path.stat().st_ino != _inode(file.fileno()):
+            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
                 file.close()
                 file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
     finally:
         file.close()
-
-
-def _inode(descriptor: int) -> int:
-    return os.fstat(descriptor).st_ino

@@ -28,11 +28,7 @@ GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started 
 
 
 class RemoteConversation:
-    """An open conversation; see `OpenConversation`.
-
-    Args:
-        opened: the daemon's message that it is open.
-    """
+    """An open conversation; see `OpenConversation`. `opened`: the daemon's message that it is open."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
         self._writer = writer

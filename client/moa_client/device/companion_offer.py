@@ -111,9 +111,7 @@ def _on_hub(offered: pb.Companion) -> HubModel | None:
 
 def _find_installed(offered: pb.Companion, root: Path) -> ModelFiles | None:
     """The default model, which may have been installed with moa."""
-    if find_installed(DEFAULT_MODEL) is None:
-        return None
-    return resolve(DEFAULT, root, QUIET)
+    return None if find_installed(DEFAULT_MODEL) is None else resolve(DEFAULT, root, QUIET)
 
 
 def _find_pulled(offered: pb.Companion, root: Path) -> ModelFiles | None:

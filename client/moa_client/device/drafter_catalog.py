@@ -44,8 +44,7 @@ UNKNOWN_ACCEPTANCE = 2.0  # tokens per forward of a drafter about which the serv
 class DrafterCandidate:
     """A drafter on this device.
 
-    Args:
-        level_ms: time of a level of a draft; `tokens_a_forward`: that it yields, with the target's own; 0: unknown.
+    `level_ms`: time of a level of a draft; `tokens_a_forward`: that it yields, with the target's own; 0: unknown.
     """
 
     name: str
@@ -55,11 +54,7 @@ class DrafterCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ServerPace:
-    """How fast a server is.
-
-    Args:
-        step_ms: of a plain step; `row_ms`: of each additional row; `rtt_ms`: of a round trip.
-    """
+    """How fast a server is. `step_ms`: of a plain step; `row_ms`: of each additional row; `rtt_ms`: of a round trip."""
 
     step_ms: float
     row_ms: float
@@ -68,11 +63,7 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True)
 class DrafterChoice:
-    """A drafter, and why it was chosen.
-
-    Args:
-        alone: another one that writes without a server; empty: the same does.
-    """
+    """A drafter, and why it was chosen. `alone`: another one that writes without a server; empty: the same does."""
 
     name: str
     reason: str

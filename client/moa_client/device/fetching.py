@@ -53,8 +53,7 @@ TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
 class WantedParts:
     """Which of a server's files a client needs, besides configuration and tokenizer.
 
-    Args:
-        target: embeddings, head and reused layers: those of the deepest drafter, which include all others'.
+    `target`: embeddings, head and reused layers: those of the deepest drafter, which include all others'.
     """
 
     target: bool

@@ -93,11 +93,6 @@ def examine_companion(
     return Check("companion", "ok", message)
 
 
-def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[DrafterCandidate, ...]:
-    """The time of a level of each drafter, which takes seconds the first time."""
-    return DrafterCatalog(settings, sources).measure()
-
-
 def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None) -> Check:
     name, target = "companion", served.identity.target_id
     if served.HasField("companion"):
@@ -204,9 +199,10 @@ class ServerExamination:
         return await asyncio.to_thread(examine_companion, self._settings, self._served, self._sources, self._progress)
 
     async def _measure_drafters(self) -> Check:
-        if self._sources is None:
+        settings, sources = self._settings, self._sources
+        if sources is None:
             return Check("speed here", "skip", "not measured: no drafter is here")
-        self._candidates = await asyncio.to_thread(measure_drafters, self._settings, self._sources)
+        self._candidates = await asyncio.to_thread(lambda: DrafterCatalog(settings, sources).measure())
         return judge_speed(self._candidates, self._served.step_ms)
 
     async def _expect(self) -> Check:

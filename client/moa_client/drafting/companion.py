@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class PairedDrafter:
-    """A drafter for each situation.
-
-    Args:
-        online: drafts for a server that answers.
-    """
+    """A drafter for each situation. `online`: drafts for a server that answers."""
 
     def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
         self._online = online

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 class DeviceForms:
     """Compiles the forms to which a server holds answers; it has tried them.
 
-    Args:
-        new_compiler: called on a thread, for the first form; it gives None where the library is missing.
+    `new_compiler`: called on a thread, for the first form; it gives None where the library is missing.
     """
 
     def __init__(self, new_compiler: Callable[[], ConstraintCompiler | None]) -> None:
@@ -53,11 +52,7 @@ class DeviceForms:
 
 
 class ConversationForms:
-    """The form of one conversation's running answer.
-
-    Args:
-        forms: of the device.
-    """
+    """The form of one conversation's running answer. `forms`: of the device."""
 
     def __init__(self, forms: DeviceForms) -> None:
         self._forms = forms
@@ -237,8 +232,7 @@ class MoaDrafter:
 class LookupDrafter:
     """Copies continuations from the conversation (prompt look-up).
 
-    Args:
-        length: of a chain, and of what a step adds to one.
+    `length`: of a chain, and of what a step adds to one.
     """
 
     reads_memory = False

@@ -31,11 +31,7 @@ TRIAL_TOKENS, TRIAL_VERDICTS = 256, 4
 
 
 class DraftingRest:
-    """Whether the device rests while the server drafts.
-
-    Args:
-        may_rest: False: it always drafts.
-    """
+    """Whether the device rests while the server drafts. `may_rest`: False: it always drafts."""
 
     def __init__(self, *, may_rest: bool) -> None:
         self._may_rest = may_rest

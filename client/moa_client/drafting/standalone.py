@@ -16,11 +16,7 @@ from moa_client.memory import MemoryPlan
 
 
 class StandaloneDrafting:
-    """Writes the answers of one conversation, a token at a time.
-
-    Args:
-        thread: the drafter's; None without one.
-    """
+    """Writes the answers of one conversation, a token at a time. `thread`: the drafter's; None without one."""
 
     def __init__(
         self, answers: AnswerQueue, thread: DrafterThread | None, memory: MemoryPlan, rule: StandaloneRule

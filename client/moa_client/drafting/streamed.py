@@ -176,8 +176,7 @@ class OnlineDrafter(Protocol):
 class DraftExtended:
     """A step of a streamed draft.
 
-    Args:
-        took_ms: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
+    `took_ms`: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
     """
 
     step: DraftStep

@@ -14,11 +14,7 @@ AWAY = (LinkState.OFFLINE, LinkState.WAITING)
 
 
 class AnswerSpans:
-    """The trace of one answer at the client.
-
-    Args:
-        parent: traceparent of what asked; empty: nothing is above it.
-    """
+    """The trace of one answer at the client. `parent`: traceparent of what asked; empty: nothing is above it."""
 
     def __init__(self, parent: str = "") -> None:
         self._span = begin_span("answer", parent)

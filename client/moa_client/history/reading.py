@@ -88,11 +88,7 @@ _SNIPPET = f"snippet(words, -1, '{START}', '{END}', '...', {SNIPPET_WORDS})"
 
 
 class HistoryReader:
-    """Reads the history.
-
-    Args:
-        path: of its file; `connection`: to it.
-    """
+    """Reads the history. `path`: of its file; `connection`: to it."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path

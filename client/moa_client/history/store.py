@@ -32,9 +32,7 @@ CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 class HistoryStore(HistoryReader):
     """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError if nothing was written.
 
-    Args:
-        folder: where; None: in the user's data folder.
-        clock: seconds since 1970.
+    `folder`: where; None: in the user's data folder; `clock`: seconds since 1970.
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:

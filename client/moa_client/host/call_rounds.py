@@ -50,9 +50,7 @@ def shortened_result(content: str, most: int) -> str:
 class CallRunner:
     """Runs the calls of one conversation.
 
-    Args:
-        publish: tells an event about the answer that calls.
-        context_tokens: the most that the model takes.
+    `publish`: tells an event about the answer that calls; `context_tokens`: the most that the model takes.
     """
 
     def __init__(self, box: ToolBox, publish: Callable[[SurfaceEvent], None], context_tokens: int) -> None:
@@ -107,11 +105,7 @@ class CallRunner:
 
 
 class CallRounds:
-    """The calls of one conversation.
-
-    Args:
-        box: the tools; None: no call is one.
-    """
+    """The calls of one conversation. `box`: the tools; None: no call is one."""
 
     def __init__(self, engine: ClientEngine, publisher: Publisher, box: ToolBox | None) -> None:
         self._engine = engine

@@ -35,11 +35,7 @@ class ServerCalls(Protocol):
 
 
 class Transport:
-    """A channel and its users.
-
-    Args:
-        number: counts the channels of one link.
-    """
+    """A channel and its users. `number`: counts the channels of one link."""
 
     def __init__(self, channel: grpc.aio.Channel, number: int) -> None:
         self.number = number
@@ -104,11 +100,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerChannel:
-    """The channel to one server, replaced when it is lost.
-
-    Args:
-        address: HOST:PORT.
-    """
+    """The channel to one server, replaced when it is lost. `address`: HOST:PORT."""
 
     def __init__(self, address: str, security: Security, label: str) -> None:
         self._address = address

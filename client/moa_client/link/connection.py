@@ -83,9 +83,7 @@ class FrameReceived:
 class StreamOpened:
     """A stream is open; `took_ms` from Open to Opened.
 
-    Args:
-        address: of its server; `label`: the same for people.
-        reason: why it is another server than before, if it is.
+    `address`: of its server; `label`: the same for people; `reason`: why it is another server than before, if it is.
     """
 
     stream: int

@@ -47,11 +47,7 @@ def new_session() -> str:
 
 
 class Dialer:
-    """Opens streams for one conversation.
-
-    Args:
-        text: of the conversation, as it is at any time.
-    """
+    """Opens streams for one conversation. `text`: of the conversation, as it is at any time."""
 
     def __init__(self, fleet: Fleet, text: PrefixHashes) -> None:
         self.reason = ""  # why the newest stream is at another server than the one before, as a sentence

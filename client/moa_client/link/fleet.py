@@ -89,8 +89,7 @@ log = logging.getLogger(__name__)
 class Fleet:
     """One or several servers, for all conversations together.
 
-    Args:
-        members: servers, or names that have the addresses of several, best liked first; at least one.
+    `members`: servers, or names that have the addresses of several, best liked first; at least one.
     """
 
     def __init__(self, members: Sequence[Server | ServerName]) -> None:

@@ -54,8 +54,7 @@ MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 class LinkMonitor:
     """Monitors the link of one client; the round-trip time outlives a stream.
 
-    Args:
-        silence_ms: how long a server may answer beats and nothing else.
+    `silence_ms`: how long a server may answer beats and nothing else.
     """
 
     def __init__(self, silence_ms: float = math.inf) -> None:

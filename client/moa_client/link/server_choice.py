@@ -22,11 +22,7 @@ from moa_client.link.server import Server
 
 
 class UnreadText:
-    """What a conversation's servers hold of its text.
-
-    Args:
-        text: hashes of the conversation, as it is at any time.
-    """
+    """What a conversation's servers hold of its text. `text`: hashes of the conversation, as it is at any time."""
 
     def __init__(self, text: PrefixHashes) -> None:
         self._text = text
@@ -60,11 +56,7 @@ ANSWER_SECONDS = 0.1  # that one server may answer later than another, or two ro
 
 
 class ServerChoice:
-    """Ranks the servers of a fleet for one conversation.
-
-    Args:
-        text: of the conversation, as it is at any time.
-    """
+    """Ranks the servers of a fleet for one conversation. `text`: of the conversation, as it is at any time."""
 
     def __init__(self, fleet: Fleet, text: PrefixHashes) -> None:
         self.fleet = fleet
@@ -133,11 +125,7 @@ ATTEMPT_ROUND_TRIPS = 6  # of an attempt: connection, TLS and Open, and more whe
 
 
 class Search:
-    """One search.
-
-    Args:
-        former: the server of the newest attempt.
-    """
+    """One search. `former`: the server of the newest attempt."""
 
     def __init__(self, choice: ServerChoice, former: Server) -> None:
         self._choice = choice

@@ -26,8 +26,7 @@ LookUp = Callable[[str, float], Awaitable[Sequence[str]]]
 class ServerName:
     """A name by which a user reaches several servers.
 
-    Args:
-        server: at the name; those at its addresses are protected as it is, and have its deadlines.
+    `server`: at the name; those at its addresses are protected as it is, and have its deadlines.
     """
 
     def __init__(self, server: Server, look_up: LookUp = look_up) -> None:

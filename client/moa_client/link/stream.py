@@ -49,8 +49,7 @@ STATUS_SECONDS = 1.0  # after such a write, for the status that the call ended w
 class StreamTraffic:
     """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP.
 
-    Args:
-        observe: called with each message that is sent or has arrived.
+    `observe`: called with each message that is sent or has arrived.
     """
 
     up_bytes: int = 0

@@ -63,9 +63,7 @@ REFUSALS = ("ALERT_CERTIFICATE", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "C
 class Handshake:
     """A handshake that went well.
 
-    Args:
-        certificate: of the server, as Python's ssl shows it.
-        speaks_http2: by its own words.
+    `certificate`: of the server, as Python's ssl shows it; `speaks_http2`: by its own words.
     """
 
     certificate: dict[str, Any]

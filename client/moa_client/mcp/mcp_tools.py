@@ -92,11 +92,7 @@ CALL_SECONDS = 300.0  # as long as the HTTP transport waits for a server
 
 
 class McpTools:
-    """The tools of some servers.
-
-    Args:
-        call_seconds: how long a call may take; `start_seconds`: a server to start.
-    """
+    """The tools of some servers. `call_seconds`: how long a call may take; `start_seconds`: a server to start."""
 
     def __init__(
         self,

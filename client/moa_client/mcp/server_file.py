@@ -24,9 +24,7 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")  # as Claude Code 
 class ToolServerEntry:
     """One server: a program that is started here, or an address.
 
-    Args:
-        command: the program; empty: it is at `url`.
-        environment: for the program, besides what every one gets.
+    `command`: the program; empty: it is at `url`; `environment`: for the program, besides what every one gets.
     """
 
     name: str

@@ -90,11 +90,7 @@ GONE = (TimeoutError, OSError, WebSocketDisconnect, RuntimeError)  # RuntimeErro
 
 
 class Tab:
-    """A tab that is connected.
-
-    Args:
-        send_s: a tab that takes no message in for so long is cut off.
-    """
+    """A tab that is connected. `send_s`: a tab that takes no message in for so long is cut off."""
 
     def __init__(self, websocket: WebSocket, send_s: float = SEND_S) -> None:
         self._websocket = websocket

@@ -113,11 +113,7 @@ HEAD = "# Written by `moa-client servers`.\n"
 
 @dataclass(frozen=True, slots=True)
 class ServerBook:
-    """All servers, in the order in which they were added.
-
-    Args:
-        in_use: names of those to talk to, best liked first.
-    """
+    """All servers, in the order in which they were added. `in_use`: names of those to talk to, best liked first."""
 
     entries: tuple[ServerEntry, ...] = ()
     in_use: tuple[str, ...] = ()

@@ -63,11 +63,7 @@ HEADS = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
 
 @dataclass(frozen=True, slots=True)
 class ListedServer:
-    """What a server has said now.
-
-    Args:
-        model: empty: it has not answered.
-    """
+    """What a server has said now. `model`: empty: it has not answered."""
 
     entry: ServerEntry
     model: str = ""

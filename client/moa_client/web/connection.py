@@ -105,8 +105,7 @@ MOST_REFUSED = 8  # connections of other users that wait to be told so
 class BoundedConnection(H11Protocol):
     """Refuses users who may not enter, and cuts off a client that sends no request or reads no response for too long.
 
-    Args:
-        most: connections at once; beyond it the one that has waited longest for its client makes room.
+    `most`: connections at once; beyond it the one that has waited longest for its client makes room.
     """
 
     def __init__(self, *args: Any, access: Access, most: int, **kwargs: Any) -> None:

@@ -33,11 +33,7 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 class WebServer:
-    """An application that listens.
-
-    Args:
-        closing: tells requests under way that the server closes.
-    """
+    """An application that listens. `closing`: tells requests under way that the server closes."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> None:
         host, self.port = listener.getsockname()[:2]

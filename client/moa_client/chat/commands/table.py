@@ -13,11 +13,7 @@ from moa_client.settings import SECTION, ClientSettings
 
 
 class ChatCommand(NamedTuple):
-    """One command.
-
-    Args:
-        values: what may follow its name, for completion.
-    """
+    """One command. `values`: what may follow its name, for completion."""
 
     name: str
     usage: str

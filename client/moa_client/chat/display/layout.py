@@ -38,11 +38,7 @@ class Weight(IntFlag):
 
 
 class Look(NamedTuple):
-    """How one character looks.
-
-    Args:
-        shown: in its place; None: itself.
-    """
+    """How one character looks. `shown`: in its place; None: itself."""
 
     weight: Weight = Weight.PLAIN
     shown: str | None = None
@@ -137,9 +133,7 @@ class Style(Enum):
 class Cell(NamedTuple):
     """A character with its marks of no width, or a line break.
 
-    Args:
-        weight: of text that is rendered.
-        glyph: what is shown in its place, of the same or no width; None: itself.
+    `weight`: of text that is rendered; `glyph`: what is shown in its place, of the same or no width; None: itself.
     """
 
     text: str

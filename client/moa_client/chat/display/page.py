@@ -43,12 +43,7 @@ class _Elsewhere:
 
 
 class TerminalPage:
-    """Shows answers and remarks on one terminal.
-
-    Args:
-        screen: for the terminal as it is now.
-        clock: in seconds.
-    """
+    """Shows answers and remarks on one terminal. `screen`: for the terminal as it is now; `clock`: in seconds."""
 
     def __init__(
         self,
