@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.commands.daemon import given_options
+from moa_client.logs import configure_log, default_log_file
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
-from moa_shared.programs.config import load_settings
+from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
 from tests.support.messages import raises
+from tests.support.programs import environment
 
 
 def load(**flags: object) -> ClientSettings:
@@ -40,13 +48,13 @@ def test_a_tool_without_its_server_is_refused(value: tuple[str, ...]) -> None:
 def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_path: Path) -> None:
     file = tmp_path / "moa.toml"
     file.write_text(f"[client]\n{name} = 1\n")
-    for flags, path, environment, label in (
+    for flags, path, variables, label in (
         ({name: "1"}, None, {}, f"--{name.replace('_', '-')}"),
         ({}, file, {}, f"{name} in \\[client\\]"),
         ({}, None, {f"MOA_CLIENT_{name.upper()}": "1"}, f"MOA_CLIENT_{name.upper()}"),
     ):
         with pytest.raises(ConfigError, match=f"{label}.* is not a setting any more.*moa 0.2.0 was the last"):
-            load_settings(ClientSettings, SECTION, flags, path, environment)
+            load_settings(ClientSettings, SECTION, flags, path, variables)
 
 
 @pytest.mark.parametrize(
@@ -124,3 +132,100 @@ def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_pat
 def test_bad_values_are_named(name: str, value: object, message: str) -> None:
     with raises(ConfigError, message):
         load(**{name: value})
+
+
+LOG = logging.getLogger("moa_client")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = LOG.handlers, LOG.level, LOG.propagate
+    yield
+    for handler in LOG.handlers:
+        handler.close()
+    LOG.handlers, LOG.level, LOG.propagate = before
+
+
+def test_lines_go_to_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_log(tmp_path / "log")
+    LOG.getChild("link.connection").debug("opened")
+    LOG.getChild("link.connection").warning("lost")
+    [line] = (tmp_path / "log").read_text().splitlines()
+    assert line.endswith(": lost")
+    assert " WARNING client " in line
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_default_file_is_made_with_the_first_line(tmp_path: Path) -> None:
+    configure_log(None)
+    path = default_log_file()
+    assert path.is_relative_to(tmp_path / "state")
+    assert not path.exists()
+    LOG.warning("lost")
+    assert path.read_text().count("\n") == 1
+
+
+def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state").write_text("a file, not a folder")
+    configure_log(None)
+    LOG.warning("lost")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "The log file TMP/none/log cannot be written: No such file or directory. Name another with --log-file."
+        ),
+    ):
+        configure_log(tmp_path / "none" / "log")
+
+
+def test_the_package_as_a_library_logs_nothing_by_itself() -> None:
+    """In a process of its own: another test may have run the program in this one."""
+    program = "import logging, moa_client.link; logging.getLogger('moa_client.link').warning('lost')"
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment("client"), capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
+
+
+def given(flags: dict[str, Any], config_file: Path | None = None, **environment: str) -> list[str]:
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, None, environment)
+    return given_options(settings, origins, config_file)
+
+
+def test_what_was_given_to_one_command_line_can_be_given_to_another() -> None:
+    flags = {
+        "server": "127.0.0.1:5",
+        "offline": False,
+        "drafter": None,
+        "threads": "2",
+        "allowed_origins": ("https://a.example", "https://b.example"),
+        "stop": (),
+    }
+    environment = {"MOA_CLIENT_DRAFTING": "server", "MOA_CLIENT_SERVER": "127.0.0.1:6", "MOA_CLIENT_TEMPERATURE": "1"}
+    assert given(flags, Path("/etc/moa.toml"), **environment) == [
+        *("--config", "/etc/moa.toml"),
+        *("--server", "127.0.0.1:5"),
+        *("--drafting", "server"),
+        "--no-offline",
+        *("--threads", "2"),
+        *("--allowed-origin", "https://a.example"),
+        *("--allowed-origin", "https://b.example"),
+    ]
+
+
+def test_paths_are_those_of_the_folder_in_which_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    flags = {"history_dir": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
+    assert given(flags, Path("moa.toml")) == [
+        *("--config", f"{tmp_path}/moa.toml"),
+        *("--model", "ada/model"),
+        *("--drafter", f"{tmp_path}/d.safetensors"),
+        *("--history-dir", f"{tmp_path}/kept"),
+    ]

@@ -12,12 +12,17 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
+from moa_client.chat.input import KEPT_BYTES, MOST_BYTES, CommandCompleter, QuestionHistory
 from moa_client.chat.keys import KeyPermission, blocking_afterwards, quiet_keys, typed_ahead, unasked
 from moa_client.chat.messages import ASK_WORDS
+from moa_client.chat.signals import exiting_on_signals, leaving_on_signals
 from moa_client.conversation.events import CallWanted, Permission
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
 
 @pytest.fixture
@@ -152,3 +157,151 @@ async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_th
     assert said == []
     assert await unasked(("add", "other/add"), said.append)(WANTED) is Permission.DENIED
     assert said == ["(add was not run, as nobody can be asked: --mcp-allow test/add lets it.)"]
+
+
+def completed(text: str) -> list[str]:
+    """The lines that Tab would make of one."""
+    found = CommandCompleter().get_completions(Document(text), CompleteEvent(completion_requested=True))
+    return [text[: len(text) + each.start_position] + each.text for each in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/se", ["/set"]),
+        ("/st", ["/status", "/stats"]),
+        ("/qu", ["/quit"]),
+        ("/set te", ["/set temperature"]),
+        ("/set render ", ["/set render on", "/set render off"]),
+        ("/copy ", ["/copy code"]),
+        ("/nothing ", []),
+        ("a /se", []),
+        ("//se", []),
+        ("se", []),
+        ("/set\nte", []),
+    ],
+)
+def test_commands_and_their_values_are_completed_and_questions_are_not(text: str, expected: list[str]) -> None:
+    assert completed(text) == expected
+
+
+def test_values_may_come_from_elsewhere() -> None:
+    completer = CommandCompleter(lambda name, before: ["a", "ab", "b"] if (name, before) == ("set", ("x",)) else [])
+    found = completer.get_completions(Document("/set x a"), CompleteEvent())
+    assert [each.text for each in found] == ["a", "ab"]
+
+
+def test_a_path_is_completed(tmp_path: Path) -> None:
+    (tmp_path / "some notes.txt").touch()
+    assert completed(f"/file {tmp_path}/some n") == [f"/file {tmp_path}/some notes.txt"]
+
+
+def kept(path: Path | None) -> list[str]:
+    """The questions of before, newest first, as a new chat has them."""
+    return list(QuestionHistory(path).load_history_strings())
+
+
+def test_whole_questions_are_kept_for_the_next_chat(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "questions"
+    history = QuestionHistory(path)
+    history.append_string("a line of a question")
+    history.keep("one")
+    history.keep(" ")
+    history.keep("two\nlines")
+    history.keep("two\nlines")
+    assert history.get_strings() == ["one", "two\nlines"]
+    assert kept(path) == ["two\nlines", "one"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_file_only_this_chat_has_them() -> None:
+    history = QuestionHistory(None)
+    history.keep("one")
+    assert history.get_strings() == ["one"]
+    assert kept(None) == []
+
+
+def test_a_long_file_loses_its_oldest_questions(tmp_path: Path) -> None:
+    path = tmp_path / "questions"
+    entries = [f"\n# 2026-01-01\n+{number} {'x' * 1000}\n" for number in range(MOST_BYTES // 1000 + 1)]
+    path.write_text("".join(entries))
+    newest = kept(path)
+    assert newest[0].startswith(f"{len(entries) - 1} ")
+    assert len(newest) in range(KEPT_BYTES // 1100, KEPT_BYTES // 1000)
+    assert all(question.endswith("x" * 1000) for question in newest)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_used_ends_no_chat(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = QuestionHistory(tmp_path / "file" / "questions")
+    history.keep("one")
+    assert history.get_strings() == ["one"]
+    assert kept(tmp_path / "file" / "questions") == []
+
+
+def raised(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+class Program:
+    """One that waits until signals end it."""
+
+    def __init__(self, *signals: int) -> None:
+        self.happened: list[str] = []
+        self._signals = list(signals)
+
+    async def say_goodbye(self) -> None:
+        if self._signals:
+            raised(self._signals.pop())
+            await asyncio.sleep(60)
+        self.happened.append("goodbye")
+
+    async def run(self, last_words: Exception | None = None) -> None:
+        async with leaving_on_signals(self.say_goodbye):
+            raised(self._signals.pop(0))
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.happened.append("unwound")
+                if last_words is not None:
+                    raise last_words
+
+
+async def test_a_second_signal_does_not_wait_for_a_silent_server() -> None:
+    program = Program(signal.SIGHUP, signal.SIGTERM)
+    with pytest.raises(SystemExit) as leaving:
+        await program.run()
+    assert program.happened == ["unwound"]
+    assert leaving.value.code == 128 + signal.SIGHUP
+
+
+async def test_what_the_end_meets_does_not_hide_it() -> None:
+    with pytest.raises(SystemExit):
+        await Program(signal.SIGHUP).run(OSError("the terminal is gone"))
+
+
+def test_while_it_loads_the_program_is_unwound() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def load() -> None:
+        with exiting_on_signals():
+            raised(signal.SIGTERM)
+            time.sleep(60)
+
+    with pytest.raises(SystemExit) as leaving:
+        load()
+    assert leaving.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with exiting_on_signals():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            raised(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

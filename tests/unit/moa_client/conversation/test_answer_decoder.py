@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_decoder import AnswerDecoder
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
+from moa_client.conversation.answer_options import OPTION_NAMES, AnswerOptions
+from moa_client.conversation.answer_text import AnswerText, Corrections, differing
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
@@ -205,3 +208,92 @@ def test_a_surface_that_wants_runs_holds_those_of_the_conversation() -> None:
     assert shown.runs == told.text.runs
     assert shown.runs == (TextRun(1, DRAFT), TextRun(1, SERVER), TextRun(2, TARGET))
     assert "runs" not in fields_of(told.tell(events[0]))
+
+
+@pytest.mark.parametrize(
+    ("by_server", "by_device", "words"),
+    [
+        (0.404, 0.216, "62 % drafted: 40 % by the server, 22 % here"),
+        (0.404, 0.004, "40 % drafted by the server"),
+        (0.0, 0.216, "22 % drafted here"),
+        (0.0, 0.0, "not drafted"),
+    ],
+)
+def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device: float, words: str) -> None:
+    assert drafted_words(by_server, by_device) == words
+
+
+def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
+    figures = Figures(up_bytes=1542)
+    figures.on_event(Provisional((1, 2, 3)), 1.5)
+    assert figures.line() == ("3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; alone 3 tokens, not checked yet")
+    figures.verdicts = 1
+    figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
+    assert figures.line() == (
+        "3 tokens in 2.0 s (1.5 tokens/s), first after 1.5 s; not drafted; 0 bytes down; alone 3 tokens, 3 kept"
+    )
+    assert figures.details() == (
+        "3.00 tokens a verification (1 steps), 514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token"
+    )
+
+
+def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
+    session = SessionFigures()
+    first = session.begin()
+    for event in (Committed((1,)), Provisional((2, 3, 4)), Ended(Finish.MAX_TOKENS, provisional=True)):
+        session.on_event(event, 1.0)
+    second = session.begin()
+    session.on_event(Earlier(Committed((2,), 1)), 7.0)
+    session.on_event(Earlier(Corrected(2)), 7.0)
+    session.on_event(Settled((2, 9), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
+    session.on_event(Provisional((5,)), 8.0)
+    assert (first.provisional, first.kept, first.undecided) == (3, 1, 0)
+    assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
+    assert session.lines().split("\n")[1] == "this session: alone 4 tokens, 1 kept, 1 not checked yet"
+    session.on_event(Ended(Finish.STOP, provisional=True), 8.0)
+    session.rewind(0)
+    session.begin()
+    session.on_event(Earlier(Committed((5,), 1)), 9.0)  # of a conversation that is forgotten
+    assert second.kept == 0
+
+
+def test_every_option_has_its_place_among_the_names() -> None:
+    """But what programs alone set, and tools with their results, which are the conversation's."""
+    others = ["constraint", "chances", "tools", "results"]
+    assert sorted([*OPTION_NAMES, *others]) == sorted(each.name for each in fields(AnswerOptions))
+
+
+def test_what_was_asked_of_reasoning_is_said() -> None:
+    assert AnswerOptions(0.0, reasoning_effort="low", thinking_budget=0).words() == (
+        "--temperature 0 --reasoning-effort low --thinking-budget 0"
+    )
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["here", "in another process"])
+@given(text=st.text("añ€😀", max_size=12), data=st.data())
+def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject) -> None:
+    told, shown = Told(decode_bytes, "why?", 3), AnswerText("why?", 3)
+    before = ""
+    for event in data.draw(events_of(text)):
+        update = told.tell(event)
+        shown.apply((update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update).event)
+        assert shown.committed == told.text.committed
+        assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
+        assert shown.likely == told.text.likely <= len(shown.provisional)
+        assert sum(run.characters for run in shown.runs) == len(shown.committed)
+        assert shown.committed.startswith(before)
+        before = shown.committed
+    assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)
+
+
+@given(st.text("ab  ", max_size=30), st.text("ab  ", max_size=30), st.data())
+def test_corrections_do_not_depend_on_pieces(shown: str, text: str, data: st.DataObject) -> None:
+    corrections = Corrections()
+    corrections.update("", shown)
+    corrections.update("", "")
+    at = 0
+    while at < len(text):
+        end = data.draw(st.integers(at + 1, len(text)))
+        corrections.update(text[at:end], "")
+        at = end
+    assert list(corrections.stretches) == differing(shown, text)

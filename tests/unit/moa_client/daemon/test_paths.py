@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import plistlib
 import stat
 import tempfile
+from contextlib import AsyncExitStack, aclosing
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import httpx
 import pytest
 from inline_snapshot import snapshot
+from moa_client.chat.messages import model_words
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_text import Update
+from moa_client.conversation.events import Failed, LinkState, ServerChanged
+from moa_client.daemon import web_surfaces
+from moa_client.daemon.hub import Hub
 from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, find_holder, find_paths, make_folder
-from moa_shared.errors import ConfigError
+from moa_client.daemon.process import tail
+from moa_client.daemon.remote_conversation import RemoteConversation
+from moa_client.daemon.service_units import make_unit
+from moa_client.daemon.web_surfaces import serve_web_surfaces
+from moa_client.settings import ClientSettings
+from moa_client.surface.messages import encode_line, fields_of, opened_fields
+from moa_client.surface.open_conversation import ConversationFacts
+from moa_shared.errors import ConfigError, NotFoundError
 
 from tests.support.messages import raises
 
@@ -83,3 +103,126 @@ def test_its_holder_is_known_as_long_as_it_is_held(tmp_path: Path) -> None:
     assert find_holder(path) == ME
     lock.release()
     assert find_holder(path) is None
+
+
+def test_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("1\n2\n3\n")
+    assert list(tail(log, 2, follow=False)) == ["2\n", "3\n"]
+    assert list(tail(log, 0, follow=False)) == []
+
+
+def test_it_is_followed_also_into_a_new_file(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("1\n")
+    lines = tail(log, 5, follow=True)
+    assert next(lines) == "1\n"
+    with log.open("a") as file:
+        file.write("2\n")
+    assert next(lines) == "2\n"
+    log.rename(tmp_path / "old")
+    log.write_text("3\n4\n")
+    assert list(islice(lines, 2)) == ["3\n", "4\n"]
+    lines.close()  # type: ignore[attr-defined]
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    with raises(NotFoundError, snapshot("There is no log at TMP/log. No daemon has been started there yet.")):
+        list(tail(tmp_path / "log", 1, follow=False))
+
+
+class Nowhere:
+    """The socket's other direction."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def wait_closed(self) -> None:
+        """The same."""
+
+
+def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
+    return LinkStatus(state, None, 0.0, 0.0, 0, 0, server=server)
+
+
+async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
+    reader = asyncio.StreamReader()
+    facts = ConversationFacts("", "", "tiny", "first:1", online=True)
+    opened = opened_fields(facts, status("first:1"), [])
+    conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
+    told = [status("first:1", LinkState.OFFLINE), status("second:2")]
+    named = []
+    async with aclosing(cast("Any", conversation.updates())) as updates:
+        for each in told:
+            event = ServerChanged("address", "second answers now instead of first.")
+            reader.feed_data(encode_line(fields_of(Update(event, status=each))))
+            await anext(updates)
+            named.append(model_words(conversation.facts).splitlines()[0])
+    assert named == ["tiny at first:1 (not there now)", "tiny at second:2"]
+    await conversation.close()
+
+
+async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_be_opened_again() -> None:
+    for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
+        reader = asyncio.StreamReader()
+        opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
+        conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
+        reader.feed_data(line)
+        async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:
+            [update] = [await anext(updates)]
+        assert isinstance(update.event, Failed)
+        assert update.event.taken_back
+        await asyncio.sleep(0)
+        assert conversation.is_gone
+        await conversation.close()
+
+
+HOME = Path("/home/ada")
+
+
+def test_a_launchd_agent() -> None:
+    unit = make_unit("darwin", "/opt/moa/bin/python", ["--server", "gpu:50051"], HOME)
+    agent = plistlib.loads(unit.text.encode())
+    assert agent["ProgramArguments"][-4:] == ["daemon", "run", "--server", "gpu:50051"]
+    assert unit.path == HOME / "Library/LaunchAgents/moa-client.plist"
+
+
+def test_it_is_written_in_place_of_an_earlier_one(tmp_path: Path) -> None:
+    for options in ([], ["--server", "gpu:50051"]):
+        unit = make_unit("linux", "python", options, tmp_path)
+        unit.write()
+        assert unit.path.read_text() == unit.text
+
+
+def test_what_cannot_be_written_or_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / ".config").write_text("a file")
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/.config/systemd/user/moa-client.service cannot be written: Not a directory. See --print for its text."
+        ),
+    ):
+        make_unit("linux", "python", [], tmp_path).write()
+    with raises(
+        ConfigError, snapshot("There is no unit for win32. Have your system run `moa-client daemon run` at login.")
+    ):
+        make_unit("win32", "python", [], tmp_path)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_where_users_cannot_be_told_apart_a_key_is_made(
+    tells: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(web_surfaces, "tells_users", lambda: tells)
+    shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
+    daemon = SimpleNamespace(**shown_by, host=None, link=SimpleNamespace(check=None), store=None, set_offline=None)
+    hub = cast(Hub, daemon)
+    async with AsyncExitStack() as stack:
+        await serve_web_surfaces(ClientSettings(endpoint_port=0), hub, stack)
+        url, _, key = hub.url.partition("/#key=")
+        assert bool(key) is not tells
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        assert (await client.get("/moa/v1/status")).status_code == (200 if tells else 401)
+        shown = await client.get("/moa/v1/status", headers={"authorization": f"Bearer {key or 'none'}"})
+        assert shown.json() == {"phase": "starting"}
+    assert not key or key not in caplog.text

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import drafter_catalog
-from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog, DrafterChoice, ServerPace
+from moa_client.device.drafter_catalog import (
+    COMPANION,
+    HYSTERESIS,
+    NOBODY,
+    DrafterCandidate,
+    DrafterCatalog,
+    DrafterChoice,
+    ServerPace,
+    choose,
+    level_ms,
+    speedup,
+)
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
-from moa_shared.drafter import Checkpoint, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting.confidence import Agreement
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
 from tests.support.decoders import EVEN
 
@@ -119,3 +137,87 @@ def test_a_companion_drafts_where_nobody_else_does_unless_it_is_too_slow(measure
                 "the companion is too slow to draft for the server: a level of its drafts takes 10 ms, a step of the server 9 ms"
             ),
         )
+
+
+VOCAB = 64
+FINGERPRINT = "ab" * 32
+CONFIG = DrafterConfig(
+    vocab_size=VOCAB, hidden_size=32, target_layers=3, target_heads=4, target_kv_heads=2, target_head_dim=8,
+    sa_kv_heads=2, sa_mlp=32, ca_kv_heads=2, ca_mlp=32, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=32,
+)  # fmt: skip
+
+
+class Maker:
+    """Makes states of a tiny drafter, and counts them."""
+
+    def __init__(self, config: DrafterConfig = CONFIG) -> None:
+        self._config = config
+        tensors = fresh_tensors(config, seed=0)
+        checkpoint = Checkpoint(config, tensors, FINGERPRINT)
+        table = np.ones((VOCAB, 32), np.float32)
+        self._states = checkpoint.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")
+        self.made = 0
+
+    def __call__(self) -> tuple[DrafterConfig, DraftState | BlockState | None]:
+        self.made += 1
+        state = self._states()
+        return self._config, state if isinstance(state, DraftState | BlockState) else None
+
+
+def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = Maker(replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6))
+    now = iter(float(tick) for tick in range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    assert level_ms(tmp_path, FINGERPRINT, 3, maker) == 1000 / 5
+
+
+DRAFTER_CHOICE_ONLINE, DEEPER = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
+SLOW_ONLINE, SLOW_DEEPER = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "server", "name"),
+    [
+        ((DRAFTER_CHOICE_ONLINE, DEEPER), ServerPace(50.0, 0.9, 0.5), "deep"),  # a large target
+        ((DRAFTER_CHOICE_ONLINE, DEEPER), ServerPace(50.0, 0.9, 60.0), "deep"),
+        (
+            (DRAFTER_CHOICE_ONLINE, DEEPER),
+            ServerPace(12.0, 0.9, 0.5),
+            "online",
+        ),  # a step hardly longer than a level of the deep one
+        ((SLOW_ONLINE, SLOW_DEEPER), ServerPace(25.0, 0.9, 0.5), "online"),  # a slow device
+        ((DRAFTER_CHOICE_ONLINE, DEEPER), ServerPace(3.0, 0.1, 0.5), "online"),  # neither helps: the first
+    ],
+)
+def test_the_faster_one_is_taken(candidates: tuple[DrafterCandidate, ...], server: ServerPace, name: str) -> None:
+    choice = choose(candidates, server)
+    assert choice.name == name
+    assert f"{server.step_ms:.0f} ms a step" in choice.reason
+    assert all(candidate.name in choice.reason for candidate in candidates)
+
+
+def test_the_one_in_use_stays_unless_another_is_clearly_faster() -> None:
+    server = ServerPace(12.0, 0.9, 0.5)
+    assert speedup(DRAFTER_CHOICE_ONLINE, server) < HYSTERESIS * speedup(DEEPER, server)
+    assert choose((DRAFTER_CHOICE_ONLINE, DEEPER), server, "deep").name == "deep"
+    assert choose((DRAFTER_CHOICE_ONLINE, DEEPER), ServerPace(50.0, 0.9, 0.5), "online").name == "deep"
+
+
+@pytest.mark.parametrize(
+    ("server", "level_ms", "tokens", "simulated"),
+    [  # moa_bench.suites.scale.simulator: 250 tokens, three seeds, chains that are right with 1 - 1 / tokens
+        (ServerPace(12, 0.9, 0.5), 4.2, 2.4, 1.211),
+        (ServerPace(12, 0.9, 0.5), 7.5, 3.7, 1.136),
+        (ServerPace(12, 0.9, 30), 7.5, 3.7, 1.001),
+        (ServerPace(25, 1.0, 10), 7.5, 3.7, 1.334),
+        (ServerPace(50, 0.9, 0.5), 7.5, 3.7, 1.840),
+        (ServerPace(50, 0.9, 30), 4.2, 2.4, 1.226),
+    ],
+)
+def test_it_agrees_with_the_simulation(server: ServerPace, level_ms: float, tokens: float, simulated: float) -> None:
+    assert speedup(DrafterCandidate("", level_ms, tokens), server) == pytest.approx(simulated, rel=0.12)
+
+
+@given(st.floats(0.1, 200), st.floats(0, 10), st.floats(1, 200), st.floats(0, 5), st.floats(0, 1000))
+def test_no_drafter_is_expected_to_cost_time(level: float, tokens: float, step: float, row: float, rtt: float) -> None:
+    assert 1.0 <= speedup(DrafterCandidate("", level, tokens), ServerPace(step, row, rtt)) <= max(10.0, tokens)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,19 +12,35 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.answer_figures import Figures
 from moa_client.drafting import companion as module
 from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair, PairedDrafter
-from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
+from moa_client.drafting.drafters import (
+    MOST_UNSEEN,
+    ConversationForms,
+    DeviceForms,
+    LookupDrafter,
+    MoaDrafter,
+    ReadingDrafter,
+)
 from moa_kernels import F32
+from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafter.companion.known import recall_agreement, remember_agreement
 from moa_shared.drafter.companion.loading import Companion
-from moa_shared.drafting import CHAIN, Growth, draft_chain
+from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser, draft_chain
+from moa_shared.drafting.base import Rows
+from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
+from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.models.network.network import Network
 from moa_shared.programs import machine
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, Sampling, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
+from tests.support.recording_drafter import RecordingDrafter
 from tests.support.tiny_models import SIZES, ModelWeights, tiny_model
+from tests.support.toy_forms import FIRST, ToyForms
 
 GREEDY = Sampling(0.0)
 MODEL = tiny_model()
@@ -169,3 +187,181 @@ def test_one_drafts_the_other_writes_and_both_know_the_same() -> None:
     assert pair.draft(Sampling()).tokens == (1,)
     assert pair.grow(DraftTree.chain([]), Sampling()).tokens == (1,)
     assert pair.write(DraftTree.chain([]), Sampling()) == (2, 0.5)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
+def test_a_look_up_is_a_copy_from_the_conversation(tokens: list[int]) -> None:
+    drafter = LookupDrafter(length=2)
+    drafter.restart(tokens)
+    chain = list(drafter.draft(Sampling()).tokens)
+    assert not chain or any(
+        tokens[at - 1] == tokens[-1] and tokens[at : at + len(chain)] == chain for at in range(1, len(tokens))
+    )
+
+
+def test_figures_make_one_line() -> None:
+    figures = Figures(
+        tokens=21,
+        verdicts=11,
+        accepted=10,
+        seconds=2.0,
+        first_token_seconds=0.25,
+        up_bytes=420,
+        down_bytes=2100,
+        cpu_seconds=0.105,
+    )
+    assert figures.acceptance_length == 2.0
+    assert figures.line() == ("21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down")
+    assert figures.details() == (
+        "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
+    )
+    assert Figures().line() == "0 tokens"
+    assert Figures().details() == ""
+
+
+def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
+    drafter = LookupDrafter(length=2)
+    drafter.restart([1, 2, 3, 4, 5, 9, 1, 2])
+    assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0), (0, 1))
+    assert drafter.grow(DraftTree.chain([3, 4]), Sampling()) == Growth((5, 9), (1, 2), (0, 1))
+    assert drafter.grow(DraftTree((3, 4, 7), (-1, 0, 0)), Sampling()) == Growth()
+    assert drafter.write(DraftTree.chain([3]), Sampling()) == (4, chance_of_copy(3))
+    assert drafter.write(DraftTree.chain([8]), Sampling()) is None
+
+
+class WrongDrafter(RecordingDrafter):
+    """Guesses a token that never occurs."""
+
+    steps = 0
+
+    def begin(self) -> Rows:
+        return self.expand([0], [-1])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self.steps += len(tokens)
+        logits = np.zeros((len(tokens), 50), np.float32)
+        logits[:, 49] = 9.0
+        return logits
+
+
+def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
+    drafter = MoaDrafter(WrongDrafter, lambda *_: DraftTree((), ()), reads_memory=True, guesser=TextGuesser())
+
+    def chance(*ahead: int) -> tuple[int, float]:
+        written = drafter.write(DraftTree.chain(ahead), Sampling())
+        assert written is not None
+        return written
+
+    drafter.restart([1, 2, 3])
+    assert chance() == (49, 0.0)
+    drafter.remember(2, np.zeros((1, 4), np.float32), state=False)
+    assert chance()[1] > 0.9
+    copied = [41, 42, 43, 44, 45, 41, 42, 43, 44]
+    drafter.commit([*range(3, 3 + MOST_UNSEEN - len(copied)), *copied])
+    assert chance(49)[1] > 0.9  # an own token
+    drafter.commit([45])
+    assert chance(49) == (49, 0.0)
+    drafter.restart([1, 2, 3, *copied])
+    assert chance(49)[1] > 0.9
+    drafter.restart([7, *copied])
+    assert chance(49) == (49, 0.0)
+    token, sure = chance()
+    assert token == 45
+    assert sure > 0
+    drafter.remember(0, np.zeros((1, 4), np.float32), state=True)  # with it a drafter predicts the others
+    assert chance(49)[1] > 0.9
+
+
+@pytest.mark.parametrize("shape", [CHAIN, GrowthShape(breadth=2)], ids=["chain", "tree"])
+def test_one_that_is_dropped_is_asked_no_more_and_copies(shape: GrowthShape) -> None:
+    trial, wrong = DrafterTrial(), WrongDrafter()
+    drafter = MoaDrafter(
+        lambda: wrong,
+        lambda state, sampling: DraftTree((), ()),
+        reads_memory=True,
+        shape=shape,
+        guesser=TextGuesser(),
+        trial=trial,
+    )
+    sampling, draw, text = Sampling(), random.Random(1), [1, 2, 3]
+    drafter.restart(text)
+    while not trial.is_dropped:
+        assert drafter.reads_memory
+        drafter.grow(DraftTree((), ()), sampling)
+        text.append((7 * text[-1] + 3) % 40 if draw.random() < 0.4 else draw.randrange(40))
+        drafter.commit(text[-1:])
+        assert len(text) < 2 * TRIAL_TOKENS
+    steps = wrong.steps
+    drafter.commit([41, 42, 43, 44, 45, 41, 42, 43, 44])
+    assert drafter.grow(DraftTree((), ()), sampling).tokens[:1] == (45,)
+    assert drafter.draft(sampling).tokens[:1] == (45,)
+    written = drafter.write(DraftTree((), ()), sampling)
+    assert written is not None
+    assert written[0] == 45
+    assert drafter.write(DraftTree.chain([46]), sampling) is None
+    assert wrong.steps == steps
+    assert not drafter.reads_memory
+
+
+END = 95
+CHOICE = choice_of(["red apple", "red pear", "green pear"])
+
+
+def tokens_of(text: str) -> list[int]:
+    return [ord(each) - FIRST for each in text]
+
+
+class Compiler(ToyForms):
+    """Waits until it may compile."""
+
+    def __init__(self) -> None:
+        super().__init__(END)
+        self.may = threading.Event()
+        self.begun = 0
+
+    def begin(self, constraint: Constraint) -> ConstrainedText:
+        self.begun += 1
+        assert self.may.wait(20)
+        return super().begin(constraint)
+
+
+class Flat(RecordingDrafter):
+    """Finds all tokens equally likely."""
+
+    def begin(self) -> Rows:
+        return np.zeros((1, END + 1), np.float32)
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        return np.zeros((len(tokens), END + 1), np.float32)
+
+
+def forms(compiler: ToyForms | None) -> tuple[DeviceForms, ConversationForms]:
+    device = DeviceForms(lambda: compiler.as_compiler() if compiler is not None else None)
+    return device, ConversationForms(device)
+
+
+def wait_for(device: DeviceForms) -> None:
+    """Until the thread has done what it was asked before."""
+    device.begin(CHOICE).result(20)
+
+
+def sampling(start: int) -> Sampling:
+    return Sampling(constraint=CHOICE).within(start)
+
+
+def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
+    compiler = Compiler()
+    device, conversation = forms(compiler)
+    drafter = MoaDrafter(
+        Flat, lambda *_: DraftTree((), ()), reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=conversation
+    )
+    question = tokens_of("What?")
+    drafter.restart([*question, *tokens_of("r")])
+    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens != ()  # anything
+    compiler.may.set()
+    wait_for(device)
+    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens == tuple(tokens_of("ed "))
+    drafter.commit(tokens_of("ed p"))
+    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens[:3] == tuple(tokens_of("ear"))
+    assert drafter.write(DraftTree.chain(tokens_of("e")), sampling(5)) == (tokens_of("a")[0], 1.0)
+    assert len(drafter.grow(DraftTree((), ()), Sampling()).tokens) == 3  # the next answer has none

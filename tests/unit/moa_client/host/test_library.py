@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from moa_client.history.records import ConversationOrigin
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation import events
+from moa_client.conversation.answer_options import AnswerOptions, options_from
+from moa_client.conversation.text_runs import Provenance
+from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer
+from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
+from moa_client.host.publisher import MOST_ATTRIBUTED, Publisher, attributed
+from moa_client.host.reasoning import answer_decode, reasoned, reasoning_marks
+from moa_client.surface.open_conversation import Subscription
+from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sandbox.chat_template import render
+
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.thinking_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINKING
 
 
 class Conversation:
@@ -94,3 +111,123 @@ async def test_what_the_companion_has_begun_is_with_the_target_from_here_on() ->
     assert list(library.open_conversations) == ["good"]
     assert store.targets == {"good": b"t", "strange": b"other"}
     await library.close()
+
+
+OPTIONS = AnswerOptions()
+GONE = UnavailableError("Gone.")
+STOPPED = events.Ended(Finish.CANCELLED)
+
+
+class Heard:
+    """A publisher without a journal, and what a surface hears of it."""
+
+    def __init__(self) -> None:
+        self.publisher = Publisher(cast("Any", ScriptedEngine()), None)
+        self._subscription = Subscription()
+        self.publisher.subscriptions.append(self._subscription)
+
+    async def updates(self) -> list[tuple[int, events.SurfaceEvent]]:
+        self._subscription.close()
+        return [(update.answer, update.event) async for update in self._subscription.updates()]
+
+
+async def test_what_fails_after_an_answer_has_ended_is_not_about_it() -> None:
+    heard = Heard()
+    answer = heard.publisher.begin("why?", OPTIONS)
+    for event in (events.Committed((0,)), events.Ended(Finish.STOP)):
+        heard.publisher.on_event(event, answer)
+    heard.publisher.break_off(STOPPED, answer)
+    heard.publisher.break_off(events.Failed(GONE, taken_back=True), answer)
+    assert [text.committed for text in heard.publisher.answers] == ["a"]
+    assert await heard.updates() == [
+        (1, events.Asked("why?", OPTIONS)),
+        (1, events.Committed((0,), text="a")),
+        (1, events.Ended(Finish.STOP)),
+        (0, events.Failed(GONE)),
+    ]
+
+
+KEPT = StoredAnswer(
+    1,
+    "Why?",
+    AnswerOptions(stop=("!",)),
+    tokens=(7, 7, *b"ab", *"é".encode(), *b"c!"),
+    provenance=b"PPDCSSTT",
+    text="abéc",
+    standing=AnswerStatus.DECIDED,
+    finish="stop",
+)
+DRAFT, COPY, SERVER, TARGET = Provenance.DRAFT, Provenance.COPY, Provenance.SERVER, Provenance.TARGET
+
+
+def test_only_the_newest_answers_are_decoded_for_it() -> None:
+    long = replace(KEPT, tokens=tuple(range(MOST_ATTRIBUTED)), provenance=b"T" * MOST_ATTRIBUTED)
+    assert attributed([KEPT, KEPT]) == 0
+    assert attributed([KEPT, long]) == 1
+    assert attributed([KEPT, long, KEPT]) == 2
+
+
+class Templated:
+    """A tokenizer, as far as its template."""
+
+    special_tokens: Mapping[str, int] = {"<|channel|>": 1, "<|end|>": 2}
+
+    def token_id(self, text: str) -> int | None:
+        return {"<think>": 7, "</think>": 8}.get(text)
+
+    def __init__(self, chat_template: str) -> None:
+        self.chat_template = chat_template
+
+    def apply_chat_template(
+        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any]
+    ) -> str:
+        return render(
+            self.chat_template, {}, messages, add_generation_prompt=add_generation_prompt, arguments=arguments
+        )
+
+
+def marks(chat_template: str) -> Any:
+    return reasoning_marks(cast("Any", Templated(chat_template)))
+
+
+def test_what_opens_reasoning_and_what_may_be_asked() -> None:
+    assert marks("{{ messages }}") is None
+    assert (marks(QWEN).opened, "none" in marks(QWEN).efforts) == ((), True)
+    assert marks(QWEN_THINKING).opened == ("", "medium")
+    assert marks(QWEN_THINKING).efforts == ("medium",)
+    assert "none" not in marks(DEEPSEEK).opened
+    assert "high" in marks(DEEPSEEK).opened
+    assert marks(GPT_OSS).efforts == ("low", "medium", "high")
+
+
+def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
+    for template, is_spelled in ((GPT_OSS, True), (QWEN, False), ("{{ messages }}", False)):
+        device = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
+        expected = device.spelled if is_spelled else device.decode
+        assert answer_decode(cast("Any", device)) is expected
+
+
+def test_a_budget_is_a_constraint_of_the_answer_that_the_history_keeps() -> None:
+    asked = AnswerOptions(thinking_budget=30)
+    qwen, plain = (cast("Any", SimpleNamespace(tokenizer=Templated(each))) for each in (QWEN, "{{ messages }}"))
+    constraint = reasoned(qwen, asked).constraint
+    assert constraint is not None
+    assert "<[7]> <[^8]>{0,30} <[8]>" in constraint.text
+    assert options_from(reasoned(qwen, asked).fields()) == reasoned(qwen, asked)
+    assert reasoned(plain, asked) == asked
+    off = AnswerOptions(thinking_budget=30, reasoning_effort="none")
+    assert reasoned(qwen, off) == off
+    with pytest.raises(ConfigError, match="does not reason"):
+        reasoned(plain, AnswerOptions(reasoning_effort="high"))
+
+
+async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:
+    crossings = FrameTap()
+    observe = crossings.observer("c1")
+    verdict = pb.Verdict(tokens=[7, 8, 9, 4], accepted=3, server_accepted=2)
+    async with aclosing(cast("Any", crossings.watch())) as watching:
+        first = asyncio.ensure_future(anext(watching))
+        await asyncio.sleep(0)
+        observe("down", pb.ServerFrame(verdict=verdict))
+        crossing = await first
+    assert (crossing.tokens, crossing.accepted, crossing.server_accepted) == (4, 1, 2)

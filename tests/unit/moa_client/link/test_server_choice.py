@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import server_choice
+from moa_client.link.dialer import Dialer
 from moa_client.link.fleet import Fleet
+from moa_client.link.rank import ServerRank, is_clearly_better, rank
 from moa_client.link.server import Server
 from moa_client.link.server_choice import Search, ServerChoice
-from moa_shared.errors import MismatchError, UnavailableError
+from moa_client.link.stream import StreamTraffic
+from moa_client.link.unreachable import certificate_end
+from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
+from tests.support.certificates import Authority
 from tests.support.messages import raises
 from tests.support.scripted_server import MODEL, ScriptedServer
 
@@ -92,3 +102,252 @@ async def test_nobody_answers_in_time() -> None:
         snapshot("No server has answered in time. Check --server HOST:PORT, and that moa-server runs there."),
     ):
         await find([one], one, 0.0)
+
+
+NEAR = ServerRank(rtt_ms=5.0, step_ms=10.0, has_model=True)
+FAR = ServerRank(rtt_ms=80.0, step_ms=10.0, has_model=True)
+READS = replace(NEAR, unread_tokens=60, read_ms=0.6)
+NOW = 100.0
+
+
+@pytest.mark.parametrize(
+    ("standings", "order"),
+    [
+        ([FAR, NEAR], [1, 0]),
+        ([NEAR, NEAR], [0, 1]),  # the user's order decides a tie
+        ([replace(NEAR, load=0.9), FAR], [1, 0]),  # a step there takes ten times as long
+        ([replace(NEAR, load=1.0), FAR], [1, 0]),
+        ([replace(NEAR, step_ms=200.0), FAR], [1, 0]),
+        ([ServerRank(), FAR], [1, 0]),  # nothing is known about the first
+        ([replace(NEAR, has_model=False), FAR], [1]),
+        ([replace(NEAR, has_drafter=False), FAR], [1, 0]),
+        ([replace(NEAR, has_execution=False), FAR], [1, 0]),
+        ([replace(NEAR, has_execution=False), replace(FAR, has_drafter=False)], [1, 0]),
+        ([NEAR, replace(FAR, has_execution=False), replace(FAR, avoid_until=NOW + 1)], [0, 1, 2]),
+        ([replace(NEAR, avoid_until=NOW + 1), FAR], [1, 0]),
+        ([replace(NEAR, avoid_until=NOW), FAR], [0, 1]),
+        # whoever holds the text is taken, until its answers are so slow that reading elsewhere is quicker
+        ([READS, NEAR], [1, 0]),
+        ([READS, replace(NEAR, load=0.7)], [1, 0]),
+        ([READS, replace(NEAR, load=0.9)], [0, 1]),
+        ([READS, FAR], [0, 1]),
+        ([replace(READS, read_ms=0.0), FAR], [0, 1]),  # an older version that does not say how fast it reads
+        ([replace(NEAR, avoid_until=NOW + 2), replace(FAR, avoid_until=NOW + 1)], [1, 0]),
+    ],
+)
+def test_the_order_of_servers(standings: list[ServerRank], order: list[int]) -> None:
+    assert rank(standings, NOW) == order
+
+
+@pytest.mark.parametrize(
+    ("other", "current", "is_better"),
+    [
+        (NEAR, FAR, True),
+        (replace(NEAR, has_execution=False), FAR, False),
+        (replace(NEAR, has_execution=False), replace(FAR, has_execution=False), True),
+        (FAR, NEAR, False),
+        (NEAR, replace(NEAR, rtt_ms=14.0), False),  # that much is jitter
+        (replace(FAR, rtt_ms=60.0), FAR, False),
+        (replace(NEAR, load=1.0), FAR, False),
+        (replace(NEAR, avoid_until=NOW + 1), FAR, False),
+        (replace(NEAR, has_model=None), FAR, False),
+        (replace(NEAR, has_drafter=False), FAR, False),
+        (FAR, replace(NEAR, has_drafter=False), True),
+        (NEAR, replace(NEAR, load=0.9), True),
+        (READS, replace(NEAR, load=0.8), False),  # the text is read again for too little
+        (READS, replace(NEAR, load=0.9), True),
+        (replace(READS, unread_tokens=1000), replace(NEAR, load=0.9), False),
+    ],
+)
+def test_a_change_must_pay(other: ServerRank, current: ServerRank, is_better: bool) -> None:
+    assert is_clearly_better(other, current, NOW) is is_better
+
+
+STANDINGS = st.builds(
+    ServerRank,
+    rtt_ms=st.none() | st.floats(0.1, 1000.0),
+    step_ms=st.floats(0.0, 500.0),
+    load=st.floats(0.0, 1.0),
+    has_model=st.sampled_from([True, False, None]),
+    has_drafter=st.booleans(),
+    avoid_until=st.floats(0.0, 200.0),
+    unread_tokens=st.integers(0, 100_000),
+    read_ms=st.floats(0.0, 10.0),
+)
+
+
+@given(STANDINGS, STANDINGS)
+def test_two_servers_never_take_turns(one: ServerRank, other: ServerRank) -> None:
+    assert not (is_clearly_better(one, other, NOW) and is_clearly_better(other, one, NOW))
+    if one.has_model and is_clearly_better(other, one, NOW):
+        assert rank([one, other], NOW)[0] == 1
+
+
+LOST = UnavailableError("The stream broke.")
+
+
+@pytest.fixture(autouse=True)
+async def within_time_of_dialer() -> AsyncIterator[None]:
+    async with asyncio.timeout(20.0):
+        yield
+
+
+class Home(ScriptedServer):
+    """The user's server, whose fleet has a second one."""
+
+    def __init__(self, *, named: bool = True) -> None:
+        self.other = ScriptedServer("another")
+        super().__init__("home", named=[self.other.address] if named else [])
+
+    def peer(self, address: str) -> ScriptedServer:
+        assert address == self.other.address
+        return self.other
+
+
+async def dial(dialer: Dialer) -> None:
+    await dialer.dial(lambda _: pb.Open(identity=MODEL), None, StreamTraffic())
+
+
+async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
+    """A conversation that the server serves."""
+    fleet = Fleet([server])
+    await fleet.describe()
+    dialer = Dialer(fleet, PrefixHashes())
+    await dial(dialer)
+    return fleet, dialer
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(LOST, "The stream broke."), (None, "The former server is silent."), (OverloadedError("full"), "full")],
+    ids=["lost", "silent", "full"],
+)
+async def test_a_lost_one_is_left_for_another(error: MoaError | None, reason: str) -> None:
+    home = Home()
+    fleet, dialer = await served(home)
+    dialer.on_lost(error, was_useful=True)
+    home.fail()
+    await dial(dialer)
+    assert dialer.address == home.other.address
+    assert dialer.reason == reason
+    await fleet.close()
+
+
+async def test_a_server_that_goes_away_names_who_continues() -> None:
+    home = Home(named=False)
+    fleet, dialer = await served(home)
+    dialer.on_go_away([home.other.address])
+    dialer.on_lost(LOST, was_useful=True)
+    await dial(dialer)
+    assert dialer.address == home.other.address
+    assert dialer.reason == snapshot("The former server is going away.")
+    await fleet.close()
+
+
+async def test_a_server_without_progress_is_avoided() -> None:
+    home = Home()
+    fleet, dialer = await served(home)
+    dialer.on_stalled()
+    dialer.on_lost(None, was_useful=True)
+    await dial(dialer)
+    assert dialer.address == home.other.address
+    assert dialer.reason == snapshot("The former server makes no progress.")
+    await fleet.close()
+
+
+async def test_a_new_conversation_begins_at_home_again() -> None:
+    home = Home()
+    fleet, dialer = await served(home)
+    dialer.on_lost(LOST, was_useful=True)
+    home.fail()
+    await dial(dialer)
+    home.failure = None
+    again = Dialer(fleet, PrefixHashes())
+    await dial(again)
+    assert (again.address, dialer.address) == (home.address, home.other.address)
+    await fleet.close()
+
+
+async def several(names: Sequence[str]) -> tuple[Fleet, list[ScriptedServer], Dialer]:
+    """A conversation with the first of several servers, which is the nearest."""
+    servers = [ScriptedServer(name) for name in names]
+    fleet = Fleet(servers)
+    await fleet.describe()
+    for distance, each in enumerate(servers):
+        each.rtt_ms = 20.0 + 100 * distance
+    dialer = Dialer(fleet, PrefixHashes())
+    await dial(dialer)
+    return fleet, servers, dialer
+
+
+async def test_of_several_another_is_chosen_between_answers_only_if_it_is_clearly_better() -> None:
+    fleet, [one, two], dialer = await several(["one", "three"])
+    fleet.newest = one
+    two.rtt_ms = 19.0
+    assert not dialer.chooses_again()
+    two.rtt_ms = 1.0
+    assert dialer.chooses_again()
+    await dial(dialer)
+    assert dialer.address == two.address
+    assert dialer.reason == snapshot("It is nearer, or has less to do.")
+    one.rtt_ms, two.rtt_ms = 1.0, 90.0
+    assert not dialer.chooses_again()  # so soon after a change
+    await fleet.close()
+
+
+async def test_of_several_one_that_has_failed_is_the_last_resort() -> None:
+    fleet, [one, two], dialer = await several(["one", "three"])
+    assert dialer.address == one.address
+    dialer.on_lost(LOST, was_useful=False)
+    await dial(dialer)
+    assert dialer.address == two.address
+    await fleet.close()
+
+
+class Asked:
+    """A server that answers or not; as much of `Server` as a fleet needs that is only checked."""
+
+    silence_seconds = 1.0
+
+    def __init__(self, address: str, *, is_there: bool) -> None:
+        self.address = address
+        self._is_there = is_there
+
+    async def ask(self) -> None:
+        if not self._is_there:
+            raise UnavailableError(f"Nobody at {self.address}.")
+
+    async def describe(self) -> None:
+        await self.ask()
+
+
+@pytest.mark.parametrize(("home", "newest"), [(True, True), (False, True), (True, False)])
+async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(home: bool, newest: bool) -> None:
+    users, next_one = Asked("home", is_there=home), Asked("next", is_there=newest)
+    fleet = Fleet(cast("list[Server]", [users]))
+    fleet.newest = cast("Server", next_one)
+    await fleet.check()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_fleet_without_a_server_that_answers_says_so(is_alone: bool) -> None:
+    users = Asked("home", is_there=False)
+    fleet = Fleet(cast("list[Server]", [users]))
+    if not is_alone:
+        fleet.newest = cast("Server", Asked("next", is_there=False))
+    with pytest.raises(UnavailableError, match="home"):
+        await fleet.check()
+
+
+@pytest.mark.parametrize("days", [-3.0, 20.0, 20_000.0])  # beyond 2049 dates are written in another way
+def test_the_end_is_that_of_the_certificate(days: float) -> None:
+    pem = Authority().issue(days=days).certificate
+    certificate = x509.load_pem_x509_certificate(pem)
+    assert certificate_end(f"words before\n{pem.decode()}") == certificate.not_valid_after_utc.timestamp()
+
+
+def test_what_is_no_certificate_has_no_end() -> None:
+    pem = Authority().issue().certificate.decode()
+    assert certificate_end("") is None
+    assert certificate_end(pem[:200]) is None
+    assert certificate_end(pem.replace("MII", "AAA", 1)) is None

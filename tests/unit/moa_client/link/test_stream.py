@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import grpc
 import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
+from moa_client.conversation.events import Committed, Event, LinkChanged, LinkState, ServerChanged
+from moa_client.host.publisher import log_link_change
+from moa_client.link import calls
+from moa_client.link.calls import call_best
+from moa_client.link.connection import ServerConnection
+from moa_client.link.fleet import Fleet
+from moa_client.link.frames import FrameReader, FrameSender
+from moa_client.link.server import Server
 from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, WRITE_FAILED, Stream, StreamTraffic
 from moa_shared.errors import OverloadedError, ProtocolError, UnavailableError
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Draft, Memory, Plane, Verdict
 
 from tests.support.messages import raises
+from tests.support.scripted_server import MODEL
+from tests.unit.moa_client.link.test_server_choice import Home
 
 BEAT = pb.ClientFrame(beat=pb.Beat(stamp=7))
 VERDICT = pb.ServerFrame(verdict=pb.Verdict(tokens=[1, 2]))
@@ -195,3 +208,80 @@ async def test_without_one_the_status_is_raised() -> None:
     call.begin()
     with pytest.raises(OverloadedError):
         await task
+
+
+async def address_of(server: Server) -> str:
+    return server.address
+
+
+async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "RETRY_SECONDS", 0.01)
+    home = Home()
+    fleet = Fleet([home])
+    await fleet.describe()
+    home.fail()
+    assert await call_best(fleet, MODEL, address_of, seconds=1.0) == home.other.address
+    await fleet.close()
+
+
+FIRST = Draft(1, 4, 99, 0, (7,))
+SECOND = Draft(1, 4, 0, 1, (8,))
+
+
+class Wire:
+    """A connection that keeps what is sent while it is up."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.stream_number = 1
+        self.sent: list[pb.ClientFrame] = []
+
+    def send(self, frame: pb.ClientFrame) -> None:
+        if self.is_up:
+            self.sent.append(frame)
+
+
+def sender(wire: Wire) -> FrameSender:
+    return FrameSender(cast(ServerConnection, wire))
+
+
+def test_a_draft_that_was_not_sent_is_not_continued() -> None:
+    wire = Wire()
+    frames = sender(wire)
+    wire.is_up = False
+    frames.draft(FIRST)
+    wire.is_up = True
+    frames.draft(SECOND)
+    assert wire.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
+
+
+def test_a_verdict_gives_the_rows_of_both_planes() -> None:
+    reader = FrameReader()
+    rows = [
+        pb.Memory(codec=pb.CODEC_INT4, payload=b"a", plane=pb.PLANE_REUSED_STATE),
+        pb.Memory(start=2, count=1, codec=pb.CODEC_INT4, payload=b"b"),
+    ]
+    list(reader.read(pb.ServerFrame(verdict=pb.Verdict(ask=1, base=4, prefix_hash=5, tokens=[7]))))
+    assert list(reader.read(pb.ServerFrame(verdict=pb.Verdict(tokens=[8, 9], memory=rows)))) == [
+        Verdict(1, 5, 0, (8, 9)),
+        Memory(4, 2, Codec.INT4, b"a", Plane.REUSED_STATE, 0),
+        Memory(2, 1, Codec.INT4, b"b", Plane.MEMORY, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (LinkChanged(LinkState.OFFLINE, "no frame for 1 s"), [(logging.WARNING, "link offline: no frame for 1 s")]),
+        (LinkChanged(LinkState.BACK), [(logging.WARNING, "link back")]),
+        (LinkChanged(LinkState.SLOW), [(logging.INFO, "link slow")]),
+        (ServerChanged("model", "Another one."), [(logging.WARNING, "server replaced: Another one.")]),
+        (Committed((1, 2)), []),
+    ],
+)
+def test_only_the_link_and_the_server_are_logged(
+    event: Event, lines: list[tuple[int, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "moa_client"):
+        log_link_change(event)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines

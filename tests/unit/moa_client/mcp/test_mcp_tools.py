@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -16,8 +17,9 @@ from inline_snapshot import snapshot
 from moa_client.mcp import connection
 from moa_client.mcp.connection import ListedTool
 from moa_client.mcp.mcp_tools import MOST_PROBLEMS, McpTools, offered_tools
-from moa_client.mcp.server_file import ToolServerEntry, read_server_file
+from moa_client.mcp.server_file import MOST_BYTES, ToolServerEntry, parse_servers, read_server_file
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall
+from moa_shared.errors import ConfigError
 
 from tests.support import mcp_server
 from tests.support.tool_calls import call
@@ -173,3 +175,43 @@ def test_what_cannot_be_offered_is_left_out_with_a_word_and_costs_no_other() -> 
     offered, problems = offered_tools({"one": many})
     assert (len(offered), problems) == (MOST_TOOLS, [f"The tools of one from tool{MOST_TOOLS} on are left out."])
     assert len(offered_tools({"one": [bad] * 100})[1]) == MOST_PROBLEMS + 1
+
+
+FOLDER = Path("/folder")
+
+
+def test_variables_of_the_environment_are_put_in() -> None:
+    entry = {"command": "${BIN}/x", "args": ["${HOME_OF:-/srv}", "$BIN", "${input:key}"], "env": {"KEY": "k${env:BIN}"}}
+    web = {"url": "http://${BIN}", "headers": {"Authorization": "Bearer ${BIN}"}}
+    program, address = parse_servers({"mcpServers": {"a": entry, "b": web}}, FOLDER, {"BIN": "bin"})
+    assert (program.command, program.arguments) == ("bin/x", ("/srv", "$BIN", "${input:key}"))
+    assert program.environment == {"KEY": "kbin"}
+    assert (address.url, address.headers) == ("http://bin", {"Authorization": "Bearer bin"})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([], "the whole file: expected a JSON object"),
+        ({"servers": {}}, "mcpServers: field required"),
+        ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: expected a list"),
+        ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),
+        ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
+        ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),
+        ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "'a' is of the type 'sse'"),
+        ({"mcpServers": {"a": {"url": "file:///x"}}}, "does not begin with http:// or https://"),
+    ],
+)
+def test_what_cannot_be_used_is_named(value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        parse_servers(value, FOLDER)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", " " * (MOST_BYTES + 1)])
+def test_a_file_that_cannot_be_read_is_a_users_error(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "mcp.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=r"mcp\.json"):
+        read_server_file(path)

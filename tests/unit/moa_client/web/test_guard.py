@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from inline_snapshot import snapshot
-from moa_client.web.access import Access
+from moa_client.web.access import Access, read_key
 from moa_client.web.app import make_app
+from moa_shared.errors import ConfigError, NotFoundError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
+
+from tests.support.messages import raises
 
 GUARDED = "https://app.example"
 KEY = "0123456789abcdef"
@@ -133,3 +137,39 @@ async def test_what_is_not_there_and_what_fails_reads_as_other_errors_do(caplog:
     failed = await client().get("/fail")
     assert (failed.status_code, error_of(failed)["code"]) == (500, "internal")
     assert "a request to /fail has failed" in caplog.text
+
+
+KEY_KEY = "0123456789abcdef.-"
+
+
+def key_file(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_the_file_counts_before_the_environment(tmp_path: Path) -> None:
+    path = key_file(tmp_path, f"{KEY_KEY}\n")
+    assert read_key(path, {"MOA_ENDPOINT_KEY": "another-one-0123456789"}) == KEY_KEY
+    assert read_key(None, {"MOA_ENDPOINT_KEY": KEY_KEY}) == KEY_KEY
+    assert read_key(None, {}) == ""
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    with raises(ConfigError, snapshot("Others can read the key file TMP/key. Protect it: chmod 600 TMP/key")):
+        read_key(key_file(tmp_path, KEY_KEY, 0o640))
+
+
+def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        read_key(tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["short", "", f"{KEY_KEY};", f'"{KEY_KEY}"', f"{KEY_KEY}=", f"{KEY_KEY},"])
+def test_what_could_not_be_sent_or_guessed_is_refused(text: str) -> None:
+    with raises(
+        ConfigError,
+        snapshot("MOA_ENDPOINT_KEY has no key of at least 16 letters, digits and ._~+- Make one: openssl rand -hex 32"),
+    ):
+        read_key(None, {"MOA_ENDPOINT_KEY": text})
