@@ -14,28 +14,28 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29963, 189),
+    "client": (("client",), 29345, 189),
     "client: endpoint": (("client/moa_client/endpoint",), 3518, 15),
     "client: tools": (("client/moa_client/tools",), 2316, 19),
-    "client: link": (("client/moa_client/link",), 3333, 17),
-    "client: chat": (("client/moa_client/chat",), 3802, 21),
+    "client: link": (("client/moa_client/link",), 3226, 17),
+    "client: chat": (("client/moa_client/chat",), 3686, 21),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6791, 39,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6658, 39,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3889, 21,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3792, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4518, 32,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4379, 32,
     ),
     "server": (("server",), 16493, 112),
     "shared": (("shared",), 18524, 139),
     "training": (("training",), 4700, 30),
-    "bench": (("bench",), 5299, 42),
+    "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 85945, 596),
+    "tests": (("tests",), 84797, 552),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -171,9 +171,7 @@ class OracleDrafter:
 def with_oracle(device: Device, script: Script, draft_ms: float, length: int, tree: TreeShape | None = None) -> Device:
     """The same device with an oracle in its drafter's place; memory comes as for that drafter.
 
-    Args:
-        length: of a whole chain, for rounds.
-        tree: of whole drafts, in place of chains.
+    `length`: of a whole chain, for rounds; `tree`: of whole drafts, in place of chains.
     """
     new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
 

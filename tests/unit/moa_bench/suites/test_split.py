@@ -63,7 +63,7 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
         methods,
         "with_oracle",
         lambda device, script, draft_ms, chain, tree: SimpleNamespace(
-            drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms))
+            drafting=SimpleNamespace(drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms)))
         ),
     )
 
