@@ -47,11 +47,8 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)
     if path.is_file():
-        if (
-            path.suffix not in (SAFETENSORS, *PICKLED)
-            or _is_ours(path)
-            or not (path.suffix in PICKLED or (path.parent / "config.json").is_file())
-        ):
+        is_whole = (path.parent / "config.json").is_file() and not _is_ours(path)
+        if path.suffix not in PICKLED and not (path.suffix == SAFETENSORS and is_whole):
             return path
         return _adopted(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
     if path.suffix in (SAFETENSORS, *PICKLED) or not HUB_ID.fullmatch(spec):
@@ -79,8 +76,6 @@ def _adopted(published: PublishedFiles, name: str, files: ModelFiles, root: Path
 
 def _is_ours(path: Path) -> bool:
     """Whether it says its configuration; a file that cannot be read is looked at by who loads it."""
-    if path.suffix != SAFETENSORS:
-        return False
     try:
         return CONFIG_KEY in read_metadata(path)
     except ModelSourceError:
