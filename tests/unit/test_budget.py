@@ -29,13 +29,13 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4379, 32,
     ),
     "server": (("server",), 16493, 112),
-    "shared": (("shared",), 18524, 139),
+    "shared": (("shared",), 18519, 139),
     "training": (("training",), 4700, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 84797, 552),
+    "tests": (("tests",), 84779, 552),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

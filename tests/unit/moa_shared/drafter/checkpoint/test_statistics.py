@@ -72,12 +72,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         load_ngrams(path)
 
 
-def test_a_folder_for_a_table_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="safetensors cannot be written"):
-        write_ngrams(tmp_path / "file" / NGRAMS_FILE, ARRAYS, "target")
-
-
 def confidence(share: float) -> Confidence:
     return Confidence({origin: ReliabilityCurve([share]) for origin in TokenOrigin})
 
@@ -136,9 +130,3 @@ def test_what_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(CheckpointError) as error:
         read_confidence(path)
     assert "moa-train calibrate" in str(error.value)
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="json cannot be written"):
-        write_confidence(tmp_path / "file" / CONFIDENCE_FILE, confidence(0.5), "one")

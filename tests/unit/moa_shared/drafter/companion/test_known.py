@@ -154,9 +154,3 @@ def test_what_is_no_such_file_is_refused(
     (companion.folder / "confidence.json").write_text(content)
     with pytest.raises(CheckpointError, match="does not say how far a companion can be trusted"):
         confidence_beside(companion, target, tmp_path)
-
-
-def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="json cannot be written"):
-        write_confidence(tmp_path / "file" / "confidence.json", MEASURED, "a", "b")
