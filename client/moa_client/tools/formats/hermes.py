@@ -13,30 +13,30 @@ from moa_client.tools.formats.call_text import read_calls
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
+TOOL_CALL, TOOL_CALL_END = "<tool_call>", "</tool_call>"
 
 
 class Hermes(ToolFormat):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
-    openings: ClassVar = (OPENING,)
-    closing: ClassVar = CLOSING
+    openings: ClassVar = (TOOL_CALL,)
+    closing: ClassVar = TOOL_CALL_END
 
     def detect(self, chat_template: str) -> bool:
-        return OPENING in chat_template
+        return TOOL_CALL in chat_template
 
     def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
         return ("{",)
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
         found = read_calls(text, len(opening), None, "(?!)")
-        return found if found.is_cut else Found(found.calls, after_mark(text, found.end, CLOSING))
+        return found if found.is_cut else Found(found.calls, after_mark(text, found.end, TOOL_CALL_END))
 
     def render_call(self, call: ToolCall) -> str:
-        return f"{OPENING}\n{call_object(call, 'arguments')}\n{CLOSING}"
+        return f"{TOOL_CALL}\n{call_object(call, 'arguments')}\n{TOOL_CALL_END}"
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
-        return object_grammar(tool, "arguments", grammar, f"{OPENING}\n", f"\n{CLOSING}")
+        return object_grammar(tool, "arguments", grammar, f"{TOOL_CALL}\n", f"\n{TOOL_CALL_END}")
 
 
 class SmolLM3(Hermes):

@@ -22,19 +22,19 @@ from moa_client.tools.formats.call_text import CutError, arguments_of, json_valu
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import MOST_NAME, Tool, ToolCall, mistral_id
 
-OPENING, ARGS = "[TOOL_CALLS]", "[ARGS]"
+TOOL_CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
 _NAMED = re.compile(rf"\s*([\w-]{{1,{MOST_NAME}}})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{{|\Z)", re.ASCII)
 
 
 class Mistral(ToolFormat):
     """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`. Reads the newer form as well."""
 
-    openings: ClassVar = (OPENING,)
-    around: ClassVar = (f"{OPENING} [", ", ", "]")
+    openings: ClassVar = (TOOL_CALLS,)
+    around: ClassVar = (f"{TOOL_CALLS} [", ", ", "]")
     after_text: ClassVar = ""
 
     def detect(self, chat_template: str) -> bool:
-        return OPENING in chat_template
+        return TOOL_CALLS in chat_template
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
         at = skip(text, len(opening))
@@ -52,7 +52,7 @@ class Mistral(ToolFormat):
         return Found([(named[1], arguments_of(text[named.end() : end]))], end)
 
     def cut(self, text: str) -> tuple[str, str] | None:
-        named = _NAMED.match(text, len(OPENING)) if text.startswith(OPENING) else None
+        named = _NAMED.match(text, len(TOOL_CALLS)) if text.startswith(TOOL_CALLS) else None
         if named is None or named.end() == len(text):
             return super().cut(text)
         return named[1], text[named.end() :]
@@ -73,10 +73,10 @@ class Mistral11(Mistral):
     around: ClassVar = ("", "", "")
 
     def detect(self, chat_template: str) -> bool:
-        return OPENING in chat_template and ARGS in chat_template
+        return TOOL_CALLS in chat_template and ARGS in chat_template
 
     def render_call(self, call: ToolCall) -> str:
-        return f"{OPENING}{call.name}{ARGS}{call.arguments}"
+        return f"{TOOL_CALLS}{call.name}{ARGS}{call.arguments}"
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
-        return f"{grammar.markup(f'{OPENING}{tool.name}{ARGS}')} {arguments_grammar(tool, grammar)}"
+        return f"{grammar.markup(f'{TOOL_CALLS}{tool.name}{ARGS}')} {arguments_grammar(tool, grammar)}"
