@@ -5,9 +5,7 @@ from __future__ import annotations
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.hermes import Hermes, SmolLM3
-from moa_client.tools.formats.llama import Gemma3, Llama
-from moa_client.tools.formats.mistral import Mistral, Mistral11
+from moa_client.tools.formats.json_calls import Gemma3, Hermes, Llama, Mistral, Mistral11, SmolLM3
 from moa_client.tools.formats.qwen_xml import QwenXml
 
 # The more special before the more general, whose marks they share.

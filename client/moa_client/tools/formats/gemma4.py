@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from moa_client.tools.formats.base import Found, ToolFormat
-from moa_client.tools.formats.call_text import CutError, json_value
+from moa_client.tools.formats.json_calls import CutError, json_value
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.schemas import ANY, check_keywords, choices_of, refusal, types_of
 from moa_client.tools.tool import Tool, ToolCall, is_name

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from moa_client.tools.formats.base import Found, ToolFormat, after_mark, arguments_grammar
-from moa_client.tools.formats.call_text import CutError, arguments_of, json_value, skip
+from moa_client.tools.formats.json_calls import CutError, arguments_of, json_value, skip
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall, is_name
 

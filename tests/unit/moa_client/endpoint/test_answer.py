@@ -29,8 +29,7 @@ from moa_client.endpoint.ask import PLAIN, AnswerMarkup
 from moa_client.endpoint.openai import ChatForm
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.hermes import Hermes
-from moa_client.tools.formats.mistral import Mistral
+from moa_client.tools.formats.json_calls import Hermes, Mistral
 from moa_client.tools.thinking import ReasoningPiece, TextPiece, ThinkingReader, find_thinking
 from moa_client.tools.tool import ToolOffer
 from moa_client.web.error_form import request_error

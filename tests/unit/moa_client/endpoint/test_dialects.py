@@ -20,7 +20,7 @@ from moa_client.endpoint.ask import AnswerMarkup, ChatAsk
 from moa_client.endpoint.embeddings import EmbeddingRequest
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
 from moa_client.endpoint.tokens import StopSearch
-from moa_client.tools.formats.hermes import Hermes
+from moa_client.tools.formats.json_calls import Hermes
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult

@@ -13,9 +13,7 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import DEFAULT, FORMATS, find_format
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.hermes import Hermes
-from moa_client.tools.formats.llama import Gemma3, Llama
-from moa_client.tools.formats.mistral import Mistral, Mistral11
+from moa_client.tools.formats.json_calls import Gemma3, Hermes, Llama, Mistral, Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml, json_of
 from moa_client.tools.schemas import MOST_DEPTH
 from moa_client.tools.thinking import THINKINGS, ReasoningPiece, TextPiece, ThinkingReader, held_back

@@ -15,9 +15,7 @@ from moa_client.tools.answer_reader import CallPiece
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import FORMATS
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.hermes import Hermes
-from moa_client.tools.formats.llama import Gemma3
-from moa_client.tools.formats.mistral import Mistral11
+from moa_client.tools.formats.json_calls import Gemma3, Hermes, Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml
 from moa_client.tools.grammars import Grammar, Reasoning, forced_grammar
 from moa_client.tools.thinking import THINKINGS, TextPiece
