@@ -28,7 +28,7 @@ from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
 from moa_client.surface.open_conversation import Subscription
-from moa_client.tools.template_input import TemplateInput
+from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_client.web.closing import Closing

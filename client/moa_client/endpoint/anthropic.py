@@ -29,9 +29,9 @@ from moa_client.endpoint.fields import (
 from moa_client.endpoint.openai_fields import MOST_STOPS, Finite, Limit, check_stops
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
 from moa_client.tools.tool import ChoiceMode, Tool, ToolCall, ToolOffer, ToolResult, check_tools, offer_of
+from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 ERROR = "Error: "  # before a result that is one: chat templates have no other place for it

@@ -22,9 +22,9 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
-from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.thinking import Thinking, ThinkingReader, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult
+from moa_client.tools.turns import ChatMessage, template_input
 from moa_client.web.error_form import RequestError, request_error
 
 END = 32  # tokens: enough to hold what opens reasoning

@@ -19,7 +19,7 @@ from moa_client.conversation.answer_text import Update
 from moa_client.host.host import Host
 from moa_client.host.library import LocalConversation
 from moa_client.link.calls import call_best, embed
-from moa_client.tools.template_input import TemplateInput
+from moa_client.tools.turns import TemplateInput
 
 
 class OneAnswer(Protocol):

@@ -35,9 +35,9 @@ from moa_client.endpoint.fields import (
 from moa_client.endpoint.openai_fields import SamplingFields, ToolField, tool_offer
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
 from moa_client.tools.tool import ToolCall, ToolResult, call_id
+from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 EFFORTS = ("low", "medium", "high", "max")

@@ -39,9 +39,9 @@ from moa_client.endpoint.openai_fields import (
 from moa_client.endpoint.tokens import ToldToken
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
 from moa_client.tools.tool import ToolResult
+from moa_client.tools.turns import ChatMessage
 
 TEXT_TOKENS = 16  # of a completion, if absent
 MOST_ARGUMENTS = 4096  # bytes

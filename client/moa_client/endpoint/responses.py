@@ -36,9 +36,9 @@ from moa_client.endpoint.openai_fields import (
 from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import ReasoningPiece
 from moa_client.tools.tool import ToolResult
+from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from moa_client.endpoint.ask import PLAIN, Prompt
-from moa_client.tools.template_input import TemplateInput
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
+from moa_client.tools.turns import TemplateInput
 from moa_client.web.error_form import RequestError
 from moa_shared.errors import ContextLengthError
 from moa_shared.sampling.settings import Constraint, ConstraintKind

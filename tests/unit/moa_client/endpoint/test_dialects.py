@@ -21,9 +21,9 @@ from moa_client.endpoint.embeddings import EmbeddingRequest
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
 from moa_client.endpoint.tokens import StopSearch
 from moa_client.tools.formats.json_calls import Hermes
-from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
+from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of

@@ -9,7 +9,7 @@ from typing import cast
 from moa_client.device.loading import Device
 from moa_client.endpoint.host_source import HostModel
 from moa_client.host.host import Host
-from moa_client.tools.template_input import TemplateInput
+from moa_client.tools.turns import TemplateInput
 from moa_shared.sampling.settings import NOTHING_SAID
 
 from tests.support.scripted_engine import PlainTokenizer

@@ -1,4 +1,4 @@
-"""A conversation with calls, made a turn at a time, is the text that the template makes of it as a whole."""
+"""A conversation with calls as its template gets it; made a turn at a time, it is the text that that makes of it whole."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.reading import pack_options, unpack_options
-from moa_client.tools.tool import AnsweredCall, Tool
-from moa_client.tools.turns import ConversationTurns
+from moa_client.tools.formats.families import find_format
+from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
+from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
 from moa_shared.sandbox.chat_template import render
 
+from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.tool_calls import NOW, WEATHER, call
 
 CHATML = """\
@@ -157,3 +159,81 @@ def test_a_kept_conversation_has_the_same_turns() -> None:
     kept = unpack_options(pack_options(asked)), unpack_options(pack_options(answered))
     assert (kept[0].tools, kept[1].results) == (TOOLS, RESULTS)
     assert talk(turns_of(CHATML, kept[0].tools), CHATML) == talk(turns_of(CHATML), CHATML)
+
+
+# ------------------------------------------------------------ what a template is given
+
+ASKED = ChatMessage("user", "Paris?")
+CALLING = ChatMessage("assistant", "Let me see.", (call("get_weather", city="Paris"), call("now", 1)))
+ANSWERS = [ToolResult("call_0", "get_weather", "sunny"), ToolResult("call_1", "now", "12:00")]
+THEN = ChatMessage("user", "And Rome?")
+MESSAGES: list[ChatMessage | ToolResult] = [ASKED, CALLING, *ANSWERS, THEN]
+QWEN = "{%- if tools %}{{ tools }}{% endif %}{% for tool_call in message.tool_calls %}<tool_call>{% endfor %}"
+
+
+def rendered(chat_template: str, *, offers_tools: bool = True) -> TemplateInput:
+    return template_input(find_format(chat_template), chat_template, MESSAGES, TOOLS if offers_tools else ())
+
+
+def test_a_template_that_knows_tools_gets_all_as_it_is() -> None:
+    given = rendered(QWEN)
+    assert given.messages == [
+        {"role": "user", "content": "Paris?"},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [
+                {
+                    "id": "call_0",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": {"city": "Paris"}},
+                },
+                {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": {}}},
+            ],
+        },
+        {"role": "tool", "name": "get_weather", "tool_call_id": "call_0", "content": "sunny"},
+        {"role": "tool", "name": "now", "tool_call_id": "call_1", "content": "12:00"},
+        {"role": "user", "content": "And Rome?"},
+    ]
+    assert [tool["function"]["name"] for tool in given.arguments["tools"]] == ["get_weather", "now"]
+
+
+def test_mistral_gets_ids_that_it_takes() -> None:
+    given = rendered("{{ tools }}[TOOL_CALLS]{{ message.tool_calls }}")
+    assert given.messages[1]["tool_calls"][0]["id"] == given.messages[2]["tool_call_id"] == mistral_id("call_0")
+
+
+def test_a_template_that_knows_none_gets_text() -> None:
+    chat_template = FAMILY_TEMPLATES["phi 4"]
+    form = find_format(chat_template)
+    given = rendered(chat_template)
+    assert given.arguments == {}
+    assert given.messages == [
+        {"role": "system", "content": form.render_tools(TOOLS)},
+        {"role": "user", "content": "Paris?"},
+        {"role": "assistant", "content": form.render(CALLING.text, CALLING.calls)},
+        {
+            "role": "user",
+            "content": "<tool_response>\nsunny\n</tool_response>\n<tool_response>\n12:00\n</tool_response>\nAnd Rome?",
+        },
+    ]
+
+
+def test_the_system_prompt_comes_before_the_tools() -> None:
+    messages = [ChatMessage("system", "Be brief."), ASKED]
+    given = template_input(find_format(""), "", messages, TOOLS)
+    assert [message["role"] for message in given.messages] == ["system", "user"]
+    assert given.messages[0]["content"].startswith("Be brief.\n\n# Tools")
+
+
+def test_a_template_that_knows_tools_but_no_calls() -> None:
+    """SmolLM3's."""
+    given = rendered("{% if xml_tools %}{{ xml_tools }}{% endif %}{{ message.content }}")
+    assert given.arguments == {"xml_tools": [WEATHER.function(), NOW.function()]}
+    assert [message["role"] for message in given.messages] == ["user", "assistant", "user"]
+    assert "<tool_call>" in given.messages[1]["content"]
+
+
+def test_without_tools_nothing_is_told_of_them() -> None:
+    assert rendered(QWEN, offers_tools=False).arguments == {}
+    assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
