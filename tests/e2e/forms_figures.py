@@ -30,8 +30,8 @@ from moa_bench.spread import Spread, collect_interleaved, paired_ratio
 from moa_client.tools.answer_reader import AnswerReader, CallPiece
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.grammars import forced_grammar
-from moa_client.tools.turns import ChatMessage, template_input
 from moa_client.tools.tool import Tool
+from moa_client.tools.turns import ChatMessage, template_input
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.run_loop import make_runner

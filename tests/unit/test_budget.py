@@ -14,9 +14,9 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29345, 189),
+    "client": (("client",), 29295, 185),
     "client: endpoint": (("client/moa_client/endpoint",), 3518, 15),
-    "client: tools": (("client/moa_client/tools",), 2316, 19),
+    "client: tools": (("client/moa_client/tools",), 2266, 15),
     "client: link": (("client/moa_client/link",), 3226, 17),
     "client: chat": (("client/moa_client/chat",), 3686, 21),
     "client: conversation, engine, host, surface, daemon": (
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4299, 27),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 84779, 552),
+    "tests": (("tests",), 84770, 551),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
