@@ -10,6 +10,8 @@ from moa_shared.errors import ConfigError, DataError
 from moa_training.cli import cli
 from moa_training.report import read_evaluation
 
+PNG = b"\x89PNG"
+
 
 def evaluation(length: float) -> dict[str, Any]:
     alone = {"agreement_8": 0.5, "agreement_16": 0.25, "repeated": 0.75, "target_repeated": 0.1, "log_likelihood": -1.5}
@@ -21,48 +23,33 @@ def evaluation(length: float) -> dict[str, Any]:
 
 def by_share(agreement: float, *, tasks: bool = True) -> dict[str, Any]:
     shares = {
-        f"0.{tenth}": {
-            "questions": 3,
-            "agreement_8": agreement,
-            "repeated": 0.5,
-            "target_repeated": 0.25,
-            "served": tenth / 10,
-            "in_hand": tenth / 10 + 0.05,
-        }
+        f"0.{tenth}": {"questions": 3, "agreement_8": agreement, "repeated": 0.5, "target_repeated": 0.25,
+                       "served": tenth / 10, "in_hand": tenth / 10 + 0.05}
         for tenth in range(10)
-    }
+    }  # fmt: skip
     sums = {"questions": 3, "right": 0.5, "same_result": 0.75, "target_right": 1.0, "ended": 1.0}
     sums |= {"served_right": 0.25, "served_same_result": 0.125}
     task = {share: {"sums": sums, "none": {"questions": 0}} for share in shares} if tasks else {}
     whole = shares["0.9"]
-    return {**evaluation(1.5), "shares": shares, "all_shares": whole, "cold": whole, "task": task}
+    return {**evaluation(2.0), "shares": shares, "all_shares": whole, "cold": whole, "task": task}
 
 
-def test_tables_and_picture(tmp_path: Path) -> None:
-    for name, length in (("a", 1.5), ("b", 2.0)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(evaluation(length)))
-    arguments = [f"one={tmp_path / 'a.json'}", f"two={tmp_path / 'b.json'}", "--picture", str(tmp_path / "p.png")]
+def test_evaluations_side_by_side(tmp_path: Path) -> None:
+    for name, content in (("a", by_share(0.5)), ("b", by_share(0.75, tasks=False)), ("c", evaluation(1.5))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    arguments = [*(f"{name}={tmp_path / name}.json" for name in "abc"), "--picture", str(tmp_path / "p.png")]
     result = CliRunner().invoke(cli, ["compare", *arguments, "--forward-ms", "40", "--node-ms", "2"])
     assert result.exit_code == 0
-    assert "| one | chain of 5 | 1.500 | 10.0 | 1.00 |" in result.output
-    assert "| two | 64 tokens |  | 0.50 | 0.25 |  |  | -1.50 | 0.75 | 0.10 |  |  |  |" in result.output
-    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_quality_by_the_share_that_was_served(tmp_path: Path) -> None:
-    for name, content in (("a", by_share(0.5)), ("b", by_share(0.75, tasks=False)), ("c", evaluation(1.0))):
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    arguments = [f"{name}={tmp_path / name}.json" for name in "abc"]
-    picture = tmp_path / "p.png"
-    result = CliRunner().invoke(cli, ["compare", *arguments, "--picture", str(picture)], catch_exceptions=False)
     lines = result.output.splitlines()
+    assert "| c | chain of 5 | 1.500 | 10.0 | 1.00 |" in lines
+    assert "| c | 64 tokens |  | 0.50 | 0.25 |  |  | -1.50 | 0.75 | 0.10 |  |  |  |" in lines
     assert "| a | 0.3 | 0.35 | 0.50 |  |  |  |  | 0.50 | 0.25 |  |  |  |" in lines
     assert "| b | no memory | 0.95 | 0.75 |  |  |  |  | 0.50 | 0.25 |  |  |  |" in lines
     assert "| API client | 0.3 | 0.30 | 0.00 | 0.00 | 0.00 |  |  |  |  | 0.00 | 0.00 |  |" in lines
     assert not any(line.startswith("| c | 0.") for line in lines)
     assert "| a | 0.3 | 0.50 | 0.75 | 1.00 | 1.00 |" in lines
     assert "| API client | 0.3 | 0.25 | 0.12 | 1.00 |  |" in lines
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "p.png").read_bytes()[:4] == PNG
 
 
 def test_what_is_no_evaluation(tmp_path: Path) -> None:
@@ -70,5 +57,4 @@ def test_what_is_no_evaluation(tmp_path: Path) -> None:
     for path in (tmp_path / "bad.json", tmp_path / "none.json"):
         with pytest.raises(DataError, match="no evaluation"):
             read_evaluation(path)
-    result = CliRunner().invoke(cli, ["compare", "file.json"])
-    assert isinstance(result.exception, ConfigError)
+    assert isinstance(CliRunner().invoke(cli, ["compare", "file.json"]).exception, ConfigError)

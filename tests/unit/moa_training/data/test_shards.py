@@ -9,20 +9,21 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
-from moa_shared.errors import DataError, DiskFullError, MismatchError, NotFoundError
+from moa_shared.errors import DataError, DiskFullError, NotFoundError
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, find_shards, read_lines, read_shard
-
-from tests.support.messages import raises
 
 HEADER = ShardHeader("tok", "target")
 
 
-def write(path: Path, rows: list[TokenRow]) -> None:
+def write(path: Path, *rows: TokenRow) -> None:
     writer = ShardWriter(path, HEADER)
     for row in rows:
         writer.add(row)
     writer.flush()
+
+
+def ids_of(path: Path) -> list[Any]:
+    return [each.ids for each in read_shard(path, "tok", 100)]
 
 
 def row(*ids: int) -> TokenRow:
@@ -33,56 +34,29 @@ def row(*ids: int) -> TokenRow:
 def test_rows_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, ids: list[list[int]]) -> None:
     path = tmp_path_factory.mktemp("s") / "a.jsonl.zst"
     rows = [row(*each) for each in ids]
-    write(path, rows)
+    write(path, *rows)
     assert list(read_shard(path, "tok", 100)) == rows
-
-
-def test_a_shard_grows_by_whole_frames(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    write(path, [row(1, 2)])
-    write(path, [row(3, 4)])
-    assert [each.ids for each in read_shard(path, "tok", 100)] == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("lost", [1, 7, 20])
 def test_a_torn_frame_is_left_out_and_cut_before_the_next_one(tmp_path: Path, lost: int) -> None:
     path = tmp_path / "a.jsonl.zst"
-    write(path, [row(1, 2)])
+    write(path, row(1, 2))
     whole = path.stat().st_size
-    write(path, [row(3, 4), row(5, 6)])
+    write(path, row(3, 4), row(5, 6))
+    assert ids_of(path) == [[1, 2], [3, 4], [5, 6]]
     path.write_bytes(path.read_bytes()[:-lost])
     assert path.stat().st_size > whole
-    assert [each.ids for each in read_shard(path, "tok", 100)][:1] == [[1, 2]]
-    write(path, [row(7, 8)])
-    assert [each.ids for each in read_shard(path, "tok", 100)] == [[1, 2], [7, 8]]
+    assert ids_of(path)[:1] == [[1, 2]]
+    write(path, row(7, 8))
+    assert ids_of(path) == [[1, 2], [7, 8]]
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{}\n", '{"format": "else"}\n', "[1]\n", "words\n", None])
+def test_what_is_no_shard_is_refused(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "a.jsonl.zst"
-    write(path, [row(1, 2)])
-    with raises(
-        MismatchError,
-        snapshot(
-            "The shard TMP/a.jsonl.zst was made with another tokenizer (tok, the target's is other). Prepare the text again with this target."
-        ),
-    ):
-        list(read_shard(path, "other", 100))
-    with pytest.raises(MismatchError):
-        ShardWriter(path, ShardHeader("other"))
-
-
-@pytest.mark.parametrize("text", ["", "{}\n", '{"format": "else"}\n', "[1]\n", "words\n"])
-def test_what_is_no_shard_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(zstandard.compress(text.encode()))
-    with raises(DataError, snapshot("TMP/a.jsonl.zst is not a token shard. Make one with moa-train prepare.")):
-        list(read_shard(path, "tok", 100))
-
-
-def test_bytes_that_are_not_zstd_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(b"plain text, not compressed at all")
-    with pytest.raises(DataError):
+    path.write_bytes(b"plain text, not compressed at all" if text is None else zstandard.compress(text.encode()))
+    with pytest.raises(DataError, match="not"):
         list(read_shard(path, "tok", 100))
 
 
@@ -97,7 +71,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, bad: str) -> None:
 
 def test_a_full_disk_leaves_the_shard_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl.zst"
-    write(path, [row(1, 2)])
+    write(path, row(1, 2))
     before = path.read_bytes()
     writer = ShardWriter(path, HEADER)
     writer.add(row(3, 4))
@@ -111,31 +85,22 @@ def test_a_full_disk_leaves_the_shard_as_it_was(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "open", full)
-    with raises(
-        DiskFullError,
-        snapshot(
-            "The shard TMP/a.jsonl.zst cannot be written (No space left on device). Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-        ),
-    ):
+    with pytest.raises(DiskFullError, match=r"cannot be written \(No space left on device\)"):
         writer.flush()
     monkeypatch.undo()
     assert path.read_bytes() == before
     writer.flush()
-    assert [each.ids for each in read_shard(path, "tok", 100)] == [[1, 2], [3, 4]]
+    assert ids_of(path) == [[1, 2], [3, 4]]
 
 
-def test_shards_are_found_in_folders_in_order(tmp_path: Path) -> None:
+def test_shards_are_found_in_folders_in_order_and_lines_in_plain_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        write(tmp_path / f"{name}.jsonl.zst", [row(1, 2)])
+        write(tmp_path / f"{name}.jsonl.zst", row(1, 2))
     assert [path.name for path in find_shards([tmp_path])] == ["a.jsonl.zst", "b.jsonl.zst"]
-    with pytest.raises(NotFoundError):
-        find_shards([tmp_path / "none"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFoundError):
-        find_shards([tmp_path / "empty"])
-
-
-def test_plain_and_missing_files(tmp_path: Path) -> None:
+    for missing in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(NotFoundError):
+            find_shards([missing])
     (tmp_path / "a.jsonl").write_text("one\ntwo")
     assert [line.strip() for line in read_lines(tmp_path / "a.jsonl")] == ["one", "two"]
     with pytest.raises(NotFoundError):

@@ -1,37 +1,30 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import read_shard
-from moa_training.data.text import RowCounts, TrainingConversation, find_sources, prepare, read_conversations
+from moa_training.data.text import (
+    RowCounts,
+    TrainingConversation,
+    find_sources,
+    prepare,
+    read_conversations,
+    read_questions,
+    reference_result,
+    stated_result,
+)
 
-from tests.support.messages import raises
 from tests.support.tiny_training import WORDS
 
-GOOD: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
-    "source": "x",
-}
-
-
-def read(folder: Path, *lines: object) -> tuple[list[TrainingConversation], RowCounts]:
-    counts, path = RowCounts(), folder / "f"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
-    return list(read_conversations([path], counts)), counts
-
-
-def test_good_rows_pass(tmp_path: Path) -> None:
-    rows, counts = read(tmp_path, GOOD)
-    assert rows == [TrainingConversation(tuple(GOOD["messages"]), "x", "f:0")]
-    assert str(counts) == "1 rows, none malformed"
+GOOD: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "source": "x"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -40,57 +33,42 @@ def test_good_rows_pass(tmp_path: Path) -> None:
         ("", "empty"),
         ("{", "not JSON"),
         ("[1]", "not an object"),
-        ({}, "without messages"),
-        ({"messages": []}, "without messages"),
-        ({"messages": "text"}, "without messages"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, "with an unknown role"),
-        ({"messages": ["a"]}, "with an unknown role"),
-        ({"messages": [{"role": "user", "content": 5}]}, "with a message that is not text"),
-        ({"messages": [{"role": "user", "content": "  "}]}, "without a user's message"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "without a user's message"),
+        ('{"messages": []}', "without messages"),
+        ('{"messages": "text"}', "without messages"),
+        ('{"messages": [{"role": "robot", "content": "a"}]}', "with an unknown role"),
+        ('{"messages": ["a"]}', "with an unknown role"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "with a message that is not text"),
+        ('{"messages": [{"role": "user", "content": "  "}]}', "without a user's message"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "without a user's message"),
     ],
 )
-def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: object, reason: str) -> None:
-    rows, counts = read(tmp_path, GOOD, bad, GOOD)
-    assert len(rows) == counts.good == 2
-    assert dict(counts.bad) == {reason: 1}
+def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: str, reason: str) -> None:
+    counts, path = RowCounts(), tmp_path / "f"
+    path.write_text("\n".join([json.dumps(GOOD), bad, json.dumps(GOOD)]))
+    rows = list(read_conversations([path], counts))
+    assert rows == [TrainingConversation(tuple(GOOD["messages"]), "x", f"f:{at}") for at in (0, 2)]
     assert str(counts) == f"2 rows; 1 left out: 1 {reason}"
 
 
-def test_files_are_taken_as_they_are_and_missing_ones_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
+def test_sources_are_files_or_all_json_lines_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, silent = tmp_path / "a.jsonl", SilentProgress()
     path.write_text("")
-    assert find_sources([str(path)], SilentProgress()) == [path]
-    with raises(
-        NotFoundError,
-        snapshot("There is no file TMP/b.jsonl. Name files of JSON lines, or hub:owner/name for a hub data set."),
-    ):
-        find_sources([str(path), str(tmp_path / "b.jsonl")], SilentProgress())
+    assert find_sources([str(path)], silent) == [path]
+    with pytest.raises(NotFoundError, match=r"There is no file .*b.jsonl"):
+        find_sources([str(path), str(tmp_path / "b.jsonl")], silent)
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "hub"))
+    with pytest.raises(DataError, match="The data set a/b holds no JSON lines"):
+        find_sources(["hub:a/b"], silent)
+    (tmp_path / "hub" / "data" / "x.jsonl").write_text("")
+    assert find_sources(["hub:a/b"], silent) == [tmp_path / "hub" / "data" / "x.jsonl"]
 
-
-def test_a_data_set_of_the_hub_is_all_of_its_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def fetch(repository: str, **options: Any) -> str:
-        asked.append((repository, options["repo_type"]))
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    with raises(DataError, snapshot("The data set a/b holds no JSON lines. Convert it to JSON lines of messages.")):
-        find_sources(["hub:a/b"], SilentProgress())
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "x.jsonl").write_text("")
-    assert find_sources(["hub:a/b"], SilentProgress()) == [tmp_path / "data" / "x.jsonl"]
-    assert asked[0] == ("a/b", "dataset")
-
-
-def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> str:
         raise OSError("no route to host")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with raises(DataError, snapshot("The data set a/b cannot be fetched (no route to host). Check name and network.")):
-        find_sources(["hub:a/b"], SilentProgress())
+    with pytest.raises(DataError, match=r"The data set a/b cannot be fetched \(no route to host\)"):
+        find_sources(["hub:a/b"], silent)
 
 
 def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, files: ModelFiles) -> None:
@@ -104,8 +82,52 @@ def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, 
     source.write_text("\n".join(rows))
     for most, answers in ((64, [["w3", "<end>"], ["w5", "w6", "<end>"]]), (12, [["w3", "<end>"], ["w5"]])):
         counts = prepare(files, [source], tmp_path / "out.jsonl.zst", most, SilentProgress())
-        assert counts.good == 1
-        assert dict(counts.bad) == {"not JSON": 1, "without an answer that fits": 1}
+        assert (counts.good, dict(counts.bad)) == (1, {"not JSON": 1, "without an answer that fits": 1})
         (row,) = read_shard(tmp_path / "out.jsonl.zst", files.tokenizer_hash, len(WORDS))
         words = [WORDS[token] for token in row.ids]
         assert [words[start:stop] for start, stop in row.answers] == answers
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("3 and 4 are 7.", "7"),
+        ("It costs $1,234.50 in all", "1234.50"),
+        ("from 5 to -2", "-2"),
+        ("f(2)-3", "3"),
+        ("#### 18\nThat was step 2.", "18"),
+        ("so \\boxed{\\$42} of 50", "42"),
+        ("#### none, but 6", "6"),
+        ("no number", None),
+    ],
+)
+def test_a_text_states_its_marked_or_its_last_number(text: str, result: str | None) -> None:
+    assert stated_result(text) == (None if result is None else Decimal(result))
+
+
+@pytest.mark.parametrize(
+    ("row", "result"),
+    [
+        ({"final_answer": "1,080"}, 1080),
+        ({"final_answer": "3", "reference": ["#### 4"]}, 3),
+        ({"reference": ["2+2 = <<2+2=4>>4\n#### 4"]}, 4),
+        ({"reference": ["Lithium has 3 protons."]}, None),
+        ({"reference": "#### 4"}, None),
+        ({}, None),
+    ],
+)
+def test_only_marked_references_name_a_result(row: dict[str, Any], result: int | None) -> None:
+    assert reference_result(row) == result
+
+
+def test_questions_that_cannot_be_asked_are_counted(tmp_path: Path, files: ModelFiles) -> None:
+    path = tmp_path / "q.jsonl"
+    long = json.dumps({"category": "a", "turns": ["w1 " * 60]})
+    path.write_text('{"category": "a", "turns": ["w1"]}\nnot json\n{"turns": []}\n' + long)
+    questions, left_out = read_questions(path, files, None, 30)
+    assert (len(questions), left_out) == (1, 3)
+    path.write_text("{}\n")
+    with pytest.raises(DataError):
+        read_questions(path, files, None, 30)
+    with pytest.raises(NotFoundError):
+        read_questions(tmp_path / "none", files, None, 30)

@@ -8,7 +8,6 @@ import random
 import pytest
 from moa_shared.drafting.confidence import TokenOrigin, WrittenToken
 from moa_training.evaluation.calibrate import fit_confidence, format_gates, gated
-from moa_training.evaluation.standalone import shown_tokens
 from moa_training.evaluation.subjects import StandaloneRun
 
 SURE, UNSURE = math.log(0.975), math.log(0.325)
@@ -33,20 +32,6 @@ def test_only_tokens_after_right_ones_count() -> None:
     assert confidence.chance(token(SURE, TokenOrigin.COPY)) == pytest.approx(
         0.975
     )  # never seen: the chance that was stated
-
-
-def test_where_a_token_comes_from_makes_a_difference() -> None:
-    runs = [run(SURE, right=1), run(SURE, right=0, origin=TokenOrigin.COPY)] * 1000
-    confidence = fit_confidence(runs)
-    assert confidence.chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
-    assert confidence.chance(token(SURE, TokenOrigin.COPY)) < 0.1
-
-
-def test_what_the_answer_does_not_reach_is_neither_right_nor_wrong() -> None:
-    cut_off = run(SURE, SURE, SURE, right=2, judged=2)
-    assert fit_confidence([cut_off] * 1000).chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
-    assert shown_tokens(cut_off, None, 0.0) == 2
-    assert shown_tokens(cut_off, None, 0.96) == 1
 
 
 def test_text_goes_on_while_all_of_it_is_likely() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.drafter import save_checkpoint
 from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
@@ -16,7 +15,6 @@ from moa_training.evaluation.loading import find_checkpoint
 from moa_training.options import EvaluationOptions
 from moa_training.report import evaluation_text
 
-from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files
 from tests.unit.moa_training.evaluation.test_subjects import checkpoint
 
@@ -26,6 +24,13 @@ def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
         target=str(files.folder), limit=limit, answer_tokens=16, chain=4, depth=3, breadth=3, nodes=8, prompt_tokens=30,
         execution="float32", alone=32,
     )  # fmt: skip
+
+
+def save(files: ModelFiles, folder: Path, reused: int = 0) -> Path:
+    """A drafter in its folder: what a user names."""
+    made, _ = checkpoint(files, reused)
+    save_checkpoint(folder / "drafter.safetensors", made.config, made.tensors)
+    return folder / "drafter.safetensors"
 
 
 def write_questions(folder: Path) -> Path:
@@ -38,12 +43,9 @@ def write_questions(folder: Path) -> Path:
 
 
 def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
-    made, _ = checkpoint(files, 1)
-    path = tmp_path / "drafter.safetensors"
-    save_checkpoint(path, made.config, made.tensors)
+    path = save(files, tmp_path, 1)
     questions = write_questions(tmp_path / "questions")
-    result = evaluate(str(tmp_path), questions, options(files, limit=3), SilentProgress())
-    content = result
+    content = evaluate(str(tmp_path), questions, options(files, limit=3), SilentProgress())
     assert content["questions"] == 6
     assert list(content["shapes"]) == ["chain of 4", "tree of 8"]
     tree = content["shapes"]["tree of 8"]
@@ -60,7 +62,7 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert served == sorted(served)
     assert all(part["questions"] == 6 and part["in_hand"] >= part["served"] for part in content["shares"].values())
     assert content["all_shares"]["questions"] == 60
-    table = evaluation_text(result)
+    table = evaluation_text(content)
     for where in ("8 tokens", "0.0", "0.9", "all", "no memory"):
         assert f"| {tmp_path} | {where} |" in table
     assert "| one | " in table
@@ -70,16 +72,10 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
 
 
 def test_results_are_checked_where_references_name_them(tmp_path: Path, files: ModelFiles) -> None:
-    made, _ = checkpoint(files, 0)
-    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    save(files, tmp_path)
     questions = write_questions(tmp_path / "questions")
     checking = replace(options(files, limit=2), task_tokens=12, alone=0)
-    with raises(
-        DataError,
-        snapshot(
-            'No question has a result to check. Leave task accuracy out, or ask questions with "final_answer" or a reference that ends in "#### 18".'
-        ),
-    ):
+    with pytest.raises(DataError, match="No question has a result to check"):
         evaluate(str(tmp_path), questions, checking, SilentProgress())
     rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 57), ("w1 w5", 2))]
     (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w57 and w0
@@ -103,8 +99,7 @@ def without_times(content: dict[str, Any]) -> dict[str, Any]:
 def test_what_stopped_an_evaluation_leaves_no_trace(
     tmp_path: Path, files: ModelFiles, execution: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = checkpoint(files, 0)
-    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    save(files, tmp_path)
     questions = tmp_path / "q.jsonl"
     rows = [
         {"category": f"c{n % 3}", "turns": [f"w{n} w{n + 3}"], **({"final_answer": str(n)} if n % 2 else {})}
@@ -135,16 +130,10 @@ def test_what_stopped_an_evaluation_leaves_no_trace(
 
 
 def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, files: ModelFiles) -> None:
-    made, _ = checkpoint(files, 0)
-    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    save(files, tmp_path)
     other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
     questions = write_questions(tmp_path / "questions")
-    with raises(
-        MismatchError,
-        snapshot(
-            "The drafter TMP/drafter.safetensors was made for another target (DIGEST, this one is DIGEST). Name its target with --target."
-        ),
-    ):
+    with pytest.raises(MismatchError, match="was made for another target"):
         evaluate(str(tmp_path), questions, options(other), SilentProgress())
     for name in ("default", "deep"):
         with pytest.raises(NotFoundError, match=f"No {name} drafter comes"):

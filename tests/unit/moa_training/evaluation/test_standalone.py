@@ -108,16 +108,6 @@ def test_what_is_written_without_memory_depends_on_the_tokens_alone(
     assert subject.runs(PROMPT, ANSWER, [0], WritingLimit(20), memory=False) == [cold]
 
 
-def test_means_merge_by_weight() -> None:
-    one, two = StandaloneQuality(1), StandaloneQuality(2)
-    one.add("a", 1.0, 3)
-    two.add("a", 0.0, 1)
-    two.add("b", 5.0)
-    one.merge(two)
-    assert one.questions == 3
-    assert one.means == {"a": 0.75, "b": 5.0}
-
-
 STOP = 99
 TASK = (*range(10, 20), 7, STOP)  # ten tokens, the result, the end
 
@@ -130,38 +120,32 @@ def measure(*written: int, result: int = 7, cut: int = 8, answer: Sequence[int] 
     return task_accuracy(Decimal(result), answer, cut, written, decode, {STOP})
 
 
-def test_the_right_result_is_right_whatever_follows_the_end() -> None:
-    assert measure(3, 7, STOP, 4, 4) == TaskAccuracy(1, right=1, target_right=1, same_result=1, ended=1, target_ended=1)
-
-
-def test_a_loop_that_never_ends_gives_its_last_number() -> None:
-    assert measure(*[5] * 40) == TaskAccuracy(1, target_right=1, target_ended=1)
-
-
-def test_the_targets_own_mistakes_are_told_from_the_drafters() -> None:
-    assert measure(7, STOP, result=8) == TaskAccuracy(1, same_result=1, ended=1, target_ended=1)
-    assert measure(8, result=8) == TaskAccuracy(1, right=1, target_ended=1)
-
-
-def test_who_writes_nothing_is_judged_by_what_is_there() -> None:
-    assert measure(result=17) == TaskAccuracy(1, right=1, served_right=1, target_ended=1)
-
-
-def test_what_was_served_is_judged_by_itself() -> None:
-    twice = (*range(10, 17), 7, 8, 7, STOP)  # the result is there early
-    assert measure(8, cut=8, answer=twice) == TaskAccuracy(
-        1, target_right=1, served_right=1, served_same_result=1, target_ended=1
-    )
-    assert measure(7, cut=0).served_right == 0  # nothing is served
-
-
-@pytest.mark.parametrize("cut", [11, 64])
-def test_answers_that_the_cut_leaves_whole_are_not_counted(cut: int) -> None:
-    assert measure(7, cut=cut) == TaskAccuracy()
-
-
-def test_an_answer_that_was_cut_off_has_the_result_that_it_came_to() -> None:
-    assert measure(6, 6, answer=TASK[:10]) == TaskAccuracy(1)  # the target got to 19, the drafter to 6
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # the right result is right whatever follows the end
+        (measure(3, 7, STOP, 4, 4), TaskAccuracy(1, right=1, target_right=1, same_result=1, ended=1, target_ended=1)),
+        # a loop that never ends gives its last number
+        (measure(*[5] * 40), TaskAccuracy(1, target_right=1, target_ended=1)),
+        # the target's own mistakes are told from the drafter's
+        (measure(7, STOP, result=8), TaskAccuracy(1, same_result=1, ended=1, target_ended=1)),
+        (measure(8, result=8), TaskAccuracy(1, right=1, target_ended=1)),
+        # who writes nothing is judged by what is there
+        (measure(result=17), TaskAccuracy(1, right=1, served_right=1, target_ended=1)),
+        # what was served is judged by itself: the result is there early
+        (
+            measure(8, cut=8, answer=(*range(10, 17), 7, 8, 7, STOP)),
+            TaskAccuracy(1, target_right=1, served_right=1, served_same_result=1, target_ended=1),
+        ),
+        # answers that the cut leaves whole are not counted
+        (measure(7, cut=11), TaskAccuracy()),
+        (measure(7, cut=64), TaskAccuracy()),
+        # an answer that was cut off has the result that it came to: the target got to 19, the drafter to 6
+        (measure(6, 6, answer=TASK[:10]), TaskAccuracy(1)),
+    ],
+)
+def test_task_accuracy(found: TaskAccuracy, expected: TaskAccuracy) -> None:
+    assert found == expected
 
 
 def test_shares_are_of_the_questions() -> None:

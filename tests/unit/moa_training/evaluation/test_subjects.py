@@ -4,14 +4,12 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-import moa_training.evaluation.subjects
 import numpy as np
 import pytest
 import torch
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
-from moa_shared.drafter.kinds.moa_decoder import DraftState
+from moa_shared.drafter import Checkpoint, DrafterConfig
 from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.confidence import TokenOrigin, chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape
@@ -39,14 +37,8 @@ PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 
 def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, TorchReader]:
-    settings = FitSettings.model_validate(
-        {
-            "shards": ["a"],
-            "output": "o",
-            "budget": {"tokens": 1},
-            "drafter": {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60},
-        }
-    )
+    drafter = {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60}
+    settings = FitSettings.model_validate({"shards": ["a"], "output": "o", "budget": {"tokens": 1}, "drafter": drafter})
     config: DrafterConfig = drafter_config(settings, files)
     teacher = load_teacher(files, reused, torch.float32, torch.device("cpu"))
     ids = torch.arange(60, dtype=torch.int32)
@@ -174,44 +166,6 @@ def test_a_run_ends_with_the_answer_and_where_there_is_no_room(files: ModelFiles
     assert run.judged == len(run.tokens)  # whatever follows the end of an answer is wrong
     short, none = subject_of(files, 0).runs(PROMPT, answer, [4, 9], WritingLimit(12, whole=9))
     assert (short.tokens, none.tokens) == (free.tokens[:5], [])
-
-
-def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_of(files, 0)
-    answer = random.Random(2).choices(range(5, 90), k=21)
-
-    def oracle(drafter: DraftState, shape: DraftShape, room: int, _: TextGuesser | None, how: Sampling) -> DraftTree:
-        at = len(drafter.tokens) - len(PROMPT)
-        return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
-
-    monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", oracle)
-    (whole,) = subject.replay(PROMPT, answer, [DraftShape(4)])
-    assert whole.accepted == [0, 0, 0, 0, 4]
-    assert whole.length == 5.0
-    assert whole.by_position == [1.0] * 4
-    monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", lambda *_: DraftTree.chain([3, 3]))
-    (none,) = subject.replay(PROMPT, answer, [DraftShape(2)])
-    assert none.accepted == [20]
-    assert none.length == 1.0
-    assert none.by_position == []
-
-
-def test_counts_merge() -> None:
-    one, two = Acceptance(), Acceptance()
-    for count in (0, 2, 2):
-        one.add(count)
-    for count in (1, 0):
-        two.add(count)
-    one.merge(two)
-    assert one.accepted == [2, 1, 2]
-    assert one.length == pytest.approx(2.0)
-    assert one.by_position == pytest.approx([3 / 5, 2 / 3])
-    assert Acceptance().length == 0.0
-
-
-def test_fresh_tensors_fit_the_configuration(files: ModelFiles) -> None:
-    made, _ = checkpoint(files, 0)
-    assert set(made.tensors) == set(fresh_tensors(made.config, 0))
 
 
 def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFiles) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from inline_snapshot import snapshot
+import pytest
 from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow
 from moa_training.fit.ngrams import NgramCounts, build_ngrams
 from moa_training.options import NgramOptions
-
-from tests.support.messages import raises
 
 
 def table(arrays: NgramArrays) -> NgramTable:
@@ -61,24 +59,9 @@ def test_a_chance_mixes_all_orders_and_sums_to_one() -> None:
     assert counts.known((99,)) == ()
 
 
-def test_only_answers_are_counted_with_what_stands_before_them() -> None:
-    prompt_only = TokenRow([8, 9] * 20, [(39, 40)])
-    counts = NgramCounts([prompt_only], NgramOptions(least_count=1))
-    assert counts.contexts == [(8,), (8, 9, 8), (9, 8)]
-
-
-def test_the_order_of_the_rows_within_what_is_held_back_does_not_matter() -> None:
-    again = build_ngrams(ROWS, NgramOptions())
-    once = build_ngrams([*ROWS[:1], *reversed(ROWS[1:8]), *ROWS[8:]], NgramOptions())
-    for name in ("contexts", "counts", "tokens", "chances"):
-        assert np.array_equal(getattr(once, name), getattr(again, name))
-
-
 def test_rare_contexts_and_unlikely_tokens_are_left_out() -> None:
     few = build_ngrams(ROWS, NgramOptions(least_count=200, least_chance=0.5))
     assert 0 < len(few.contexts) < len(build_ngrams(ROWS, NgramOptions()).contexts)
     assert few.chances.min() >= 127
-    with raises(
-        DataError, snapshot("No context occurs 10000 times in this text. Give more text, or lower --least-count.")
-    ):
+    with pytest.raises(DataError, match="No context occurs 10000 times"):
         build_ngrams(ROWS[:1], NgramOptions(least_count=10_000))

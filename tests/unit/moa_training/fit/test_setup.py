@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
@@ -15,7 +14,6 @@ from moa_training.settings import DrafterSettings, FitSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
-from tests.support.messages import raises
 from tests.support.tiny_models import SMALL, tiny_model
 
 SETTINGS = FitSettings.model_validate({"shards": ["a"], "output": "out", "budget": {"tokens": 1}})
@@ -24,18 +22,7 @@ SETTINGS = FitSettings.model_validate({"shards": ["a"], "output": "out", "budget
 @pytest.mark.parametrize("family", [family for family in DENSE_FAMILIES if family != "mistral without a window"])
 def test_targets_of_another_form_are_refused(family: str) -> None:
     files = ModelFiles("tiny", Path(), tiny_dense(family).config.to_dict(), (), "", "")
-    with pytest.raises(ConfigError, match=r"^Drafters are not trained for tiny, a "):
-        drafter_config(SETTINGS, files)
-
-
-def test_the_refusal_names_what_can_be_trained() -> None:
-    files = ModelFiles("mine", Path(), tiny_dense("mistral").config.to_dict(), (), "", "")
-    with raises(
-        ConfigError,
-        snapshot(
-            "Drafters are not trained for mine, a mistral with sliding windows: only for llama, qwen2, qwen3, mistral without sliding windows. Choose another target."
-        ),
-    ):
+    with pytest.raises(ConfigError, match=r"not trained for tiny, a .*: only for llama, qwen2, qwen3, mistral without"):
         drafter_config(SETTINGS, files)
 
 
@@ -60,14 +47,8 @@ def test_the_states_read_are_the_authors_unless_they_are_chosen(
 
 
 def setup(files: ModelFiles, reused: int, **sizes: int) -> tuple[DrafterConfig, Teacher]:
-    settings = FitSettings.model_validate(
-        {
-            "shards": ["a"],
-            "output": "out",
-            "budget": {"tokens": 1},
-            "drafter": {"reused_layers": reused, "draft_vocab": 0, "lsa_mlp": 16, **sizes},
-        }
-    )
+    drafter = DrafterSettings.model_validate({"reused_layers": reused, "draft_vocab": 0, "lsa_mlp": 16, **sizes})
+    settings = SETTINGS.model_copy(update={"drafter": drafter})
     return drafter_config(settings, files), load_teacher(files, reused, torch.float32, torch.device("cpu"))
 
 
@@ -84,24 +65,13 @@ def test_layers_come_from_the_target(files: ModelFiles, reused: int) -> None:
     assert cold["layer_self_attention.mlp.up_proj.weight"].equal(tensors["layer_self_attention.mlp.up_proj.weight"])
 
 
-def test_sizes_that_are_not_the_targets_are_refused(files: ModelFiles) -> None:
+def test_sizes_that_do_not_fit_are_refused(files: ModelFiles) -> None:
     config, teacher = setup(files, 0, ca_mlp=40)
-    with raises(
-        ConfigError,
-        snapshot(
-            "warm_start needs cross_attention of the target's own sizes: cross_attention.mlp.gate_proj.weight is (40, 32), the target's (48, 32). Leave the kv_heads and mlp settings out, or set warm_start = false."
-        ),
+    with pytest.raises(
+        ConfigError, match=r"needs cross_attention of the target's own sizes: .* \(40, 32\), the target's"
     ):
         starting_tensors(config, teacher, None, 0, warm=True)
-
-
-def test_heads_that_do_not_divide_are_refused(files: ModelFiles) -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "The drafter's configuration is wrong: lsa_heads must divide the KV width. Correct the [drafter] table of the configuration."
-        ),
-    ):
+    with pytest.raises(ConfigError, match="configuration is wrong: lsa_heads must divide the KV width"):
         setup(files, 0, lsa_heads=5)
 
 

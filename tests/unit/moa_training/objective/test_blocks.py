@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_training.data.batches import PackedBatch, pack
 from moa_training.data.shards import TokenRow
 from moa_training.objective.blocks import Blocks, draw_blocks, own_share, with_own_choices
 from moa_training.settings import BlockSettings
 
-from tests.support.properties import examples
 from tests.support.training_blocks import build_blocks
 
 LENGTH = 24
-
-
-@settings(max_examples=examples(60))
-@given(
-    st.lists(st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH), min_size=1, max_size=3),
-    st.lists(st.integers(2, 15), min_size=3, max_size=3),
-    st.lists(st.booleans(), min_size=3, max_size=3),
-)
-def test_masks_are_what_their_definition_says(
-    answers: list[list[bool]], lengths: list[int], stairs: list[bool]
-) -> None:
-    rows = len(answers)
-    blocks = build_blocks(torch.tensor(answers), torch.tensor(lengths[:rows]), torch.tensor(stairs[:rows]))
-    for row in range(rows):
-        start = 0
-        for i in range(LENGTH):
-            if not answers[row][i] or i % lengths[row] == 0:
-                start = i
-            assert int(blocks.start[row, i]) == start
-            assert bool(blocks.is_start[row, i]) == (start == i)
-            for j in range(LENGTH):
-                own = j > start or j == i
-                assert bool(blocks.memory_visible[row, i, j]) == (j <= start)
-                assert bool(blocks.self_visible[row, i, j]) == (j <= i and (own or not stairs[row]))
 
 
 def batch() -> PackedBatch:

@@ -10,20 +10,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.errors import InternalError
 from moa_shared.models import ModelFiles
 from moa_training.fit.setup import drafter_config, starting_tensors
-from moa_training.objective.blocks import Blocks, with_own_choices
+from moa_training.objective.blocks import with_own_choices
 from moa_training.objective.moa import MemoryObjective, TrainingDrafter, read_behind
 from moa_training.objective.objective import Lesson
 from moa_training.settings import FitSettings
 from moa_training.teacher.teacher import Activations, load_teacher
 
 from tests.support.decoders import decoder_of, encoder_of
-from tests.support.messages import raises
 from tests.support.properties import examples
 from tests.support.torch_models import torch_model
 from tests.support.training_blocks import build_blocks
@@ -131,87 +128,6 @@ def test_guesses_are_drafted_on_as_the_drafter_does_alone(reused_layers: int) ->
         text = [*tokens[0, : start + 1].tolist(), *guessed[0, start + 1 : start + 6].tolist()]
         drafted = draft_at(text, start, reused_layers, target)
         torch.testing.assert_close(logits[start + 1 : start + 6], drafted, rtol=0, atol=1e-4)
-
-
-def test_injecting_true_states_differs_after_a_second_block_start() -> None:
-    """The authors' reused layers see predictions of earlier blocks; at inference they see the target's own state."""
-    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
-    target = activations(tokens, 2)
-    inside = torch.arange(LENGTH)[None] >= 6
-    blocks = build_blocks(inside, torch.tensor([6]), torch.tensor([False]))
-    with torch.no_grad():
-        exact, theirs = (make_drafter(2, inject=inject)(target, blocks).feature[0] for inject in (False, True))
-    torch.testing.assert_close(exact[7:12], theirs[7:12], rtol=0, atol=1e-5)  # 6 and 12 start blocks
-    assert not torch.allclose(exact[13:], theirs[13:], atol=1e-2)
-    torch.testing.assert_close(theirs[:6], target.last_hidden[0, :6], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("reused_layers", "ca"), [(0, True), (2, True), (2, False)])
-def test_what_is_trained_is_the_checkpoint_and_nothing_else(reused_layers: int, ca: bool) -> None:
-    drafter = make_drafter(reused_layers, ca=ca)
-    assert set(drafter.state_dict()) == set(make_checkpoint(reused_layers, ca=ca).tensors)
-    target = activations(torch.randint(VOCAB, (2, LENGTH)), reused_layers)
-    inside = torch.ones(2, LENGTH, dtype=torch.bool)
-    blocks = build_blocks(inside, torch.tensor([5, 7]), torch.tensor([True, False]))
-    drafter(target, blocks).feature.square().sum().backward()
-    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in drafter.parameters())
-    assert all(weight.grad is None for weight in MODEL.parameters())
-
-
-def test_a_packed_row_is_two_rows() -> None:
-    """Masks decide what belongs together: two conversations in one row are as each alone."""
-    drafter = make_drafter(1)
-    first, second = torch.randint(VOCAB, (1, 7)), torch.randint(VOCAB, (1, 11))
-    alone = [activations(tokens, 1) for tokens in (first, second)]
-    parts = [build_blocks(torch.arange(a.positions.shape[1])[None] > 0, torch.tensor([4]), torch.tensor([False]))
-             for a in alone]  # fmt: skip
-    assert alone[0].state is not None
-    assert alone[1].state is not None
-    packed = Activations(
-        torch.cat([a.embeddings for a in alone], 1),
-        torch.cat([a.kv for a in alone], 1),
-        torch.cat([a.last_hidden for a in alone], 1),
-        torch.cat((alone[0].state, alone[1].state), 1),
-        torch.cat([a.positions for a in alone], 1),
-    )
-    blocks = Blocks(
-        torch.cat((parts[0].start, parts[1].start + 7), 1),
-        torch.block_diag(*(p.self_visible[0].int() for p in parts)).bool()[None],
-        torch.block_diag(*(p.memory_visible[0].int() for p in parts)).bool()[None],
-    )
-    with torch.no_grad():
-        together = drafter(packed, blocks).feature[0]
-        apart = [drafter(a, p).feature[0] for a, p in zip(alone, parts, strict=True)]
-    torch.testing.assert_close(together, torch.cat(apart), rtol=0, atol=1e-5)
-
-
-def test_training_reused_layers_without_the_state_that_enters_them_is_refused() -> None:
-    target = dataclasses.replace(activations(torch.randint(VOCAB, (1, 6)), 1), state=None)
-    blocks = build_blocks(torch.ones(1, 6, dtype=torch.bool), torch.tensor([3]), torch.tensor([False]))
-    with raises(
-        InternalError,
-        snapshot(
-            "A drafter that reuses layers was trained without the state that enters them. This is a defect of moa: please report it with the log."
-        ),
-    ):
-        make_drafter(1, inject=True)(target, blocks)
-
-
-def test_a_share_of_the_tokens_carries_gradients_and_all_have_their_rows() -> None:
-    drafter, target = make_drafter(0), activations(torch.randint(VOCAB, (2, 7)), 0)
-    whole = drafter.memory(target.kv)
-    whole.square().sum().backward()
-    weight = drafter.layer_self_attention.mlp.up_proj.weight
-    assert weight.grad is not None
-    full, weight.grad = weight.grad, None
-    drafter.gradient_share = 0.25
-    rows = drafter.memory(target.kv)
-    torch.testing.assert_close(rows, whole, rtol=1e-5, atol=1e-5)
-    rows.square().sum().backward()
-    assert isinstance(weight.grad, torch.Tensor)
-    assert 0 < float(weight.grad.norm()) < float(full.norm())
-    drafter.eval()
-    assert drafter.memory(target.kv).shape == rows.shape
 
 
 def test_fresh_memory_comes_nearer_to_the_state(files: ModelFiles) -> None:

@@ -9,13 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafter.layers.torch_layers import attend
 from moa_shared.models import ModelFiles
 from moa_training.data.batches import WHOLE, PackedBatch, RowShare, pack
 from moa_training.data.shards import TokenRow
 from moa_training.fit.setup import OBJECTIVES, drafter_config
 from moa_training.objective.blocks_at_once import draw_anchors, place_blocks
-from moa_training.objective.eagle3 import TrainingEagle3, attend_with_own, eagle3_rows, step_weights, teach
+from moa_training.objective.eagle3 import TrainingEagle3, eagle3_rows, step_weights, teach
 from moa_training.objective.objective import Lesson, Losses, Update
 from moa_training.settings import BlockSettings, FitSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
@@ -85,25 +84,6 @@ def test_the_teacher_chooses_from_all_and_is_compared_over_the_draft_vocabulary(
     assert torch.allclose(chances, hidden[:, :2].softmax(-1))
 
 
-def test_attention_over_own_columns_is_attention_over_all_under_a_mask() -> None:
-    generator = torch.Generator().manual_seed(1)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
-
-    batch, heads, kv_heads, groups, rows, own, columns, dim = 2, 4, 2, 5, 3, 2, 7, 6
-    queries, shared = draw(batch, heads, groups, rows, dim), (draw(2, kv_heads, columns, dim), draw(2, 2, columns, dim))
-    near = draw(batch, kv_heads, groups, own, dim), draw(batch, kv_heads, groups, own, dim)
-    visible = torch.rand(batch, groups, columns, generator=generator) < 0.5
-    visible[:, 0] = False  # a group that sees itself only
-    everything = [torch.cat((far, part.flatten(2, 3)), 2) for far, part in zip(shared, near, strict=True)]
-    of_group = torch.eye(groups, dtype=torch.bool).repeat_interleave(own, 1).expand(batch, -1, -1)
-    mask = torch.cat((visible, of_group), -1).repeat_interleave(rows, 1)
-    expected = attend(queries.flatten(2, 3), everything[0], everything[1], mask[:, None])
-    found = attend_with_own(queries, shared, visible, near)
-    assert torch.allclose(found.flatten(1, 2), expected, atol=1e-6)
-
-
 def four_rows() -> PackedBatch:
     return pack([[TokenRow(list(range(1, 20)), [(6, 19)]), TokenRow(list(range(1, 10)), [(3, 9)])]] * 4, 32)
 
@@ -125,12 +105,6 @@ def test_blocks_begin_in_what_is_taught_and_see_their_own_conversation_before(se
             pairs = zip(blocks.guessed[row, number].tolist(), blocks.weight[row, number].tolist(), strict=True)
             assert [at for at, weight in pairs if weight] == list(range(anchor, min(anchor + 3, end - 1)))
     assert torch.allclose(blocks.weight.amax((0, 1)), torch.exp(-torch.arange(3) / 2.0))
-
-
-def test_all_places_are_drawn_where_there_are_fewer_than_blocks() -> None:
-    anchors, counts = draw_anchors(four_rows(), BlockSettings(anchors=128), torch.Generator().manual_seed(1))
-    assert anchors.shape == (4, 32)
-    assert counts.sum(1).tolist() == [17 + 7] * 4
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from inline_snapshot import snapshot
-from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
@@ -14,8 +12,7 @@ from moa_training.options import PrepareOptions
 from moa_training.teacher.rewrite import noise, rewrite
 from moa_training.teacher.teacher import write_answers
 
-from tests.support.messages import raises
-from tests.support.tiny_training import tiny_files, write_conversations
+from tests.support.tiny_training import write_conversations
 
 OPTIONS = PrepareOptions(rewrite=True, prompt_tokens=14, answer_tokens=10, slots=7)
 
@@ -88,27 +85,3 @@ def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> Non
         options = PrepareOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit)
         counts = rewrite(files, [source], output, options, SilentProgress())
         assert counts.good == len(rows(output, files)) == limit
-
-
-def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path, files: ModelFiles) -> None:
-    words = ["<unk>", "user", "assistant", "system", "<end>", *(f"x{index}" for index in range(91))]
-    other = tiny_files(tmp_path / "other", tmp_path / "cache", words=words)
-    source, output = write_conversations(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl.zst"
-    rewrite(files, [source], output, OPTIONS, SilentProgress())
-    with raises(
-        MismatchError,
-        snapshot(
-            "The shard TMP/out.jsonl.zst was made with another tokenizer (DIGEST, the target's is DIGEST). Prepare the text again with this target."
-        ),
-    ):
-        rewrite(other, [source], output, OPTIONS, SilentProgress())
-
-
-def test_a_full_disk_is_said(tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: ShardWriter) -> None:
-        raise DiskFullError("The shard cannot be written.")
-
-    monkeypatch.setattr(ShardWriter, "flush", full)
-    source = write_conversations(tmp_path / "in.jsonl", 3)
-    with pytest.raises(DiskFullError):
-        rewrite(files, [source], tmp_path / "out.jsonl.zst", OPTIONS, SilentProgress())
