@@ -61,7 +61,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
     script = (
-        "import sys; import netsim.cli.links, netsim.cli.profiles, netsim.cli.control\n"
+        "import sys; import netsim.cli.links, netsim.cli.commands\n"
         "heavy = {'torch', 'matplotlib', 'scipy', 'grpc', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )

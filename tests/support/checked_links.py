@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netsim.backends.namespaces import SERVER_ADDRESS, socket_inside
+from netsim.backends.tun import SERVER_ADDRESS, socket_inside
 from netsim.run.control import LinkProcess
 from netsim.run.loop import Address
 

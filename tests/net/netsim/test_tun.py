@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.backends.namespaces import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
+from netsim.backends.tun import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
 from netsim.errors import NetsimError
 
 from netsim import open_link

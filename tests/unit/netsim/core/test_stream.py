@@ -219,7 +219,7 @@ def test_time_outs_double_until_an_acknowledgement_and_a_pause_brings_the_window
     assert first == pytest.approx(0.25)
     window.on_timeout()
     window.on_timeout()
-    assert (window.rto_s, window.segments) == (pytest.approx(4 * first), 1.0)
+    assert (window.rto_s, window.segments) == pytest.approx((4 * first, 1.0))
     window.on_ack(MSS, 0.05, 1.0, limited=True)
     assert window.rto_s == pytest.approx(first, rel=0.05)
     window.segments = 80.0
