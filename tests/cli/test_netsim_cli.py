@@ -106,135 +106,56 @@ def test_what_earlier_versions_had_is_named(words: str, named: str, instead: str
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (
-            ["show", "4gg"],
-            2,
-            snapshot("""\
-netsim: There is no profile '4gg'.
-  Did you mean 4g or 4g-rtt or 5g? A profile of your own is given by its file, for example ./my.yaml.
-"""),
-        ),
-        (
-            ["proxy", "--profile", "wierd", "--upstream", ":1"],
-            2,
-            snapshot("""\
-netsim: There is no profile 'wierd'.
-  Did you mean wired? A profile of your own is given by its file, for example ./my.yaml.
-"""),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", "nowhere"],
-            2,
-            snapshot("""\
-netsim: --upstream: 'nowhere' is not an address.
-  Write HOST:PORT or :PORT, for example 127.0.0.1:50051 or [::1]:50051.
-"""),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"],
-            2,
-            snapshot("""\
-netsim: '5' names no event.
-  Write SECONDS:EVENT, for example 12:blackhole:3.
-"""),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"],
-            2,
-            snapshot("""\
-netsim: There is no profile '6g'.
-  Did you mean 5g or 4g? A profile of your own is given by its file, for example ./my.yaml.
-"""),
-        ),
-        (
-            ["run", "--profile", "4g", "--", "true"],
-            2,
-            snapshot("""\
-netsim: Say which server the link leads to.
-  --upstream :50051 if it is running, --serve 'COMMAND' --port 50051 to start it at the far end of a tun link, or --port alone if you will start it in the server's namespace by hand.
-"""),
-        ),
-        (
-            ["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"],
-            2,
-            snapshot("""\
-netsim: The proxy backend needs --upstream.
-  Start the server and name it with --upstream.
-"""),
-        ),
-        (
-            ["run", "--profile", "4g", "--serve", "true", "--", "true"],
-            2,
-            snapshot("""\
-netsim: --serve needs --port.
-  Say on which port the server listens.
-"""),
-        ),
-        (
-            ["run", "--profile", "4g", "--backend", "proxy", "--upstream", ":9", "--", "no-such"],
-            127,
-            snapshot("netsim: The command 'no-such' does not start: No such file or directory.\n"),
-        ),
-        (
-            ["ctl", "--control", "/nonexistent.sock", "heal"],
-            1,
-            snapshot("netsim: No link answers at /nonexistent.sock: No such file or directory.\n"),
-        ),
-        (
-            ["ctl", "--control", "/nonexistent.sock", "set"],
-            1,
-            snapshot("""\
-netsim: Nothing to set.
-  For example: netsim ctl set rate_mbps=5 delay_ms=80
-"""),
-        ),
-        (
-            ["ctl", "--control", "/nonexistent.sock", "set", "speed=4"],
-            2,
-            snapshot("""\
-netsim: There is no setting 'speed'.
-  Settings are rate_mbps, delay_ms, deviation_ms, loss, queue_kib; write rate_mbps=5.
-"""),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", ":9", "--ready-file", "/nonexistent/ready"],
-            2,
-            snapshot("netsim: Ready file /nonexistent/ready.part cannot be written: No such file or directory.\n"),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", ":9", "--out", "/dev/null/run"],
-            2,
-            snapshot("netsim: Output folder /dev/null/run cannot be written: Not a directory.\n"),
-        ),
-        (
-            ["proxy", "--profile", "4g", "--upstream", ":9", "--control", "/nonexistent/c"],
-            1,
-            snapshot("netsim: Control socket /nonexistent/c cannot be made: No such file or directory.\n"),
-        ),
-        (
-            ["report", "/nonexistent"],
-            1,
-            snapshot("""\
-netsim: /nonexistent does not hold a finished run: /nonexistent/summary.json: No such file or directory.
-  A run writes its folder with --out and completes it when it ends.
-"""),
-        ),
-        (
-            ["record", "127.0.0.1:1", "x.txt"],
-            1,
-            snapshot("""\
-netsim: x.txt ends in neither .yaml nor .csv.
-  A profile is .yaml, a trace .csv.
-"""),
-        ),
-    ],
-)
-def test_bad_input_gets_one_sentence(words: list[str], status: int, message: str) -> None:
-    result = netsim(*words)
-    assert steady(result.stderr) == message
+OWN = "A profile of your own is given by its file, for example ./my.yaml."
+PROXY = "proxy --profile 4g --upstream"
+CASES = [  # words, status, message, hint
+    ("show 4gg", 2, "There is no profile '4gg'.", f"Did you mean 4g or 4g-rtt or 5g? {OWN}"),
+    (f"{PROXY} :1 --event 5:change:6g", 2, "There is no profile '6g'.", f"Did you mean 5g or 4g? {OWN}"),
+    (
+        f"{PROXY} nowhere", 2, "--upstream: 'nowhere' is not an address.",
+        "Write HOST:PORT or :PORT, for example 127.0.0.1:50051 or [::1]:50051.",
+    ),
+    (f"{PROXY} :1 --event 5", 2, "'5' names no event.", "Write SECONDS:EVENT, for example 12:blackhole:3."),
+    (
+        "run --profile 4g -- true", 2, "Say which server the link leads to.",
+        "--upstream :50051 if it is running, --serve 'COMMAND' --port 50051 to start it at the far end of a tun link, "
+        "or --port alone if you will start it in the server's namespace by hand.",
+    ),
+    (
+        "run --profile 4g --backend proxy --port 5 -- true", 2, "The proxy backend needs --upstream.",
+        "Start the server and name it with --upstream.",
+    ),
+    (
+        "run --profile 4g --serve true -- true", 2, "--serve needs --port.", "Say on which port the server listens.",
+    ),
+    (
+        "run --profile 4g --backend proxy --upstream :9 -- no-such", 127,
+        "The command 'no-such' does not start: No such file or directory.", None,
+    ),
+    ("ctl --control /none heal", 1, "No link answers at /none: No such file or directory.", None),
+    ("ctl --control /none set", 1, "Nothing to set.", "For example: netsim ctl set rate_mbps=5 delay_ms=80"),
+    (
+        "ctl --control /none set speed=4", 2, "There is no setting 'speed'.",
+        "Settings are rate_mbps, delay_ms, deviation_ms, loss, queue_kib; write rate_mbps=5.",
+    ),
+    (
+        f"{PROXY} :9 --ready-file /none/ready", 2,
+        "Ready file /none/ready.part cannot be written: No such file or directory.", None,
+    ),
+    (f"{PROXY} :9 --out /dev/null/run", 2, "Output folder /dev/null/run cannot be written: Not a directory.", None),
+    (f"{PROXY} :9 --control /none/c", 1, "Control socket /none/c cannot be made: No such file or directory.", None),
+    (
+        "report /none", 1, "/none does not hold a finished run: /none/summary.json: No such file or directory.",
+        "A run writes its folder with --out and completes it when it ends.",
+    ),
+    ("record :1 x.txt", 1, "x.txt ends in neither .yaml nor .csv.", "A profile is .yaml, a trace .csv."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "status", "message", "hint"), CASES)
+def test_bad_input_gets_one_sentence(words: str, status: int, message: str, hint: str | None) -> None:
+    result = netsim(*words.split())
+    assert result.stderr == f"netsim: {message}\n" + (f"  {hint}\n" if hint else "")
     assert "Traceback" not in result.output
     assert result.exit_code == status
 
