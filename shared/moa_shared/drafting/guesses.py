@@ -29,37 +29,6 @@ def chance_of_copy(size: int) -> float:
     return _PRIOR[min(size, len(_PRIOR)) - 1]
 
 
-class CopyGuesser:
-    def __init__(self) -> None:
-        self._text = TextIndex(len(_PRIOR))
-        self._right = [share * _PRIOR_WEIGHT for share in _PRIOR]
-        self._tries = [_PRIOR_WEIGHT] * len(_PRIOR)
-
-    def restart(self, tokens: Sequence[int]) -> None:
-        self._text.restart(tokens)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        text = self._text
-        for token in tokens:
-            position, size = text.matched()
-            if size:
-                self._tries[size - 1] += 1
-                self._right[size - 1] += text.tokens[position] == token
-            text.extend([token])
-
-    def newest(self, count: int) -> Sequence[int]:
-        return self._text.tokens[-count:]
-
-    def log_chance(self, size: int) -> float:
-        """The log-chance that the token after a run of `size` tokens is what followed it before."""
-        return math.log(self._right[size - 1] / self._tries[size - 1])
-
-    def guess(self, ahead: Sequence[int] = (), shortest: int = SHORTEST) -> tuple[int, float] | None:
-        """The token to copy after the text and `ahead`, and its log-chance; None: nothing to copy."""
-        position, size = self._text.matched(ahead, shortest)
-        return (self._text.tokens[position], self.log_chance(size)) if size else None
-
-
 LONGEST = 3  # tokens that must agree, tried from the longest, as in the method's first description
 
 
@@ -72,9 +41,10 @@ class TextIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def restart(self, tokens: Sequence[int]) -> None:
+        """Replaces the text with these tokens."""
         self.tokens = []
         self._after = {}
-        self.extend(tokens)
+        TextIndex.extend(self, tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         text = self.tokens
@@ -168,36 +138,46 @@ class NgramTable:
 MOST_PLACES = 64
 
 
-class TextGuesser:
-    """Guesses for one conversation."""
+class TextGuesser(TextIndex):
+    """Guesses for one conversation; what it has learned of copies stays where it restarts."""
 
     def __init__(self, ngrams: NgramTable | None = None) -> None:
-        self._copies = CopyGuesser()
+        super().__init__(len(_PRIOR))
         self._ngrams = ngrams
-
-    def restart(self, tokens: Sequence[int]) -> None:
-        self._copies.restart(tokens)
+        self._right = [share * _PRIOR_WEIGHT for share in _PRIOR]
+        self._tries = [_PRIOR_WEIGHT] * len(_PRIOR)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._copies.extend(tokens)
+        """Appends tokens; each shows whether copying would have been right."""
+        for token in tokens:
+            position, size = self.matched()
+            if size:
+                self._tries[size - 1] += 1
+                self._right[size - 1] += self.tokens[position] == token
+            super().extend([token])
 
-    def copied(self, ahead: Sequence[int], shortest: int) -> tuple[int, float] | None:
-        """The token to copy after the text and `ahead`, if a run of `shortest` tokens occurred before, and its
-        log-chance.
+    def log_chance(self, size: int) -> float:
+        """The log-chance that the token after a run of `size` tokens is what followed it before."""
+        return math.log(self._right[size - 1] / self._tries[size - 1])
+
+    def copied(self, ahead: Sequence[int] = (), shortest: int = SHORTEST) -> tuple[int, float] | None:
+        """The token to copy after the text and `ahead`, and its log-chance; None: no run of `shortest` tokens occurred
+        before.
         """
-        return self._copies.guess(ahead, shortest)
+        position, size = self.matched(ahead, shortest)
+        return (self.tokens[position], self.log_chance(size)) if size else None
 
     def looked_up(self, ahead: Sequence[int] = ()) -> int | None:
         """The token that look-up alone would guess after the text and `ahead`; None: nothing is repeated."""
-        copied = self._copies.guess(ahead, 1)
+        copied = self.copied(ahead, 1)
         return copied[0] if copied is not None else None
 
     def guesses(self, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Tokens that may follow the text and `ahead`, likeliest first, with their log-chances; each token once."""
-        copied = self._copies.guess(ahead)
+        copied = self.copied(ahead)
         if self._ngrams is None:
             return [copied] if copied is not None else []
-        usual = self._ngrams.after([*self._copies.newest(LONGEST_CONTEXT), *ahead])
+        usual = self._ngrams.after([*self.tokens[-LONGEST_CONTEXT:], *ahead])
         if copied is None:
             return usual
         token, log_chance = copied

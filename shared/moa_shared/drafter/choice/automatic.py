@@ -197,9 +197,9 @@ def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: 
             raise CheckpointError(f"{name} is a whole model.")
         if hidden not in (config.get("hidden_size"), config.get("target_hidden_size")):
             raise CheckpointError(f"{name} is for another target.")
-    conversion = convert(Published(published.shapes(), config, target, "the target", name))
+    ours, _ = convert(Published(published.shapes(), config, target, "the target", name))
     known = known_drafter(name)
-    form = known.form if known is not None else FORMS[conversion.config.kind]
+    form = known.form if known is not None else FORMS[ours.kind]
     return Candidate(name, snapshot, form, named_target(config))
 
 

@@ -379,15 +379,9 @@ class Published:
         return self.config.get("transformer_layer_config") or self.config
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedConversion:
-    """What a published checkpoint becomes: a configuration, and our names of the tensors that are kept, by theirs.
-
-    What becomes `draft_ids` is a table of offsets: from each draft token to the target's token.
-    """
-
-    config: DrafterConfig
-    names: Mapping[str, str]
+# What a published checkpoint becomes: a configuration, and our names of the tensors that are kept, by theirs. What
+# becomes `draft_ids` is a table of offsets: from each draft token to the target's token.
+Conversion = tuple[DrafterConfig, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +398,7 @@ class Layout:
 
     label: str
     fits: Callable[[Collection[str]], bool]
-    convert: Callable[[Published], PublishedConversion]
+    convert: Callable[[Published], Conversion]
     published: Callable[[str, Shapes], str] = lambda name, shapes: name
 
 

@@ -25,12 +25,12 @@ from moa_kernels import Cache, Rotary, Segment, StackShape
 
 from moa_shared.drafter.kinds import layout
 from moa_shared.drafter.kinds.config import (
+    Conversion,
     DeviceHalf,
     DrafterConfig,
     Layout,
     NewState,
     Published,
-    PublishedConversion,
     Shapes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
@@ -220,7 +220,7 @@ def _fits(names: Collection[str]) -> bool:
     return {"fc.weight", "hidden_norm.weight"} <= {_plain(name) for name in names}
 
 
-def _convert(of: Published) -> PublishedConversion:
+def _convert(of: Published) -> Conversion:
     own = of.config.get("dflash_config") or {}
     _check_form(of, own)
     names = {name: _plain(name) for name in of.shapes}
@@ -255,7 +255,7 @@ def _convert(of: Published) -> PublishedConversion:
         anchor_guesses=_anchor_guesses(of.config, own, is_spark=markov is not None),
         markov_rank=markov[1] if markov else 0,
     )
-    return PublishedConversion(config, kept)
+    return config, kept
 
 
 def _check_form(of: Published, own: Mapping[str, Any]) -> None:

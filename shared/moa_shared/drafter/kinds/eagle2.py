@@ -9,7 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 from moa_shared.drafter.kinds.baseline import FC, Baseline
-from moa_shared.drafter.kinds.config import DrafterConfig, Layout, Published, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.config import Conversion, DrafterConfig, Layout, Published, Shapes
 from moa_shared.drafter.kinds.layout import check_whole, rope_of, target_sizes, unused_sizes
 from moa_shared.models.network.layers import stack_shape
 
@@ -28,7 +28,7 @@ def _theirs(name: str, shapes: Shapes) -> str:
     return name.replace(f"{FC}.", "fc.").replace(f"{_LAYER}.", "layers.0.")
 
 
-def _convert(layout: str, of: Published) -> PublishedConversion:
+def _convert(layout: str, of: Published) -> Conversion:
     """Sizes that the configuration does not name are taken from the tensors; so are all that the authors of Mixture of
     Attentions publish, who name the tensors as we do.
     """
@@ -50,7 +50,7 @@ def _convert(layout: str, of: Published) -> PublishedConversion:
         fc_bias=f"{FC}.bias" in ours,
         qkv_bias=f"{_LAYER}.self_attn.q_proj.bias" in ours,
     )
-    return PublishedConversion(config, names)
+    return config, names
 
 
 class _Eagle2(Baseline):

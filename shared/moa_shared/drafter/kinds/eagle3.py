@@ -21,12 +21,12 @@ from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.kinds.config import (
     EACH,
     JOINT,
+    Conversion,
     DeviceHalf,
     DrafterConfig,
     Layout,
     NewState,
     Published,
-    PublishedConversion,
     Shapes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
@@ -92,7 +92,7 @@ def _fits(names: Collection[str]) -> bool:
     return "layers.0.hidden_norm.weight" in plain or any(name.startswith("midlayer.") for name in names)
 
 
-def _convert(of: Published) -> PublishedConversion:
+def _convert(of: Published) -> Conversion:
     target = of.target
     if any(name.endswith("mask_hidden") for name in of.shapes):
         raise CheckpointError(
@@ -129,7 +129,7 @@ def _convert(of: Published) -> PublishedConversion:
         normed_residual=bool(said("norm_before_residual")),
         normed_feedback="transformer_layer_config" in of.config and bool(said("norm_output")),
     )
-    return PublishedConversion(config, names)
+    return config, names
 
 
 def _check_form(of: Published, shapes: Shapes, *, own_embeddings: bool) -> tuple[int, int]:

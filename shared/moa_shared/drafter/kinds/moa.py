@@ -14,6 +14,7 @@ import numpy as np
 from moa_kernels import F32, Cache, Rotary, Segment, Stack, StackShape
 
 from moa_shared.drafter.kinds.config import (
+    Conversion,
     DeviceHalf,
     DrafterConfig,
     Kind,
@@ -21,7 +22,6 @@ from moa_shared.drafter.kinds.config import (
     MakeRows,
     NewState,
     Published,
-    PublishedConversion,
     Shapes,
 )
 from moa_shared.drafter.kinds.layout import check_whole, layer_shapes, rope_of, target_sizes
@@ -110,7 +110,7 @@ def _fits(names: Collection[str]) -> bool:
     return any(name.startswith(("layer_self_attention.", "cross_attention.")) for name in names)
 
 
-def _convert(of: Published) -> PublishedConversion:
+def _convert(of: Published) -> Conversion:
     if of.config.get("disable_LSA"):
         raise CheckpointError(
             f"{of.where} was trained without layer self-attention (disable_LSA): moa does not serve it.",
@@ -140,7 +140,7 @@ def _convert(of: Published) -> PublishedConversion:
         unscaled_memory_rope=rope["rope_type"] != "default",
         reused_layers=int(of.config.get("target_layer_inference", 0)),
     )
-    return PublishedConversion(config, {name: name for name in kept})
+    return config, {name: name for name in kept}
 
 
 class _Moa(Kind):

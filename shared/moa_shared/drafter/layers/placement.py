@@ -15,6 +15,8 @@ from moa_kernels import Cache, Segment
 
 from moa_shared.tree.arithmetic import ROOT, add_depths, path_to, subtree
 
+Indices = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
@@ -28,20 +30,6 @@ class Advance:
 
     path: tuple[int, ...]
     kept: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Visible:
-    """Nodes that rows see, as the kernels take them: the nodes 0 to seen - 1, then those of its tail, ascending.
-
-    Args:
-        seen: [rows] int32.
-        tail_start: [rows + 1] int32, where each row's part of `tail` begins.
-    """
-
-    seen: npt.NDArray[np.int32]
-    tail_start: npt.NDArray[np.int32]
-    tail: npt.NDArray[np.int32]
 
 
 class DraftNodes:
@@ -85,8 +73,13 @@ class DraftNodes:
         self.add(tokens, parents)
         return Advance(path, tuple(kept))
 
-    def visible(self, first: int) -> Visible:
-        """The nodes that those from `first` on see: their ancestors and themselves."""
+    def visible(self, first: int) -> tuple[Indices, Indices, Indices]:
+        """The nodes that those from `first` on see, their ancestors and themselves, as the kernels take them.
+
+        Returns:
+            seen, [rows]: each sees the nodes before that number; where its part of the tail begins, [rows + 1]; tail:
+            the further ones that it sees, ascending.
+        """
         seen: list[int] = []
         tail: list[int] = []
         starts = [0]
@@ -95,7 +88,7 @@ class DraftNodes:
             seen.append((self.parents[path[0]] if path else node) + 1)
             tail += path
             starts.append(len(tail))
-        return Visible(*(np.array(each, np.int32) for each in (seen, starts, tail)))
+        return np.array(seen, np.int32), np.array(starts, np.int32), np.array(tail, np.int32)
 
     def _walk(self, tokens: Sequence[int]) -> tuple[int, ...]:
         path: list[int] = []
@@ -131,12 +124,11 @@ def draft_rows(nodes: DraftNodes, known: int, root: int) -> Placement:
     """The draft nodes from `known` on; those before are the last rows held."""
     if nodes.is_chain:
         return run_of_text(range(root + 1 + known, root + 1 + len(nodes)))
-    visible = nodes.visible(known)
+    seen, starts, tail = nodes.visible(known)
     positions = np.array(nodes.depths[known:], np.int32) + np.int32(root)
 
     def place(cache: Cache) -> Segment:
         before = np.int32(cache.length - known)
-        seen, tail = visible.seen + before, visible.tail + before
-        return Segment(cache, cache.length, positions, seen, visible.tail_start, tail)
+        return Segment(cache, cache.length, positions, seen + before, starts, tail + before)
 
     return place

@@ -19,7 +19,7 @@ from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.kinds import KINDS
-from moa_shared.drafter.kinds.config import Layout, Published, PublishedConversion
+from moa_shared.drafter.kinds.config import Conversion, Layout, Published
 from moa_shared.drafter.kinds.layout import ANOTHER
 from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafter.published.files import PublishedFiles
@@ -57,11 +57,11 @@ def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, p
 def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) -> None:
     tensors = published.tensors()
     shapes = {each: tuple(tensor.shape) for each, tensor in tensors.items()}
-    conversion = convert(Published(shapes, published.config(), files.config, files.target_id, name))
+    config, names = convert(Published(shapes, published.config(), files.config, files.target_id, name))
     kept: dict[str, npt.NDArray[Any]] = {}
-    for theirs, ours in sorted(conversion.names.items()):
+    for theirs, ours in sorted(names.items()):
         if ours == DRAFT_IDS:
-            kept[ours] = _draft_ids(tensors[theirs], conversion.config.vocab_size, theirs, name)
+            kept[ours] = _draft_ids(tensors[theirs], config.vocab_size, theirs, name)
             continue
         if tensors[theirs].dtype.kind == "i":
             raise CheckpointError(
@@ -73,7 +73,7 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
         kept[ours] = tensors[theirs]
     needed = sum(tensor.nbytes for tensor in kept.values())
     with building(entry, needed, f"the drafter {name}") as part:
-        save_halves(part, conversion.config, kept)
+        save_halves(part, config, kept)
 
 
 def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:
@@ -99,7 +99,7 @@ def _bring_along(folder: Path, entry: Path) -> None:
                 shutil.copyfile(theirs, partial)
 
 
-def convert(of: Published) -> PublishedConversion:
+def convert(of: Published) -> Conversion:
     """What a checkpoint becomes for its target.
 
     Raises:
@@ -108,13 +108,13 @@ def convert(of: Published) -> PublishedConversion:
     shapes, where = of.shapes, of.where
     layout = _recognise(shapes, where)
     try:
-        conversion = layout.convert(of)
+        config, kept = layout.convert(of)
     except KeyError as error:
         lacking = layout.published(str(error.args[0]), shapes)
         raise CheckpointError(f"{where} lacks the tensor {lacking}.", hint=ANOTHER) from None
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(f"The config.json of {where} cannot be used: {error}.") from None
-    kept, expected = conversion.names, conversion.config.shapes()
+    expected = config.shapes()
     theirs = {name: published for published, name in kept.items()}
     for name, shape in expected.items():
         if (found := theirs.get(name)) is None:
@@ -128,7 +128,7 @@ def convert(of: Published) -> PublishedConversion:
     if extra := sorted(name for name in theirs if name not in expected):
         what = f"{theirs[extra[0]]}, which no {layout.label} drafter has"
         raise CheckpointError(f"{where} holds {what}.", hint=_known_layouts())
-    return conversion
+    return config, kept
 
 
 def _recognise(names: Collection[str], where: str) -> Layout:

@@ -21,7 +21,7 @@ from moa_shared.drafting import (
     draft_chain,
     draft_tree,
 )
-from moa_shared.drafting.guesses import MOST_PLACES, CopyGuesser
+from moa_shared.drafting.guesses import MOST_PLACES
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
@@ -31,23 +31,23 @@ from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 
 
 def test_a_guess_is_what_followed_and_its_chance_grows_with_the_run() -> None:
-    copies = CopyGuesser()
+    copies = TextGuesser()
     copies.restart([1, 2, 3, 4, 9, 2, 3])
-    assert copies.guess() == (4, copies.log_chance(2))
-    assert copies.guess([4]) == (9, copies.log_chance(3))
-    assert copies.guess([8]) is None
+    assert copies.copied() == (4, copies.log_chance(2))
+    assert copies.copied([4]) == (9, copies.log_chance(3))
+    assert copies.copied([8]) is None
     chances = [copies.log_chance(size) for size in range(1, 7)]
     assert chances == sorted(chances)
 
 
 def test_it_learns_how_often_copying_is_right() -> None:
-    right, wrong = CopyGuesser(), CopyGuesser()
+    right, wrong = TextGuesser(), TextGuesser()
     for copies in (right, wrong):
         copies.restart([1, 2, 3, 4, 5, 6])
     right.extend([1, 2, 3, 4, 5, 6] * 10)
     wrong.extend([1, 2, 9, 1, 2, 8, 1, 2, 7, 1, 2, 6, 1, 2, 5, 1, 2, 4])
-    assert right.log_chance(6) > CopyGuesser().log_chance(6)
-    assert wrong.log_chance(2) < CopyGuesser().log_chance(2)
+    assert right.log_chance(6) > TextGuesser().log_chance(6)
+    assert wrong.log_chance(2) < TextGuesser().log_chance(2)
 
 
 def by_search(text: list[int], ahead: list[int], longest: int) -> tuple[int, int]:
@@ -145,11 +145,11 @@ def test_without_copies_the_table_speaks_and_without_a_table_the_copies() -> Non
     assert usual.guesses([9]) == []
     copying = TextGuesser()
     copying.restart([1, 2, 3, 1, 2])
-    assert copying.guesses() == [(3, CopyGuesser().log_chance(2))]
+    assert copying.guesses() == [(3, TextGuesser().log_chance(2))]
 
 
 def test_both_are_ranked_together_and_each_token_comes_once() -> None:
-    chance = math.exp(CopyGuesser().log_chance(2))
+    chance = math.exp(TextGuesser().log_chance(2))
     guesser = TextGuesser(table({(2,): {8: 255, 3: 10, 4: 5}}))
     guesser.restart([1, 2, 3, 1, 2])
     assert [token for token, _ in guesser.guesses()] == [8, 3, 4]
@@ -223,7 +223,7 @@ def test_a_copy_that_the_drafter_has_too_gets_the_better_score() -> None:
     pool.add(ROOT, [3, 5], [-9.0, -0.1])
     pool.add_guesses(guesser, 10, math.log(0.02))
     assert pool.tokens[:2] == [3, 5]
-    assert pool.scores[0] == CopyGuesser().log_chance(2)
+    assert pool.scores[0] == TextGuesser().log_chance(2)
     assert pool.tokens[2:4] == [4, 1]
     assert pool.parents[2:4] == [0, 2]
     before = list(pool.tokens)
@@ -238,4 +238,4 @@ def test_a_chain_takes_the_likelier_of_the_drafters_choice_and_the_copy(seed: in
     guesser.restart(toy.text)
     first = draft_chain(toy, 3, Sampling(), guesser).tokens[0]
     chances = log_softmax(toy.logits(toy.text))
-    assert first == (3 if CopyGuesser().log_chance(3) > float(chances.max()) else int(chances.argmax()))
+    assert first == (3 if TextGuesser().log_chance(3) > float(chances.max()) else int(chances.argmax()))

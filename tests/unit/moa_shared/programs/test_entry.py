@@ -114,7 +114,7 @@ def test_a_hint_is_for_this_installation(
     text = json.dumps(told).replace("TMP", str(tmp_path)) if told else None
     found = [SimpleNamespace(read_text={"direct_url.json": each}.get) for each in (None, text)]  # a checkout's first
     monkeypatch.setattr(entry, "distributions", lambda name: found)
-    monkeypatch.setattr(entry.PathFinder, "find_spec", lambda _: True)
+    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda _: True)
     commands = (install_extra("mcp"), install_drafters())
     assert commands == tuple(PIP + each.replace("TMP", str(tmp_path)) for each in (extra, drafters))
 

@@ -57,9 +57,9 @@ def shapes(**changes: tuple[int, ...] | None) -> Shapes:
 
 
 def became(tensors: Shapes, published: dict[str, Any]) -> DrafterConfig:
-    conversion = convert(Published(tensors, published, TARGET, "tiny", "published"))
-    assert {conversion.names[name]: tensors[name] for name in conversion.names} == conversion.config.shapes()
-    return conversion.config
+    config, names = convert(Published(tensors, published, TARGET, "tiny", "published"))
+    assert {names[name]: tensors[name] for name in names} == config.shapes()
+    return config
 
 
 @pytest.mark.parametrize(
