@@ -57,16 +57,6 @@ def test_an_address_may_make_so_many_calls_over_all_its_connections(clock: Clock
     limited.on_call(anonymous("ipv4:203.0.113.9:62"))
 
 
-def test_whoever_has_a_key_does_not_pay_for_strangers_of_the_address(clock: Clock) -> None:
-    limited = rates(clock, peer_calls=1)
-    alice, bob = (Caller(f"key {name}", "ipv4:203.0.113.9:1", name, is_proven=True) for name in ("alice", "bob"))
-    limited.on_call(anonymous("ipv4:203.0.113.9:1"))
-    limited.on_call(alice)
-    limited.on_call(bob)
-    with pytest.raises(RateLimitError, match="calls a minute from one address"):
-        limited.on_call(alice)
-
-
 def test_a_keys_own_limit_goes_before_the_servers(clock: Clock) -> None:
     limited = rates(clock, requests=1, tokens=1)
     own = Caller(owner="key bob", key="bob", limits=CallerLimits(tokens_per_minute=600, requests_per_minute=2))
@@ -117,23 +107,6 @@ def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Cloc
     with pytest.raises(RateLimitError) as caught:
         other.begin()
     assert caught.value.retry_after_ms == 560_000
-
-
-def test_what_an_answer_did_not_use_is_given_back(clock: Clock) -> None:
-    limited = rates(clock, tokens=60)
-    for _ in range(30):
-        meter = TokenMeter(limited, KEY)
-        meter.begin()
-        meter.write(1)
-        meter.end()
-        meter.end()
-    assert limited.token_refusal(KEY) is None
-    for _ in range(30):
-        meter = TokenMeter(limited, KEY)
-        meter.begin()
-        meter.write(1)
-        meter.end()
-    assert limited.token_refusal(KEY) is not None
 
 
 @pytest.mark.parametrize(

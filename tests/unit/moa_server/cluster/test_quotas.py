@@ -75,14 +75,6 @@ def held(running: int, idle: int = 0) -> dict[tuple[str, str], KeyUsage]:
     return {HELD: KeyUsage(MOST, running, idle)}
 
 
-def test_a_replica_learns_what_answers_hold_at_all_others() -> None:
-    book = QuotaBook()
-    book.rests("r0", held(1), 0.0)
-    book.rests("r1", held(2), 0.1)
-    assert book.rests("r2", {}, 0.2) == {HELD: RemoteUsage(elsewhere=3, excess=0)}
-    assert book.rests("r0", held(1), 1.0) == {HELD: RemoteUsage(elsewhere=2, excess=0)}
-
-
 def test_what_is_idle_gives_way_where_it_was_used_longest_ago() -> None:
     book = QuotaBook()
     book.rests("r0", held(0, 2), 0.0)

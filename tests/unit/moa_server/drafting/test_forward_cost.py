@@ -14,17 +14,6 @@ STEP_MS = 33.0
 TIMES = ((2, 33.0), (4, 43.0), (8, 68.0), (16, 136.0), (32, 272.0))
 
 
-def test_the_line_is_found() -> None:
-    cost = ForwardCost()
-    assert not cost.known
-    for nodes in (0, 4, 0, 10, 16, 0, 30, 2) * 6:
-        cost.add(nodes, 50.0 if nodes == 0 else 49.0 + nodes)
-    assert cost.known
-    assert cost.ms(0) == pytest.approx(50.0)
-    for nodes in (1, 8, 20, 40):
-        assert cost.ms(nodes) == pytest.approx(max(50.0, 49.0 + nodes), rel=0.05)
-
-
 def test_what_rows_take_is_known_from_the_start() -> None:
     shares = RowShares.of_times(STEP_MS, TIMES)
     for rows, ms in TIMES:
@@ -40,19 +29,6 @@ def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
     for number in range(60):
         cost.add(number % 16, 10.0 + number % 16)
     assert cost.ms(8) == pytest.approx(18.0, rel=0.12)
-
-
-@pytest.mark.parametrize("before", [0, 1, 40])
-def test_plain_steps_make_good_one_slow_forward(before: int) -> None:
-    cost = ForwardCost()
-    cost.add(0, 20.0)
-    for _ in range(before):
-        cost.add(8, 23.0)
-    usual = cost.ms(8)
-    cost.add(8, 500.0)
-    for _ in range(50):
-        cost.add(0, 20.0)
-    assert cost.ms(8) < 1.15 * usual
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.floats(1.0, 500.0)), min_size=1, max_size=30))

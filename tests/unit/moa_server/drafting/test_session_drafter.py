@@ -116,24 +116,6 @@ def test_it_drafts_as_deep_as_pays() -> None:
     assert 0 < dear.own < 8
 
 
-def test_what_the_target_usually_says_takes_no_step() -> None:
-    """And where it is likely enough, the drafter is not asked."""
-    usual = NgramTable(
-        np.array([[-1, -1, 3], [-1, -1, 50]], np.int32),
-        np.array([1, 1], np.uint8),
-        np.array([50, 51], np.int32),
-        np.array([250, 250], np.uint8),
-    )
-    bench = Bench([1, 2, 3], ngrams=usual)
-    guess = bench.guess()
-    assert guess.tree == DraftTree.chain([50, 51])
-    assert bench.drafter.steps == 0
-    bench.session.learn(guess, [50, 51, 60])
-    bench.commit(50, 51, 60)
-    bench.guess()
-    assert bench.drafter.steps > 0
-
-
 @given(st.integers(0, 500), st.floats(0.001, 0.3), st.integers(1, 12))
 def test_whatever_several_sources_say_the_draft_is_a_tree(seed: int, rate: float, most_nodes: int) -> None:
     """A step may think better of a node that was known before, and then of those below it."""

@@ -206,16 +206,6 @@ async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
     assert (chunk.start + chunk.count, chunk.plane) == (live.session.cached, Plane.MEMORY)
 
 
-async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
-    live, ear = bench.ask([1] * 3, memory=True)
-    live.stream.budget.on_step(1.0, 1, 1.0)
-    live.stream.budget.on_encoded(1e6)  # in debt for good
-    await ear.ended.wait()
-    assert live.stream.feed is not None
-    assert bench.stepper.order.count("rows") == 1  # of the step that had begun
-    assert live.stream.feed.unsent_before(Plane.MEMORY, live.session.cached) == 0  # they are all still to be sent
-
-
 async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, ear = bench.ask([1] * 3)

@@ -1,10 +1,13 @@
+"""What of a session's memory is sent next, and how much of it."""
+
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
+from moa_server.memory.feed import GAIN, LOAN_STEPS, Chunk, MemoryBudget, MemoryFeed, MemoryOutbox
+from moa_server.settings import MEMORY_SHARE
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import NO_ROWS, Plane, ThinMemory
+from moa_shared.protocol.messages import NO_ROWS, Plane
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
 ROW = row_bytes(Codec.BF16, 32)  # 64
@@ -49,24 +52,6 @@ def test_the_credit_bounds_what_is_in_flight() -> None:
     assert feed.take() is None
     feed.on_credit(1 << 30)  # more than was ever sent
     assert feed.in_flight_bytes == 0
-
-
-def test_a_stream_begins_with_as_much_memory_as_a_new_connection_sends_at_once() -> None:
-    row = row_bytes(Codec.BF16, 512)
-    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 25 * row)
-    feed.rows_ready(1000)
-
-    def take_all() -> int:
-        taken = 0
-        while (chunk := feed.take()) is not None:
-            taken += chunk.count
-        return taken
-
-    assert take_all() == START_BYTES // row == 10
-    feed.on_credit(10 * row)
-    assert take_all() == 20
-    feed.on_credit(20 * row)
-    assert take_all() == 25, "up to the credit"
 
 
 def test_a_credit_below_one_row_lets_one_row_through() -> None:
@@ -156,21 +141,6 @@ def taken(feed: MemoryFeed) -> list[tuple[Plane, int, int]]:
     return chunks
 
 
-def test_a_thin_memory_is_the_first_states_and_a_row_now_and_then() -> None:
-    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, thin=ThinMemory(states=3, every=8))
-    feed.rows_ready(2)
-    assert taken(feed) == [(Plane.REUSED_STATE, 0, 2)]
-    feed.rows_ready(20)
-    assert taken(feed) == [(Plane.REUSED_STATE, 2, 1), (Plane.MEMORY, 15, 1)]
-    feed.rows_ready(23)
-    assert taken(feed) == []
-    feed.rows_ready(41)  # the one at 31 was never the newest
-    assert taken(feed) == [(Plane.MEMORY, 39, 1)]
-    feed.crop(30)
-    feed.rows_ready(32)
-    assert taken(feed) == [(Plane.MEMORY, 31, 1)]
-
-
 def test_no_row_is_sent_before_they_are_wanted() -> None:
     feed = MemoryFeed({Plane.MEMORY: 8}, Codec.BF16, 1 << 20, thin=NO_ROWS, encoded=())
     feed.rows_ready(1 << 20)  # tokens
@@ -179,3 +149,89 @@ def test_no_row_is_sent_before_they_are_wanted() -> None:
     newest = feed.take()
     assert newest is not None
     assert newest.start + newest.count == 1 << 20
+
+
+EVERYTHING = 1 << 30  # before which rows may go
+
+
+def test_the_newest_rows_go_first() -> None:
+    outbox = MemoryOutbox()
+    outbox.rows_ready(10)
+    assert outbox.take(4, EVERYTHING) == (6, 4)
+    outbox.rows_ready(12)
+    assert outbox.take(4, EVERYTHING) == (10, 2)
+    assert outbox.take(4, EVERYTHING) == (2, 4)
+    assert outbox.waiting == ((0, 2),)
+    assert outbox.take(4, EVERYTHING) == (0, 2)
+    assert outbox.take(4, EVERYTHING) is None
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("ready"), st.integers(0, 20)),
+        st.tuples(st.just("take"), st.integers(0, 6)),
+        st.tuples(st.just("crop"), st.integers(0, 20)),
+    ),
+    max_size=40,
+)
+
+
+@given(start=st.integers(0, 5), actions=actions)
+def test_it_holds_what_is_ready_and_not_sent(start: int, actions: list[tuple[str, int]]) -> None:
+    outbox = MemoryOutbox(start)
+    ready, waiting = start, set[int]()
+    for action, number in actions:
+        if action == "ready":
+            waiting |= set(range(ready, number))
+            ready = max(ready, number)
+            outbox.rows_ready(number)
+        elif action == "crop":
+            waiting = {position for position in waiting if position < number}
+            ready = min(ready, number)
+            outbox.crop(number)
+        else:
+            taken = outbox.take(number, EVERYTHING)
+            if taken is None:
+                assert not waiting or number < 1
+                continue
+            first, count = taken
+            assert 1 <= count <= number
+            assert first + count - 1 == max(waiting)
+            assert set(range(first, first + count)) <= waiting
+            waiting -= set(range(first, first + count))
+        assert {position for a, b in outbox.waiting for position in range(a, b)} == waiting
+        assert all(a < b for a, b in outbox.waiting)
+        assert list(outbox.waiting) == sorted(outbox.waiting)
+
+
+PLAIN_MS = 40.0
+
+
+def test_drafts_that_are_right_pay_for_memory() -> None:
+    budget = MemoryBudget()
+    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
+    assert not budget.allows_older
+    budget.on_step(1.2 * PLAIN_MS, 4, PLAIN_MS)
+    assert budget.allows_older
+
+
+@given(
+    st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200),
+    st.sampled_from([0.0, MEMORY_SHARE, 0.5]),
+)
+def test_memory_never_takes_more_than_its_share_the_loan_and_a_part_of_what_was_saved(
+    steps: list[tuple[float, int, float]], share: float
+) -> None:
+    budget = MemoryBudget(share)
+    stepped = saved = spent = 0.0
+    dearest = 0.0
+    for step_ms, tokens, encode_ms in steps:
+        budget.on_step(step_ms, tokens, PLAIN_MS)
+        stepped += step_ms
+        saved += max(0.0, tokens * PLAIN_MS - step_ms)
+        if budget.allows_newest:
+            budget.on_encoded(encode_ms)
+            spent += encode_ms
+            dearest = max(dearest, encode_ms)
+        assert spent <= share * stepped + GAIN * saved + LOAN_STEPS * PLAIN_MS + dearest + 1e-6

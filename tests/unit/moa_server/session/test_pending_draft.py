@@ -62,28 +62,6 @@ def test_the_committed_tokens_lead_down_the_tree() -> None:
     assert len(receiver.usable) == 0
 
 
-def test_a_contradicted_draft_is_not_used() -> None:
-    receiver = Receiver()
-    receiver.add([1, 2])
-    receiver.commit(9)
-    assert not receiver.covers
-    assert receiver.add([3], first_node=2)
-    assert len(receiver.usable) == 0
-    assert receiver.pending.take_stale() == 1
-    assert receiver.pending.take_stale() == 0
-
-
-def test_nodes_that_the_server_has_passed_are_followed() -> None:
-    """The server ran ahead of the draft; what arrives beyond what it has committed counts."""
-    receiver = Receiver()
-    receiver.add([1])
-    receiver.commit(1, 2)
-    assert not receiver.covers
-    receiver.add([2, 3], first_node=1)
-    assert receiver.usable == DraftTree.chain([3])
-    assert receiver.pending.take_stale() == 1
-
-
 def test_a_second_child_is_followed_when_it_comes() -> None:
     receiver = Receiver()
     receiver.add([1])

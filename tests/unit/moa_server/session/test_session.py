@@ -123,16 +123,6 @@ def asked(prompt: Sequence[int], how: AnswerSettings = PLAIN, **options: Any) ->
 # ---------------------------------------------------------------- examples
 
 
-def test_a_long_prompt_is_read_in_chunks() -> None:
-    harness = asked([1, 2, 3] * 3)
-    plan = harness.session.plan_step()
-    assert plan is not None
-    assert (len(plan.feed), plan.chooses) == (4, False)
-    verdict = harness.step()
-    assert verdict is not None
-    assert verdict[0] == 9
-
-
 def test_without_run_ahead_it_waits_for_a_draft() -> None:
     harness = asked([1, 2])
     assert harness.step() is not None
@@ -231,16 +221,6 @@ def test_a_prefill_that_was_overtaken_changes_nothing() -> None:
     assert harness.session.cached == 0
 
 
-def test_an_ask_that_shares_a_beginning_keeps_its_cache() -> None:
-    harness = asked([1, 2, 3, 1, 2])
-    harness.step()
-    harness.session.on_stop()
-    harness.ask(Ask(1, 0, 0, (1, 2, 3, 3), PLAIN, 4))
-    assert harness.session.cached == 3
-    assert harness.session.tokens == [1, 2, 3, 3]
-    harness.step()
-
-
 def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     prompt = [3, 1]
     expected, finish = plain_answer(prompt, AnswerSettings(max_tokens=4))
@@ -251,20 +231,6 @@ def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     backlog = harness.ask(Ask(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
     assert backlog == Backlog(2, tuple(expected), finish)
     assert harness.step() is None
-
-
-def test_an_ended_answer_that_the_client_holds_whole_is_reported_as_ended() -> None:
-    prompt, how = [3, 1], AnswerSettings(max_tokens=4)
-    harness = asked(prompt, how, run_ahead=True)
-    while harness.step() is not None:
-        pass
-    held = list(harness.session.tokens)
-    for _ in range(2):  # and again, if that is lost too
-        harness.session.on_open(held, asks=True)
-        backlog = harness.ask(Ask(1, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
-        assert backlog == Backlog(len(held), (), Finish.MAX_TOKENS)
-        assert backlog.is_news
-        assert harness.step() is None
 
 
 @pytest.mark.parametrize(
@@ -305,27 +271,6 @@ def test_a_resume_with_other_settings_begins_again() -> None:
     backlog = harness.ask(Ask(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
     assert backlog.tokens == ()
     assert harness.session.tokens == prompt
-
-
-def test_a_cancelled_answer_is_not_resumed_as_it_ended() -> None:
-    harness = asked([3, 1], run_ahead=True)
-    harness.step()
-    harness.session.on_stop()
-    harness.session.on_open([3, 1], asks=True)
-    assert harness.ask(Ask(1, 2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
-    assert harness.step() is not None
-
-
-def test_a_new_stream_counts_its_epochs_from_the_start() -> None:
-    harness = asked([1, 2])
-    harness.step()
-    tokens = list(harness.session.tokens)
-    base, prefix = len(tokens), PrefixHashes(tokens).short_at(len(tokens))
-    harness.draft(Draft(9, base, prefix, 0, (1,), ()))
-    harness.session.on_open(tokens)
-    harness.ask(Ask(1, base, PrefixHashes(tokens).at(base), (), PLAIN, 2))
-    harness.draft(Draft(0, base, prefix, 0, (2,), ()))
-    assert harness.session.pending.usable(harness.session.tokens) == DraftTree.chain([2])
 
 
 def test_forgotten_cache_is_read_again() -> None:
@@ -542,47 +487,3 @@ def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
     server.on_draft(Draft(epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000)))
     assert server.pending.take_stale() == 100_000
     assert tokens.touched == 0
-
-
-def test_a_question_that_is_asked_again_while_its_prompt_is_read_finds_it_read() -> None:
-    harness = asked([1, 2, 3], run_ahead=True)
-    session = harness.session
-    plan = session.plan_step()
-    assert plan is not None
-    session.on_ask(Ask(2, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5)))
-    chosen = harness.forward(plan)
-    assert not session.on_verified(plan, plan.verify(chosen))
-    assert session.cached == 2  # the last one is read again: what it chooses is still to be known
-    assert session.tokens == [1, 2, 3]
-
-
-def test_a_question_of_other_tokens_finds_nothing_read() -> None:
-    harness = asked([1, 2, 3], run_ahead=True)
-    session = harness.session
-    plan = session.plan_step()
-    assert plan is not None
-    session.on_ask(Ask(2, 0, 0, (1, 4, 3), PLAIN))
-    assert not session.on_verified(plan, plan.verify(harness.forward(plan)))
-    assert session.cached == 0
-
-
-def test_a_cache_that_was_given_up_meanwhile_holds_nothing() -> None:
-    harness = asked([1, 2, 3], run_ahead=True)
-    session = harness.session
-    plan = session.plan_step()
-    assert plan is not None
-    session.on_ask(Ask(2, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5)))
-    session.forget_cache(0)
-    assert not session.on_verified(plan, plan.verify(harness.forward(plan)))
-    assert session.cached == 0
-
-
-def test_a_repeated_ask_says_nothing_new() -> None:
-    harness = asked([1, 2, 3], run_ahead=True)
-    harness.step()
-    session = harness.session
-    held = list(session.tokens)
-    assert session.on_ask(Ask(1, 0, 0, (1, 2, 3), PLAIN, 3)) == Backlog(3, repeats=True)
-    assert session.on_ask(Ask(1, 1, session.hashes.at(1), (2, 3), PLAIN, 3)) == Backlog(3, repeats=True)
-    assert session.tokens == held
-    assert session.on_ask(Ask(1, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5), 3)) == Backlog(3)  # another question

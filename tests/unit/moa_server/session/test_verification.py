@@ -42,17 +42,6 @@ def test_an_answer_is_cut_where_single_steps_would_have_ended_it() -> None:
     assert verification == Verification((1,), (6, 7), 2, Finish.MAX_TOKENS)
 
 
-def test_nodes_of_the_server_are_counted_apart() -> None:
-    extended = plan(DraftTree((6,), (-1,))).extend(DraftTree((6, 7, 8), (-1, 0, 1)), 2)
-    verification = extended.verify([6, 7, 8, 1])
-    assert (verification.accepted, verification.own_accepted) == (3, 2)
-
-
-def test_the_target_chooses_after_the_fed_tokens_and_after_each_node() -> None:
-    assert plan().fed == 3
-    assert plan().positions == [3, 4, 4, 5, 6]
-
-
 def test_nodes_may_be_left_out_of_a_step_that_is_worth_a_forward_without_them() -> None:
     some = TREE.pick([1, 2])
     picked = plan().pick(some)

@@ -229,18 +229,6 @@ def test_a_pair_that_stays_wrong_is_logged_once_and_so_is_its_end(tmp_path: Path
     assert events(entries) == [REFUSED, "certificate files are good again"]
 
 
-def test_a_key_that_is_protected_after_all_is_taken(tmp_path: Path) -> None:
-    certificate, _ = watched(tmp_path)
-    renewed = Authority().issue()
-    renewed.write(tmp_path)
-    (tmp_path / "server.key").chmod(0o644)
-    assert certificate.look() is None
-    (tmp_path / "server.key").chmod(0o600)
-    found = certificate.look()
-    assert found is not None
-    assert found.chain == renewed.certificate
-
-
 def test_a_reload_says_at_once_what_comes_of_it(tmp_path: Path) -> None:
     certificate, _ = watched(tmp_path)
     put(tmp_path / "server.pem", b"half")
@@ -274,12 +262,3 @@ def test_connections_that_come_to_nothing_are_reported_once_a_minute(tmp_path: P
     reports = [entry for entry in entries if entry["event"] == "connections without a call"]
     assert len(reports) == 3
     assert sum(entry["count"] for entry in reports) > 2 * REPORT_SECONDS - PATIENCE_SECONDS
-
-
-def test_calls_on_all_connections_are_no_news(tmp_path: Path) -> None:
-    listener = TlsListener(CertificateFiles(*Authority().issue().write(tmp_path)), lambda: 0.0)
-    with capture_logs() as entries:
-        for connections in range(100):
-            listener._fetch()
-            listener.look(connections)  # each call comes a second after its handshake
-    assert entries == []

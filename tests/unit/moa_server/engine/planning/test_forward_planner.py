@@ -23,7 +23,6 @@ from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane
-from moa_shared.tree.draft_tree import DraftTree
 
 TOKENS = count(1)
 CHUNK = 4
@@ -71,41 +70,6 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def hopeless() -> DraftRecord:
-    """Of a drafter that was never right."""
-    record = DraftRecord()
-    for _ in range(50):
-        record.learn(DraftTree((3,), (-1,)), [7])
-    return record
-
-
-def test_a_session_is_planned_once_however_many_of_its_nodes_are_left_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans: list[Session] = []
-    plan_step = Session.plan_step
-
-    def noted(session: Session, most_read: int | None = None) -> StepPlan | None:
-        plans.append(session)
-        return plan_step(session, most_read)
-
-    monkeypatch.setattr(Session, "plan_step", noted)
-    bench.make_nodes_expensive()
-    live = bench.ask(draft=[7, 3, 3])
-    live.drafting.agree(by_server=False, record=hopeless())
-    [part] = bench.planner.plan()
-    assert len(part.plan.tree) == 0
-    assert plans == [live.session]
-
-
-def test_all_nodes_are_verified_where_the_operator_wants_that(bench: Bench) -> None:
-    bench.make_nodes_expensive()
-    live = bench.ask(draft=[7, 3, 3])
-    live.drafting.agree(by_server=False, record=hopeless(), verifies_all=True)
-    [part] = bench.planner.plan()
-    assert len(part.plan.tree) == 3
 
 
 def test_closed_and_held_sessions_have_no_part(bench: Bench) -> None:

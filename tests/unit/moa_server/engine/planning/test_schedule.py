@@ -132,18 +132,6 @@ def read(schedule: Schedule[LiveSession], most: int) -> LiveSession:
     return live
 
 
-def test_short_prompts_that_come_together_are_read_one_after_the_other() -> None:
-    short = [waiting(LONGEST_TURN) for _ in range(3)]
-    schedule = with_sessions(short)
-    ended: list[LiveSession] = []
-    while len(ended) < len(short):
-        live = read(schedule, LEAST_SLICE)
-        ended += [] if live.session.reads else [live]
-        assert sum(each.session.cached > 0 and each.session.reads for each in short) <= 1
-    assert ended == short
-    assert schedule.take_prompt() is None
-
-
 def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
     schedule = with_sessions([first := waiting(LONGEST_TURN + 1), second := waiting(LONG)])
     turns = [read(schedule, LEAST_SLICE) for _ in range(2 * TURN // LEAST_SLICE)]
@@ -221,19 +209,6 @@ def test_nodes_of_the_better_drafter_go_first() -> None:
     good, bad = offered(CHAIN, (0.9, 0.8, 0.7)), offered(CHAIN, (0.05, 0.01, 0.01))
     chosen = measured(10.0, 1.0).choose_nodes([bad, good])
     assert [len(tree) for tree in chosen] == [0, 3]
-
-
-@pytest.mark.parametrize("answers", [1, 4])
-def test_where_drafts_bring_little_more_than_they_cost_none_are_verified(answers: int) -> None:
-    schedule = measured(10.0, 0.5)
-    plain_ms, drafted_ms = schedule.cost.ms(answers - 1), schedule.cost.ms(2 * answers - 1)
-
-    def chosen(gain: float) -> list[int]:
-        draft = offered(DraftTree.chain([1]), (gain * (drafted_ms / plain_ms - 1),))
-        return [len(tree) for tree in schedule.choose_nodes([draft] * answers)]
-
-    assert chosen(1.2) == [0] * answers
-    assert chosen(1.4) == [1] * answers
 
 
 # ---------------------------------------------------------------- how much of a prompt

@@ -115,15 +115,6 @@ def test_ones_own_oldest_goes_first_and_detached_before_attached() -> None:
     assert bench.released == [newer, oldest, gone, other]
 
 
-def test_nobody_loses_anything_for_what_is_refused_all_the_same() -> None:
-    bench = Bench(100)
-    bench.answered(promised=20, held=20)
-    bench.ask(bench.live(), 60)
-    with pytest.raises(OverloadedError):
-        bench.ask(bench.live(), 50)
-    assert bench.released == []
-
-
 def test_a_forward_under_way_keeps_what_it_works_on() -> None:
     bench = Bench(100)
     stepping = bench.answered(promised=80, held=80)
@@ -197,18 +188,6 @@ def test_pages_that_an_answer_uses_are_no_victim_s_to_give() -> None:
     assert bench.dropped == []
 
 
-def test_pages_that_two_idle_ones_share_come_free_with_the_second() -> None:
-    bench = Bench(100)
-    one, two = bench.answered(promised=40, held=30), bench.live()
-    bench.read(one, range(12))
-    bench.find(two, range(12))
-    bench.ask(two, 40)
-    two.session.on_stop()
-    bench.ask(bench.live(), 75)
-    assert bench.released == [one, two]
-    assert bench.dropped == [3]
-
-
 def test_who_was_refused_can_still_give_up_the_pages_it_found() -> None:
     bench = Bench(100)
     lender, refused = bench.live(), bench.live()
@@ -223,18 +202,6 @@ def test_who_was_refused_can_still_give_up_the_pages_it_found() -> None:
     bench.ask(bench.live(), 100)
     assert bench.released == [refused]
     assert bench.dropped == [3, 2, 1]
-
-
-def test_a_forward_under_way_keeps_what_it_was_promised_for_a_longer_text() -> None:
-    bench = Bench(100)
-    live = bench.live()
-    bench.ask(live, 80)
-    live.turn.stepping = True
-    bench.pool.reserve(live, 20, PAGE_NBYTES)
-    assert bench.pool.promised == 80
-    live.turn.stepping = False
-    bench.pool.reserve(live, 20, PAGE_NBYTES)
-    assert bench.pool.promised == 20
 
 
 @settings(max_examples=examples(60))

@@ -1,3 +1,5 @@
+"""What is written first, and how slow a client may be."""
+
 from __future__ import annotations
 
 import asyncio
@@ -8,7 +10,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
-from moa_server.service.stream.frame_writer import QUEUE_BYTES, FrameWriter
+from moa_server.service.stream.frame_writer import QUEUE_BYTES, BoundedWriter, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import Finish
@@ -85,19 +87,6 @@ def feed(rows: int, credit: int = 1 << 20) -> MemoryFeed:
 
 def coded(start: int, count: int, plane: Plane = Plane.MEMORY) -> CodedRows:
     return CodedRows(Chunk(plane, start, count, Codec.BF16, count * ROW), bytes(count * ROW))
-
-
-async def test_verdicts_overtake_memory_that_is_being_coded() -> None:
-    wire = Wire()
-    async with wire.running():
-        wire.frame_writer.follow(feed(3), wire)
-        await wire.settle()
-        wire.frame_writer.put_verdict(verdict(1))
-        await wire.settle()
-        assert wire.written == ["verdict 1"]
-        wire.finish_coding()
-        await wire.settle()
-        assert wire.written == ["verdict 1", "memory 0+3"]
 
 
 async def test_rows_coded_for_another_chunk_are_not_used() -> None:
@@ -212,20 +201,6 @@ def both_planes(rows: int) -> MemoryFeed:
     return feed
 
 
-async def test_rows_of_both_planes_leave_with_the_verdict() -> None:
-    wire = Wire()
-    wire.has_time = False
-    owed = both_planes(4)
-    async with wire.running():
-        wire.frame_writer.follow(owed, wire)
-        wire.frame_writer.put_rows(coded(0, 3), with_verdict=True)  # of the step before
-        wire.frame_writer.put_verdict(Verdict(1, 4, 0, [9]))
-        wire.frame_writer.put_rows(coded(0, 4, Plane.REUSED_STATE), with_verdict=False)
-        await wire.settle()
-        assert wire.written == ["verdict 4 with REUSED_STATE 0+4 with MEMORY 0+3"]
-        assert owed.in_flight_bytes == 7 * ROW
-
-
 async def test_rows_that_wait_for_a_verdict_do_not_go_alone() -> None:
     wire = Wire()
     wire.has_time = False
@@ -279,3 +254,22 @@ async def test_void_rows_that_are_coded_give_their_credit_back() -> None:
         wire.frame_writer.put_verdict(Verdict(1, 5, 0, [9]))
         await wire.settle()
     assert wire.written == ["verdict 5 with MEMORY 0+3"]
+
+
+PATIENCE = 30.0
+
+
+async def test_a_client_that_takes_next_to_nothing_in_is_given_up() -> None:
+    now = 0.0
+
+    async def write(frame: pb.ServerFrame) -> None:
+        nonlocal now
+        now += 29.0
+        await asyncio.sleep(0)
+
+    writer = BoundedWriter(write, PATIENCE, lambda: now)
+    beat = pb.ServerFrame(beat=pb.Beat(stamp=1))
+    await writer.write(beat)
+    await writer.write(beat)
+    with pytest.raises(UnavailableError, match="The client has read almost nothing for"):
+        await writer.write(beat)

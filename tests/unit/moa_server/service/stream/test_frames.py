@@ -10,7 +10,6 @@ from moa_server.service.stream.frames import check_lengths, merge_verdicts, pars
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
-from moa_shared.sampling.settings import TokenChances
 
 
 @given(data=st.binary(max_size=200))
@@ -69,16 +68,6 @@ def test_verdicts_that_continue_each_other_are_one() -> None:
         server_accepted=1,
         least_chance=0.5,
     )
-
-
-def test_chances_of_verdicts_that_are_one_are_of_all_tokens_or_of_none() -> None:
-    sure, unsure = TokenChances(-0.1), TokenChances(-3.0)
-    both = merge_verdicts(verdict_of(3, 7, chances=[sure]), verdict_of(4, 9, chances=[unsure]))
-    assert both is not None
-    assert both.chances == (sure, unsure)
-    one = merge_verdicts(verdict_of(3, 7), verdict_of(4, 9, chances=[unsure]))
-    assert one is not None
-    assert one.chances == ()
 
 
 @pytest.mark.parametrize(

@@ -39,38 +39,12 @@ def shake(host: Host, more: pb.Open = NOTHING_MORE, stream: Listener | None = No
     return OpenHandshake(host.services, host.lifecycle, Caller("a"), stream or listener()).answer(message)
 
 
-def test_a_new_conversation_has_a_session_of_its_own(host: Host) -> None:
-    stream = listener()
-    welcome = shake(host, stream=stream)
-    assert host.services.registry.live_sessions == (welcome.live,)
-    assert welcome.live.stream.listener is stream
-    assert welcome.live.session.tokens == TEXT
-    assert (welcome.resume, welcome.ask) == (None, None)
-    assert welcome.opened.resume_token == welcome.live.token
-    assert welcome.opened.limits.context_tokens == 100
-
-
 def test_a_client_that_comes_back_gets_its_session(host: Host) -> None:
     first = shake(host)
     host.services.registry.detach(first.live)
     again = shake(host, pb.Open(resume_token=first.opened.resume_token))
     assert again.live is first.live
     assert again.resume is Resume.READ_AGAIN  # no forward has run, so nothing is cached
-
-
-def test_a_client_that_comes_back_takes_its_session_over_from_the_stream_before(host: Host) -> None:
-    before, after = listener(), listener()
-    first = shake(host, stream=before)
-    again = shake(host, pb.Open(resume_token=first.opened.resume_token), after)
-    assert again.resume is Resume.TAKEN_OVER
-    before.on_taken_over.assert_called_once_with()
-    assert again.live.stream.listener is after
-
-
-def test_a_token_that_is_not_known_gives_a_new_session(host: Host) -> None:
-    welcome = shake(host, pb.Open(resume_token=b"x" * 16))
-    assert welcome.resume is Resume.UNKNOWN
-    assert len(host.services.registry) == 1
 
 
 @pytest.mark.parametrize(

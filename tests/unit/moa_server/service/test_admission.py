@@ -1,3 +1,5 @@
+"""What calls cost, and which refusals have a line in the log."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,12 +7,16 @@ from moa_server.service.admission import (
     ADDRESS_TIMES,
     BURST_US,
     FRAME_US,
+    MINUTE,
     MOST_KEPT,
-    NODE_US,
+    MOST_KINDS,
+    MOST_LINES,
+    OTHERS,
     SHARE,
     TOGETHER_US,
     Allowance,
     Allowances,
+    RefusalLog,
     address_times,
 )
 
@@ -22,24 +28,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_a_burst_is_free() -> None:
-    allowance = Allowance(Clock())
-    for _ in range(int(BURST_US / FRAME_US)):
-        allowance.charge(0, 0)
-    assert allowance.pause_seconds == 0.0
-
-
-def test_over_time_a_stream_takes_its_share_of_the_loop() -> None:
-    clock = Clock()
-    allowance = Allowance(clock)
-    handled = 0
-    while clock.now < 100.0:
-        allowance.charge(0, 99)
-        handled += 1
-        clock.now += allowance.pause_seconds
-    assert handled * (FRAME_US + 99 * NODE_US) == pytest.approx(100e6 * SHARE + BURST_US, rel=0.01)
 
 
 def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
@@ -119,3 +107,22 @@ def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> No
     allowances.of("another")
     assert allowances.of("7") is owing
     assert len(allowances._kept) == 2
+
+
+def test_a_few_of_a_kind_are_logged_and_the_rest_counted() -> None:
+    refusals = RefusalLog()
+    logged = sum(refusals.is_worth_a_line("rate_limit", "key alice", 0.01 * each) for each in range(2000))
+    assert logged == MOST_LINES
+    assert refusals.is_worth_a_line("rate_limit", "key bob", 20.0)
+    assert refusals.is_worth_a_line("mismatch", "key alice", 20.0)
+    assert refusals.take_left_out(MINUTE - 1.0) == []
+    assert refusals.take_left_out(MINUTE) == [{"code": "rate_limit", "owner": "key alice", "count": 2000 - MOST_LINES}]
+    assert refusals.take_left_out(2 * MINUTE) == []
+    assert refusals.is_worth_a_line("rate_limit", "key alice", 2 * MINUTE)
+
+
+def test_a_flood_from_many_addresses_is_bounded_too() -> None:
+    refusals = RefusalLog()
+    logged = sum(refusals.is_worth_a_line("authentication", f"ipv4:{each}", 0.0) for each in range(10_000))
+    assert logged == MOST_KINDS + MOST_LINES
+    assert refusals.take_left_out(MINUTE) == [{"code": "authentication", "owner": OTHERS, "count": 10_000 - logged}]

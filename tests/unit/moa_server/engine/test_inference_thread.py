@@ -1,12 +1,19 @@
+"""Jobs of the inference thread, and sessions that one of them has lost."""
+
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any, cast
+from unittest.mock import Mock, create_autospec
 
 import pytest
-from moa_server.engine.inference_thread import InferenceThread
+from moa_server.engine.inference_thread import InferenceThread, SessionJobs, SessionLosses, public_error
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
+from moa_server.engine.observer import Observer
+from moa_shared.errors import InternalError, TokenRangeError
 
 
 @pytest.fixture
@@ -27,18 +34,6 @@ def test_small_jobs_go_before_forwards(thread: InferenceThread) -> None:
     thread.start()
     assert done.wait(10)
     assert order == ["coding 1", "coding 2", "forward 1", "forward 2"]
-
-
-def test_all_jobs_run_on_one_thread_after_the_first(thread: InferenceThread) -> None:
-    names: list[str] = []
-    done = threading.Event()
-    thread = InferenceThread(before=lambda: names.append("before " + threading.current_thread().name))
-    thread.start()
-    thread.submit(lambda: names.append(threading.current_thread().name))
-    thread.submit(done.set)
-    assert done.wait(10)
-    thread.stop()
-    assert names == ["before inference", "inference"]
 
 
 def test_a_job_that_raises_ends_nothing_but_itself(thread: InferenceThread) -> None:
@@ -124,3 +119,30 @@ def test_what_a_job_has_worked_is_known_and_one_that_hangs_is_abandoned() -> Non
     release.set()
     thread.stop()
     assert thread.running is None
+
+
+def test_a_job_before_the_start_is_a_defect() -> None:
+    jobs = SessionJobs(create_autospec(InferenceThread, instance=True), create_autospec(SessionLosses, instance=True))
+    with pytest.raises(InternalError):
+        jobs.post(print)
+
+
+def test_a_session_is_lost_once_and_its_stream_learns_why() -> None:
+    on_lost, observer = Mock(), create_autospec(Observer, instance=True)
+    listener = create_autospec(Listener, instance=True)
+    live = LiveSession(b"", cast(Any, None), cast(Any, None), stream=Attachment(listener))
+    error = TokenRangeError("token 99")
+    losses = SessionLosses(on_lost, observer)
+    losses.lose(live, error)
+    losses.lose(live, RuntimeError("again"))
+    listener.on_failure.assert_called_once_with(error)
+    on_lost.assert_called_once_with(live)
+    observer.on_lost.assert_called_once_with()
+    assert live.closed
+    assert live.stream.listener is None
+
+
+def test_details_of_a_defect_stay_in_the_log() -> None:
+    error = public_error(RuntimeError("the password is 1234"))
+    assert isinstance(error, InternalError)
+    assert "1234" not in str(error)
