@@ -1,4 +1,4 @@
-"""Links by name and from recordings, and bytes through a real one."""
+"""Links by name, and bytes through a real one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.links import (
-    LINKS,
-    EmulatedLink,
-    find_links,
-    linked,
-)
+from moa_bench.harness.links import LINKS, EmulatedLink, find_links, linked
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
-from tests.unit.moa_bench.conftest import dial
 
 
 @pytest.fixture
@@ -50,15 +44,12 @@ def echo() -> Iterator[str]:
     thread.join(5)
 
 
+def dial(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
+
+
 def test_links_are_found_by_name() -> None:
     assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
-    with raises(
-        ConfigError,
-        snapshot(
-            "There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms."
-        ),
-    ):
-        find_links(("6g",))
 
 
 def test_no_link_is_the_server_itself(echo: str) -> None:
@@ -68,15 +59,13 @@ def test_no_link_is_the_server_itself(echo: str) -> None:
             link.cut(1.0)
 
 
-@pytest.mark.parametrize("link", [EmulatedLink("RTT 40 ms", 20.0), EmulatedLink("5G", 10.0, 10.0)])
-def test_bytes_pass_and_wait(echo: str, link: EmulatedLink) -> None:
-    with linked(link, echo, seed=1) as running, dial(running.address) as connection:
+def test_bytes_pass_and_wait(echo: str) -> None:
+    with linked(EmulatedLink("RTT 40 ms", 20.0), echo, seed=1) as running, dial(running.address) as connection:
         began = time.perf_counter()
         for _ in range(3):
             connection.sendall(b"question")
             assert connection.recv(100) == b"question"
-        if not link.deviation_ms:
-            assert time.perf_counter() - began >= 3 * 2 * link.delay_ms / 1e3
+        assert time.perf_counter() - began >= 3 * 0.04
 
 
 def test_a_cut_holds_everything_up(echo: str) -> None:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
-from moa_shared.drafting import CHAIN, GrowingDraft, draft_chain, draft_tree
+from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 50
 TEXT = tuple((7 * place) % VOCAB for place in range(400))
@@ -21,24 +20,6 @@ GREEDY = Sampling()
 
 def oracle(acceptance: float, seed: int = 0) -> OracleDrafter:
     return OracleDrafter(Script(TEXT, acceptance, seed, VOCAB))
-
-
-def accepted(drafter: OracleDrafter, length: int) -> int:
-    """Drafts of one chain that the text confirms; commits them and the bonus token."""
-    start = drafter.next_position
-    drafted = draft_chain(drafter, length, GREEDY).tokens
-    right = 0
-    while right < length and drafted[right] == TEXT[start + right]:
-        right += 1
-    drafter.extend(TEXT[start : start + right + 1])
-    return right
-
-
-def test_it_knows_everything_or_nothing() -> None:
-    for acceptance, expected in ((1.0, 5), (0.0, 0)):
-        drafter = oracle(acceptance)
-        drafter.extend(TEXT[:10])
-        assert [accepted(drafter, 5) for _ in range(20)] == [expected] * 20
 
 
 @given(st.floats(0.2, 0.9), st.integers(0, 1 << 32))
@@ -58,22 +39,6 @@ def test_it_states_how_often_it_is_right() -> None:
     assert stated(Script(TEXT, 0.6, 0, VOCAB)) == pytest.approx([0.4 / 49, 0.6])
     assert stated(Script(TEXT, 0.6, 0, VOCAB, SECOND_GUESS)) == pytest.approx([0.2, 0.6])
     assert stated(Script(TEXT, 0.6, 0, VOCAB, is_sure=True)) == pytest.approx([0.0, 1.0])
-
-
-@given(st.integers(1, 6), st.integers(1, 6))
-def test_what_it_proposes_depends_on_the_position_alone(first: int, second: int) -> None:
-    positions: dict[int, set[bool]] = {}
-    for length in (first, second):
-        drafter = oracle(0.6)
-        drafter.extend(TEXT[:10])
-        while drafter.next_position < 100:
-            start = drafter.next_position
-            right = accepted(drafter, length)
-            for offset in range(right):
-                positions.setdefault(start + offset, set()).add(True)
-            if right < length:
-                positions.setdefault(start + right, set()).add(False)
-    assert all(len(verdicts) == 1 for verdicts in positions.values())
 
 
 def test_nothing_right_grows_on_a_wrong_branch() -> None:
@@ -110,30 +75,6 @@ def test_it_ranks_no_more_than_its_script_can_guess() -> None:
     assert drafter.token_ids.tolist() == [0, 1, 7, 8, 9, 10, 11, 262_143]
     assert drafter.begin().shape == (1, 8)
     assert np.exp(log_softmax(drafter.begin())).max() == pytest.approx(0.5)
-
-
-@given(st.floats(0.3, 1.0), st.integers(0, 1 << 32), st.lists(st.integers(1, 6), min_size=1, max_size=8))
-def test_a_draft_that_grows_is_the_same_and_costs_a_step_a_node(
-    acceptance: float, seed: int, lengths: list[int]
-) -> None:
-    """Committed tokens that the draft holds re-root it; others end it."""
-    drafter = oracle(acceptance, seed)
-    drafter.extend(TEXT[:10])
-    growing, draft = GrowingDraft(drafter, CHAIN), DraftTree.chain(())
-    for length in lengths:
-        for _ in range(length):
-            steps = drafter.steps
-            growth = growing.grow(draft, GREEDY)
-            assert drafter.steps == steps + 1
-            draft = DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
-        anew = oracle(acceptance, seed)
-        anew.extend(drafter.tokens)
-        assert draft == draft_chain(anew, len(draft), GREEDY)
-        start = drafter.next_position
-        tokens = TEXT[start : start + max(1, length - 1)]
-        growing.commit(tokens)
-        follows = draft.tokens[: len(tokens)] == tokens
-        draft = draft.subtree(len(tokens) - 1) if follows else DraftTree.chain(())
 
 
 def test_its_trees_are_as_long_as_those_of_the_drafter_that_it_stands_for() -> None:

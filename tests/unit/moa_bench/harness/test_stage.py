@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 from moa_bench.harness.stage import NAMED, UNTRAINED_VOCAB, BenchDrafter, untrained_drafter
 from moa_shared.drafter import Checkpoint, DrafterConfig
 from moa_shared.models import ModelFiles
@@ -21,19 +20,9 @@ CONFIG = DrafterConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (replace(CONFIG, reused_layers=1, draft_vocab=32), snapshot("named by path, N = 1, 32 draft tokens")),
-        (replace(CONFIG, kind="eagle2"), snapshot("named by path, EAGLE-2, 64 draft tokens")),
-        (
-            replace(CONFIG, kind="independent", own_layers=2),
-            snapshot("named by path, independent, 64 draft tokens"),
-        ),
-    ],
-)
-def test_a_drafter_is_described_by_its_kind(config: DrafterConfig, said: str) -> None:
-    assert BenchDrafter(Checkpoint(config, {}, ""), NAMED).description == said
+def test_a_drafter_is_described_by_its_kind() -> None:
+    config = replace(CONFIG, reused_layers=1, draft_vocab=32)
+    assert BenchDrafter(Checkpoint(config, {}, ""), NAMED).description == "named by path, N = 1, 32 draft tokens"
 
 
 def test_an_untrained_drafter_is_of_the_target_and_has_a_small_head(tmp_path: Path) -> None:

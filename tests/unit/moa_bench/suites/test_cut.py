@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.harness.split_client import Moment
@@ -13,7 +14,6 @@ from moa_bench.suites.cut.incidents import (
     LATEST_S,
     LONGEST_S,
     SHORTEST_S,
-    Incident,
     IncidentKind,
     InjectedIncident,
     judge_incident,
@@ -33,77 +33,42 @@ def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, see
         lasts = planned.kind is IncidentKind.CUT
         assert (SHORTEST_S <= planned.seconds <= LONGEST_S) if lasts else planned.seconds == 0.0
     assert plan == plan_incidents(cuts, resets, kills, seed)
+    assert LATEST_S < max(planned.after_s for planned in plan_incidents(50, 0, 0, seed, answer_s=10.0)) <= 10.0
 
 
-def test_incidents_are_further_apart_where_answers_take_longer() -> None:
-    assert LATEST_S < max(planned.after_s for planned in plan_incidents(50, 0, 0, 0, answer_s=10.0)) <= 10.0
+FOUR = [Moment(1.0, 1, 1, True), Moment(2.0, 2, 2, True), Moment(6.5, 3, 3, True), Moment(7.0, 4, 4, True)]
+# Twice standalone, then the answer is full; a correction: the rest was wrong.
+STANDALONE = [
+    Moment(1.0, 1, 1, True), Moment(1.25, 2, 1, True), Moment(1.5, 3, 1, True), Moment(5.0, 2, 2, False),
+    Moment(5.5, 3, 3, True),
+]  # fmt: skip
+SEVERAL = [Moment(1.0, 1, 1, True), Moment(1.5, 2, 1, True), Moment(3.25, 3, 1, True), Moment(3.75, 4, 4, True)]
+FULL = [Moment(1.0, 3, 1, True), Moment(5.0, 3, 3, False)]
+BEFORE = [Moment(5.0, 1, 1, True), Moment(5.25, 2, 2, True), Moment(5.75, 3, 3, True), Moment(6.0, 4, 4, True)]
+NEXT = [Moment(1.0, 1, 1, True), Moment(9.0, 2, 2, True)]
 
 
-def judge(
-    moments: list[Moment], at_s: float, healed_s: float, answer_tokens: int, next_s: float = math.inf
-) -> Incident | None:
+@pytest.mark.parametrize(
+    ("moments", "at_s", "healed_s", "next_s", "found"),
+    [
+        pytest.param(FOUR, 2.5, 5.5, math.inf, (4500.0, 1000.0, False), id="a client that waits stalls until text"),
+        pytest.param(STANDALONE, 1.125, 4.0, math.inf, (250.0, 1000.0, True), id="a standalone one until its own"),
+        pytest.param(SEVERAL, 1.25, 3.5, math.inf, (1750.0, 250.0, True), id="the longest of several waits"),
+        pytest.param(FULL, 2.0, 4.0, math.inf, (None, 1000.0, False), id="a full screen does not stall"),
+        pytest.param(BEFORE, 5.5, 5.5625, math.inf, (500.0, 187.5, False), id="waits that ended before do not count"),
+        pytest.param(NEXT, 1.5, 2.0, 3.0, (2000.0, None, False), id="the next incident ends what is said"),
+        pytest.param([Moment(1.0, 1, 1, True)], 2.0, 3.0, math.inf, None, id="an answer that was over"),
+    ],
+)
+def test_what_a_screen_says(
+    moments: list[Moment], at_s: float, healed_s: float, next_s: float, found: tuple[object, ...] | None
+) -> None:
     """Verdicts came whenever committed text grew."""
-    verdicts = [
-        later.at_s
-        for earlier, later in pairwise([Moment(0, 0, 0, False), *moments])
-        if later.committed > earlier.committed
-    ]
+    pairs = pairwise([Moment(0, 0, 0, False), *moments])
+    verdicts = [later.at_s for earlier, later in pairs if later.committed > earlier.committed]
     struck = InjectedIncident(IncidentKind.CUT, at_s, healed_s, next_s)
-    return judge_incident(struck, moments, verdicts, answer_tokens=answer_tokens, whole=True)
-
-
-def test_a_client_that_waits_stalls_until_the_next_token() -> None:
-    moments = [Moment(1.0, 1, 1, True), Moment(2.0, 2, 2, True), Moment(6.5, 3, 3, True), Moment(7.0, 4, 4, True)]
-    assert judge(moments, 2.5, 5.5, 4) == Incident(IncidentKind.CUT, 3.0, 4500.0, 1000.0, False, True)
-
-
-def test_a_standalone_client_stalls_until_its_own_text() -> None:
-    moments = [
-        Moment(1.0, 1, 1, True),
-        Moment(1.25, 2, 1, True),  # alone
-        Moment(1.5, 3, 1, True),  # alone, and the answer is full
-        Moment(5.0, 2, 2, False),  # corrected: the rest was wrong
-        Moment(5.5, 3, 3, True),
-    ]
-    found = judge(moments, 1.125, 4.0, 3)
-    assert found == Incident(IncidentKind.CUT, 2.875, 250.0, 1000.0, True, True)
-
-
-def test_the_longest_of_several_waits_is_the_stall() -> None:
-    moments = [
-        Moment(1.0, 1, 1, True),
-        Moment(1.5, 2, 1, True),  # alone
-        Moment(3.25, 3, 1, True),  # alone
-        Moment(3.75, 4, 4, True),
-    ]
-    found = judge(moments, 1.25, 3.5, 4)
-    assert found is not None
-    assert (found.stall_ms, found.resume_ms) == (1750.0, 250.0)
-
-
-def test_a_full_screen_does_not_stall() -> None:
-    moments = [Moment(1.0, 3, 1, True), Moment(5.0, 3, 3, False)]
-    found = judge(moments, 2.0, 4.0, 3)
-    assert found is not None
-    assert (found.stall_ms, found.resume_ms) == (None, 1000.0)
-
-
-def test_waits_that_ended_before_do_not_count() -> None:
-    moments = [Moment(5.0, 1, 1, True), Moment(5.25, 2, 2, True), Moment(5.75, 3, 3, True), Moment(6.0, 4, 4, True)]
-    found = judge(moments, 5.5, 5.5625, 4)
-    assert found is not None
-    assert (found.stall_ms, found.resume_ms) == (500.0, 187.5)
-
-
-def test_the_next_incident_ends_what_is_said_of_this_one() -> None:
-    moments = [Moment(1.0, 1, 1, True), Moment(9.0, 2, 2, True)]
-    found = judge(moments, 1.5, 2.0, 2, next_s=3.0)
-    assert found is not None
-    assert (found.stall_ms, found.resume_ms) == (2000.0, None)
-
-
-def test_an_answer_that_was_over_says_nothing() -> None:
-    assert judge([Moment(1.0, 1, 1, True)], 2.0, 3.0, 1) is None
+    said = judge_incident(struck, moments, verdicts, answer_tokens=max(each.length for each in moments), whole=True)
+    assert (None if said is None else (said.stall_ms, said.resume_ms, said.alone)) == found
 
 
 def test_each_incident_knows_when_the_next_one_began() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,13 +16,11 @@ from moa_bench.report import checkout_root, read_folder
 from moa_bench.suite import SuiteRun
 from moa_bench.suites.scale.measure import (
     OF_ALL,
-    SIMULATED,
     Load,
     World,
     all_worlds,
     at_rate,
     crowd_rates,
-    fit,
     gpu_costs,
     measure,
     render,
@@ -132,11 +129,7 @@ def test_the_scripted_drafter_follows_the_text_where_it_is_right() -> None:
         draft.append(text.draft_on(at, draft))
     assert draft == [*text.tokens[at : at + 2], WRONG, WRONG]  # after a wrong token it has left the text
     assert text.draft_on(at + 3, []) == text.tokens[at + 3]  # a commit brings it back
-    assert text.draft_on(len(text.tokens), []) == WRONG
-    assert WRONG not in text.tokens
-    drawn = [by_chance(0.7, seed=3)(number) for number in range(2000)]
-    assert fmean(drawn) == pytest.approx(0.7, abs=0.05)
-    assert drawn != [by_chance(0.7, seed=4)(number) for number in range(2000)]
+    assert fmean(by_chance(0.7, seed=3)(number) for number in range(2000)) == pytest.approx(0.7, abs=0.05)
 
 
 @pytest.mark.parametrize("users", [1, 5, 40])
@@ -144,26 +137,6 @@ def test_plain_users_step_together(users: int) -> None:
     rates = crowd_rates(users, "plain", 0.0, 10.0, CORE)
     assert rates == [pytest.approx(1e3 / CORE.forward_ms(0, users), rel=0.07)] * users  # a token more or less
     assert serve(WORLD, "plain", users) == pytest.approx(1e3 / gpu_costs(WORLD).forward_ms(0, users), rel=0.07)
-
-
-@pytest.mark.parametrize("users", [1, 16])
-def test_good_drafts_bring_much_where_rows_are_cheap_and_bad_ones_cost_little(users: int) -> None:
-    gpu = Costs(lambda nodes, answers: 20.0 + 0.2 * answers + 0.19 * (answers + nodes), lambda answers: 3.5)
-    plain = fmean(crowd_rates(users, "plain", 0.0, 10.0, gpu))
-    good, bad = (fmean(crowd_rates(users, "streamed", acceptance, 10.0, gpu)) for acceptance in (0.8, 0.0))
-    assert good > 1.4 * plain
-    assert bad > 0.93 * plain
-
-
-def test_many_users_on_one_core_lose_nothing_by_drafts() -> None:
-    drafted = fmean(crowd_rates(64, "streamed", 0.8, 10.0, CORE))
-    assert drafted > 0.95 * fmean(crowd_rates(64, "plain", 0.8, 10.0, CORE))
-
-
-def test_few_users_stand_for_a_crowd() -> None:
-    crowd = fmean(crowd_rates(48, "streamed", 0.7, 10.0, gpu_costs(WORLD), is_known=True))
-    few = fmean(crowd_rates(SIMULATED, "streamed", 0.7, 10.0, gpu_costs(WORLD, 48 / SIMULATED), is_known=True))
-    assert few == pytest.approx(crowd, rel=0.08)
 
 
 def accepting(acceptance: float, world: World = WORLD) -> World:
@@ -182,13 +155,6 @@ def test_ours_is_never_much_slower_than_plain() -> None:
         assert serve(accepting(0.05), "auto", users) > 0.9 * serve(WORLD, "plain", users)
     world = all_worlds()[3]  # 200 users take it as long to compute as to read
     assert serve(world, "auto", 200) > 0.95 * serve(world, "plain", 200)
-
-
-def test_memory_holds_only_so_many() -> None:
-    of_all = WORLD.values[-1]
-    half = replace(WORLD, values=(*WORLD.values[:-1], {**of_all, "context": 2 * of_all["context"]}))
-    assert fit(half, "plain") == fit(WORLD, "plain") // 2
-    assert fit(WORLD, "auto") < fit(WORLD, "plain")
 
 
 def test_users_at_a_speed_are_interpolated_by_milliseconds_a_token() -> None:
@@ -248,14 +214,6 @@ def test_measured_splits_are_simulated_within_15_percent() -> None:
     assert sum(abs(error) > 0.15 for error in errors) <= 2
 
 
-def test_a_quick_run_has_all_tables_and_asks_the_journal_for_each_part() -> None:
-    asked: list[str] = []
-
-    def keep(key, simulated):  # type: ignore[no-untyped-def]
-        asked.append(key)
-        return json.loads(json.dumps(simulated()))
-
-    text = render(measure(replace(SCALE.quick, numbers=(1, 64)), SuiteRun(keep=keep)))
-    assert asked == ["scale Llama-3-8B, A100 80 GB, phone"]
-    for part in ("plain serving", "ours (auto)", "NVIDIA A100 80GB SXM data sheet"):
-        assert part in text
+def test_a_quick_run_has_all_tables() -> None:
+    text = render(measure(replace(SCALE.quick, numbers=(1, 64)), SuiteRun()))
+    assert all(part in text for part in ("plain serving", "ours (auto)", "NVIDIA A100 80GB SXM data sheet"))

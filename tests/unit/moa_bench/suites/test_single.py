@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,31 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.harness.questions import BenchQuestion
 from moa_bench.registry import LLAMA_CPP, SingleEffort
-from moa_bench.suites.single.local_server import Ask, MethodAnswer
+from moa_bench.suites.single.local_server import Ask, GrowingDrafts, LocalServer, MethodAnswer, SessionRules
 from moa_bench.suites.single.measure import ask_peer, ask_round, choose
 from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, oracle_methods
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, plain_over, render
+from moa_server.drafting.forward_cost import RowShares
+from moa_server.engine.planning.schedule import HasSession, Schedule
+from moa_server.engine.server_drafts import ServerDrafts
+from moa_server.engine.stepper import Stepper
+from moa_server.session.session import SessionLimits
+from moa_server.verifier import Request, TargetOutput
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import CheckpointError, ConfigError, DataError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
+from tests.net.server_drafter import TargetDrafter, drafting_source
+from tests.net.server_peer import CONTEXT, plain_text
 from tests.support.messages import raises
-from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
+from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter, tiny_kernel_target, tiny_model
 
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 TEXT = (5, 6, 7, 8)
+STEP_MS, ROW_MS = 20.0, 0.1
 KINDS: dict[str, dict[str, Any]] = {
     "EAGLE-2": {"kind": "eagle2"},
     "independent": {"kind": "independent"},
@@ -133,19 +145,6 @@ def test_plain_serving_is_first_and_last_and_others_write_as_many_tokens() -> No
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("tokens", [TEXT[:3], (*TEXT, 9)])
-def test_a_text_of_another_length_is_another_text(tokens: tuple[int, ...]) -> None:
-    exact = {PLAIN: scripted(PLAIN, TEXT, []), "tree": scripted("tree", tokens, [])}
-    assert not ask_round(exact, {}, [1, 2], cpu_s, most=16, least=2)["answers"]["tree"][0]["same"]
-
-
-def test_a_short_answer_is_not_asked_of_the_others() -> None:
-    asked: list[tuple[str, int]] = []
-    exact = {name: scripted(name, TEXT, asked) for name in (PLAIN, "tree")}
-    found = ask_round(exact, {}, [1, 2], cpu_s, most=16, least=5)
-    assert (asked, found["short"], list(found["answers"])) == ([(PLAIN, 16)], True, [PLAIN])
-
-
 def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
     asked: list[Mapping[str, Any]] = []
 
@@ -216,10 +215,11 @@ def test_a_text_of_its_own_is_compared_by_speed() -> None:
     assert plain_over(rounds, "theirs", "tree") is None
 
 
-def rendered(facts: dict[str, Any], *, same: bool = True) -> str:
+def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, Any]) -> None:
     answers = {
         "MoA, N = 3: tree": took(240.0, forwards=4, nodes=80),
-        "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10, same=same),
+        "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10),
+        "another": took(80.0, same=False),
         SERVER: took(120.0, forwards=None, nodes=None),
         LLAMA_CPP: took(240.0, forwards=None, nodes=None, same=False),
     }
@@ -233,17 +233,14 @@ def rendered(facts: dict[str, Any], *, same: bool = True) -> str:
         "details": {LLAMA_CPP: "llama.cpp v1, 1 thread"},
         "missing": {"EAGLE-2": "nobody knows"},
     }
-    return render(facts | made)
-
-
-def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, Any]) -> None:
-    text = rendered(facts)
+    text = render(facts | made)
     for part in (
         "2 questions, each asked of all methods in turn on the same core, greedy, on the level int8;",
         "1 questions had shorter answers and are left out.",
         "| MoA, N = 3: as served | 125.0 | 1.50 (1.50 to 1.50) | 1.22 | 2.00 | 2.0 | 100 | 10.0 |",
         "| MoA, N = 3: tree | 41.7 | 0.50 (0.50 to 0.50) | 0.65 | 2.50 | 20.0 | 100 | 10.0 |",
-        "Token by token, all answers are plain serving's.",
+        "| another | 125.0 | changes the text |  |",
+        "Answers that are not plain serving's, and are in no speed-up: another (2).",
         "Slower than plain serving: MoA, N = 3: tree. There the drafts",
         "| MoA, N = 3: tree | code (1) | 0.50 |",
         "| llama.cpp | 41.7 | 100 | 10.0 | 2.00 (2.00 to 2.00) | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) | 1.55 (1.55 to 1.55) | own text; same for 18 % |",
@@ -253,7 +250,49 @@ def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, A
         assert part in text
 
 
-def test_an_exact_method_that_changes_a_text_is_named(facts: dict[str, Any]) -> None:
-    text = rendered(facts, same=False)
-    assert "| MoA, N = 3: as served | 125.0 | changes the text |  |" in text
-    assert "Answers that are not plain serving's, and are in no speed-up: MoA, N = 3: as served (2)." in text
+class SlowTarget(KernelTarget):
+    """A target whose forwards take STEP_MS, and ROW_MS for each row more: long enough for drafts to pay."""
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        began = time.perf_counter()
+        outputs = super()._run(requests, depths)
+        took_s = (STEP_MS + ROW_MS * (sum(len(request.tokens) for request in requests) - 1)) / 1e3
+        time.sleep(max(0.0, began + took_s - time.perf_counter()))
+        return outputs
+
+
+def make_server(shift: int | None, **limits: int) -> LocalServer:
+    target = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
+    source = None if shift is None else drafting_source(target, TargetDrafter, shift)
+    target.__class__ = SlowTarget
+    rules = SessionRules(SessionLimits(CONTEXT, target.vocab_size, **limits), frozenset(), str)
+    if source is None:
+        return LocalServer(Stepper(target), rules)
+    server, schedule = ServerDrafts(), Schedule[HasSession](RowShares.straight(0.01), STEP_MS)
+    return LocalServer(
+        Stepper(target, [source]),
+        rules,
+        lambda session, tensors, most: GrowingDrafts(session, tensors, server, schedule),
+        source,
+    )
+
+
+def test_drafts_save_steps_and_leave_the_text() -> None:
+    server = make_server(None)
+    expected = plain_text(server.stepper.target, PROMPT, AnswerSettings(max_tokens=20, ignore_end_of_text=True))[0]
+    plain, drafted = server.ask(PROMPT, 20), make_server(0).ask(PROMPT, 20)
+    assert list(plain.tokens) == list(drafted.tokens) == expected
+    assert (plain.forwards, plain.nodes) == (19, 0)
+    assert drafted.forwards is not None
+    assert drafted.nodes is not None
+    assert drafted.forwards < 12
+    assert drafted.nodes >= 19 - drafted.forwards
+    assert drafted.steady_ms >= STEP_MS * drafted.forwards + ROW_MS * drafted.nodes
+    assert drafted.first_ms >= STEP_MS + ROW_MS * (len(PROMPT) - 1)
+    assert make_server(1).ask(PROMPT, 20).tokens == plain.tokens  # drafts that are wrong
+
+
+def test_a_prompt_is_read_in_chunks() -> None:
+    answer = make_server(0, prefill_chunk=3).ask([*PROMPT, *PROMPT], 20)
+    assert answer.first_ms >= 3 * STEP_MS
+    assert len(answer.tokens) == 20

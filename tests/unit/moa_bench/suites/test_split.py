@@ -1,19 +1,13 @@
-"""The ways over a link, what oracles know, and what the tables say of rounds of answers."""
+"""The ways over a link, and what the tables say of rounds of answers."""
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.oracle import OracleDrafter
-from moa_bench.registry import SplitEffort
-from moa_bench.suites.split import methods
-from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods
+from moa_bench.suites.split.methods import methods_of, oracle_methods
 from moa_bench.suites.split.tables import ALL, PLAIN, figures_of, link_table, remarks
-from moa_shared.protocol.finish_rule import AnswerSettings
 
 
 def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways() -> None:
@@ -26,64 +20,6 @@ def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways()
         ("oracle, 0.9, trees: synchronous rounds", 0.9),
         ("oracle, 0.9, trees: streamed", 0.9),
     ]
-
-
-class Written:
-    """Plain streaming that writes 7, 8, 9, and counts how often it was asked."""
-
-    asked = 0
-
-    def __init__(self, address: str) -> None:
-        pass
-
-    def ask(self, prompt: Any, settings: Any) -> SimpleNamespace:
-        type(self).asked += 1
-        return SimpleNamespace(tokens=(7, 8, 9))
-
-    def close(self) -> None:
-        pass
-
-
-class Playing:
-    """A client that only shows what its device would draft."""
-
-    def __init__(self, runner: Any, address: str, device: Any, *, mode: Any) -> None:
-        self.drafter = cast("OracleDrafter", device.drafting.drafter.new_state())
-
-    def close(self) -> None:
-        pass
-
-
-def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
-    monkeypatch.setattr(methods, "PlainClient", Written)
-    monkeypatch.setattr(methods, "SplitClient", Playing)
-    monkeypatch.setattr(methods, "load_split_device", lambda runner, program: device)
-    monkeypatch.setattr(
-        methods,
-        "with_oracle",
-        lambda device, script, draft_ms, chain, tree: SimpleNamespace(
-            drafting=SimpleNamespace(drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms)))
-        ),
-    )
-
-    plain, *others = oracle_methods("any", (1.0,))
-    servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
-    with asyncio.Runner() as runner:
-        devices = Devices(
-            runner,
-            "default",
-            [plain, *others],
-            {"any": "default"},
-            servers,
-            SplitEffort(),
-            AnswerSettings(max_tokens=64),
-        )
-        assert isinstance(devices.client(plain, (1, 2), "any"), Written)
-        for method in others:
-            client = devices.client(method, (1, 2), "any")
-            assert cast("Playing", client).drafter.script.tokens == (1, 2, 7, 8, 9)
-    assert Written.asked == 1
 
 
 def answer(seconds: float, **fields: Any) -> dict[str, Any]:
@@ -103,7 +39,6 @@ ROUNDS = [
             ALL: [answer(1.25)],
             "another": [answer(0.1, same=False)],
             "broken": [{"failure": "Nothing comes from 127.0.0.1:41234."}],
-            "broken too": [{"failure": "Nothing comes from 127.0.0.1:41235."}],
         },
     }
 ]
@@ -126,14 +61,13 @@ def test_a_link_is_a_table() -> None:
 | moa: everything on | 8.0 | 0.80 (0.80 to 0.80) | 0.80 | 1.00 (1.00 to 1.00) | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
 | another | 100.0 | another text |  | another text | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
 | broken | failed |  |  |  |  |  |  |  |  |  |  |  |  |
-| broken too | failed |  |  |  |  |  |  |  |  |  |  |  |  |
 """)
 
 
 def test_other_texts_failures_and_losses_are_told() -> None:
     assert remarks(ROUNDS) == snapshot("""\
 With answers that are not plain streaming's, left out of ratios: another over 4G.
-Failed over 4G: broken, broken too: Nothing comes from the link.
+Failed over 4G: broken: Nothing comes from the link.
 Slower than plain streaming with everything on: 4G (0.80).
 """)
 
