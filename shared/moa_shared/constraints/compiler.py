@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
 
 from llguidance import LLTokenizer
 
@@ -52,14 +53,13 @@ class ConstraintCompiler:
         self._end_of_text = frozenset(end_of_text)
         self._compiling = threading.Lock()  # held for seconds; `_lock`: for what is kept
         self._lock = threading.Lock()
-        self._vocabulary: LLTokenizer | None = None
         self._kept: OrderedDict[bytes, ConstrainedText] = OrderedDict()  # by hash, the oldest first
         self._refusals: OrderedDict[bytes, tuple[float, ConfigError]] = OrderedDict()  # since when, the oldest first
 
     def prepare(self) -> None:
         """Makes the vocabulary before there is anybody who would wait for it; one that fails is refused later."""
         with suppress(ModelSourceError):
-            self._vocabulary_of_model()
+            _ = self._vocabulary
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
         """An answer before its first token; the first of a model takes a second more. ConfigError: it is refused."""
@@ -101,27 +101,20 @@ class ConstraintCompiler:
                 constraint_child().try_constraint(constraint)
             except ChildError as error:
                 raise refusal(constraint.kind, str(error)) from None
-        vocabulary = self._vocabulary_of_model()
+        vocabulary = self._vocabulary
         text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
         text.allowed(DraftTree((), ()))
         return text
 
-    def _vocabulary_of_model(self) -> LLTokenizer:
-        if self._vocabulary is None:
-            self._vocabulary = vocabulary_of(self._tokenizer, self._size, self._end_of_text)
-        return self._vocabulary
+    @cached_property
+    def _vocabulary(self) -> LLTokenizer:
+        """0.3 s for 49,000 tokens, in which all threads of Python stand still; rows without a token are not allowed."""
+        tokens, rows = self._tokenizer.to_json(), max(self._size, self._tokenizer.size)
+        try:
+            return LLTokenizer(tokens, n_vocab=rows, eos_token=sorted(self._end_of_text))
+        except ValueError as error:
+            raise ModelSourceError(f"Answers of this model cannot be constrained: {error}.") from None
 
 
 def _key(constraint: Constraint) -> bytes:
     return hashlib.sha256(f"{constraint.kind.value} {constraint.text}".encode()).digest()
-
-
-def vocabulary_of(tokenizer: Tokenizer, size: int, end_of_text: Iterable[int]) -> LLTokenizer:
-    """The vocabulary of a model: 0.3 s for 49,000 tokens, in which all threads of Python stand still.
-
-    `size`: rows of the model's head, at least; those without a token are never allowed.
-    """
-    try:
-        return LLTokenizer(tokenizer.to_json(), n_vocab=max(size, tokenizer.size), eos_token=sorted(end_of_text))
-    except ValueError as error:
-        raise ModelSourceError(f"Answers of this model cannot be constrained: {error}.") from None

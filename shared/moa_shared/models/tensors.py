@@ -28,8 +28,6 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.text.json_text import parse_json
 
 GROUP = 32  # inputs that share a scale in Q8_0
-_EXPONENT_F16, _EXPONENT_BF16 = 0x7C00, 0x7F80  # all ones: infinite, or not a number
-_MOST_F16 = 65504.0
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -76,11 +74,13 @@ def to_float32(stored: TensorFormat, raw: Bytes) -> Floats:
 def are_finite(stored: TensorFormat, raw: Bytes) -> bool:
     """Whether no number is infinite or not a number. Formats other than ours are not looked at here."""
     if stored == F32:
-        return _all_finite(raw.view("<f4"))
-    if stored == F16:
-        return _lack_exponent(raw.view("<u2"), _EXPONENT_F16)
-    if stored == BF16:
-        return _lack_exponent(raw.view("<u2"), _EXPONENT_BF16)
+        values = raw.view("<f4")
+        with np.errstate(all="ignore"):
+            total = values.sum(dtype=np.float32)  # a sum is finite only if all are; otherwise it may just be large
+        return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
+    if stored in (F16, BF16):
+        exponent = 0x7C00 if stored == F16 else 0x7F80  # all ones: infinite, or not a number
+        return not bool(((raw.view("<u2") & exponent) == exponent).any())
     if stored.name in BLOCKS:
         blocks = _in_blocks(stored, raw)
         try:
@@ -97,7 +97,7 @@ def quantise_q8_0(weights: Floats) -> Bytes:
         raise ValueError(f"{inputs} inputs are not groups of {GROUP}")
     groups = weights.reshape(outputs, -1, GROUP)
     scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
-    if scales.size and not float(scales.max()) <= _MOST_F16:  # NaN too
+    if scales.size and not float(scales.max()) <= 65504:  # NaN too
         raise ValueError("a scale is out of float16's range")
     with np.errstate(divide="ignore"):
         inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales)
@@ -113,16 +113,6 @@ def quantise_q8_0(weights: Floats) -> Bytes:
 
 def _in_blocks(stored: TensorFormat, raw: Bytes) -> Bytes:
     return raw.reshape(*raw.shape[:-1], raw.shape[-1] // stored.size, stored.size)
-
-
-def _all_finite(values: npt.NDArray[np.floating[Any]]) -> bool:
-    with np.errstate(all="ignore"):
-        total = values.sum(dtype=np.float32)  # a sum is finite only if all are; otherwise it may just be large
-    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
-
-
-def _lack_exponent(bits: npt.NDArray[np.uint16], exponent: int) -> bool:
-    return not bool(((bits & exponent) == exponent).any())
 
 
 def _by_gguf(stored: TensorFormat, raw: Bytes) -> Floats:

@@ -45,7 +45,9 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
         self._arguments = arguments or None
-        self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)
+        self._first = lru_cache(1)(lambda text: self._encode(self._render_turn([{"role": "user", "content": text}])))
+        answered = {"role": "assistant", "content": MARK}
+        self._next = lru_cache(1)(lambda text: self._after([answered, {"role": "user", "content": text}], MARK))
         self._start = [] if system is None else [{"role": "system", "content": system}]
 
     def check(self) -> None:
@@ -65,12 +67,6 @@ class ChatTemplate:
         """Tokens after an answer of calls, the last with CALL_MARK, from within it to where the next answer begins."""
         return self._after(messages, CALL_MARK)
 
-    def _first_turn(self, text: str) -> list[int]:
-        return self._encode(self._render_turn([{"role": "user", "content": text}]))
-
-    def _next_turn(self, text: str) -> list[int]:
-        return self._after([{"role": "assistant", "content": MARK}, {"role": "user", "content": text}], MARK)
-
     def _after(self, messages: Messages, mark: str) -> list[int]:
         whole = self._render_turn([{"role": "user", "content": "?"}, *messages])
         if mark not in whole:
@@ -80,7 +76,7 @@ class ChatTemplate:
         return self._encode(whole.split(mark, 1)[1])
 
     def _render_turn(self, messages: Messages) -> str:
-        return self._render([*self._start, *messages], arguments=self._arguments, answer=True)
+        return self._render([*self._start, *messages], arguments=self._arguments)
 
     def whole(
         self, messages: Messages, arguments: Mapping[str, Any] | None = None, marks: Sequence[str] | None = None
@@ -90,7 +86,7 @@ class ChatTemplate:
         `marks`: all that has special tokens in what answers say; None: whatever spells some has them.
         """
         hint = "Send other messages, or serve another model."
-        text = self._render(messages, arguments=arguments, answer=True, hint=hint, marks=marks)
+        text = self._render(messages, arguments=arguments, hint=hint, marks=marks)
         for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
             said = self._tokenizer.as_letters(message["content"]).strip()
             as_json = json.dumps(said, ensure_ascii=False)[1:-1]  # so many templates write what a tool says
@@ -108,7 +104,6 @@ class ChatTemplate:
         self,
         messages: Messages,
         *,
-        answer: bool,
         arguments: Mapping[str, Any] | None = None,
         hint: str = "Leave out --system, or serve another model.",
         marks: Sequence[str] | None = None,
@@ -116,7 +111,7 @@ class ChatTemplate:
         try:
             return self._tokenizer.apply_chat_template(
                 [self._guarded_message(each, marks) for each in messages],
-                add_generation_prompt=answer,
+                add_generation_prompt=True,
                 arguments=self._guarded(arguments),
             )
         except TemplateError as error:  # such as a template that knows no system prompt

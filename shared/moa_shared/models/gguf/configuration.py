@@ -67,7 +67,7 @@ def _sizes(header: GgufHeader) -> dict[str, Any]:
     head_dim = head_dim or (hidden // heads if heads > 0 else 0)
     epsilon = header.real(f"{family}.attention.layer_norm_rms_epsilon")
     if epsilon is None:
-        raise ModelSourceError(f"The GGUF file {header.path} does not set the epsilon of its norms.", hint=DAMAGED)
+        raise header.wrong("does not set the epsilon of its norms")
     return {
         "attention_bias": family != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
         "attention_dropout": 0.0,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.configuration import SMOLLM2_135M_INSTRUCT, make_config, make_generation
-from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.models.gguf.header import GgufHeader
 from moa_shared.models.gguf.parts import find_parts, join_headers, read_parts
 from moa_shared.models.gguf.vocabulary import write_tokenizer
 from moa_shared.models.sources.cache import building, is_disk_full, locked
@@ -113,7 +113,7 @@ def _make(header: GgufHeader, entry: Path, target_id: str, identity: str, progre
             except (OSError, ValueError) as error:
                 if is_disk_full(error):
                     raise  # `building` says what is needed, and where
-                raise ModelSourceError(f"The GGUF file {path} cannot be used ({error}).", hint=DAMAGED) from error
+                raise header.wrong(f"cannot be used ({error})") from error
 
 
 _SAMPLE_BYTES = 4096
@@ -136,7 +136,7 @@ def identify(headers: Sequence[GgufHeader]) -> str:
                         raise ValueError(f"it ends at byte {start + len(taken)}")
                     digest.update(taken)
         except (OSError, ValueError) as error:
-            raise ModelSourceError(f"The GGUF file {header.path} cannot be read ({error}).", hint=DAMAGED) from error
+            raise header.wrong(f"cannot be read ({error})") from error
     sampled = digest.hexdigest()
     return _BOUND_WHOLE if sampled == _BOUND_SAMPLED else sampled
 

@@ -73,11 +73,8 @@ class GgufHeader:
         if not isinstance(value, list):
             return self._get(key, int)
         if len(set(value)) != 1 or type(value[0]) is not int:
-            raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {_shown(value)}: its layers differ, which moa does not compute"
-                f" of the family {self.architecture!r}.",
-                hint="Choose a model whose layers are alike.",
-            )
+            what = f"says {key} = {_shown(value)}: its layers differ, which moa does not compute of the family"
+            raise self.wrong(f"{what} {self.architecture!r}", hint="Choose a model whose layers are alike.")
         return int(value[0])
 
     def token_id(self, name: str) -> int | None:
@@ -87,9 +84,7 @@ class GgufHeader:
         if value in _NO_TOKEN:
             return None
         if value is not None and tokens and not 0 <= value < len(tokens):
-            raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {value}, but has {len(tokens)} tokens.", hint=DAMAGED
-            )
+            raise self.wrong(f"says {key} = {value}, but has {len(tokens)} tokens")
         return value
 
     def flag(self, key: str) -> bool | None:
@@ -103,9 +98,7 @@ class GgufHeader:
         """A number of the metadata, by its shortest decimal; None where there is none, or 0."""
         value = self.real(key)
         if value is not None and not 0 <= value < math.inf:
-            raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {value}, expected a number above 0.", hint=DAMAGED
-            )
+            raise self.wrong(f"says {key} = {value}, expected a number above 0")
         return float(f"{value:.7g}") if value else None
 
     def texts(self, key: str) -> list[str]:
@@ -120,19 +113,17 @@ class GgufHeader:
     def required(self, key: str) -> int:
         value = self.integer(key)
         if value is None:
-            raise ModelSourceError(
-                f"The GGUF file {self.path} does not set {key}.", hint="Use a GGUF file of a whole model."
-            )
+            raise self.wrong(f"does not set {key}", hint="Use a GGUF file of a whole model.")
         return value
+
+    def wrong(self, what: str, hint: str = DAMAGED) -> ModelSourceError:
+        return ModelSourceError(f"The GGUF file {self.path} {what}.", hint=hint)
 
     def _get(self, key: str, kind: type[Value] | tuple[type[Value], ...]) -> Value | None:
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, kind):
             expected = kind.__name__ if isinstance(kind, type) else "a number"
-            raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {_shown(value)!r}, expected {expected}.",
-                hint=DAMAGED,
-            )
+            raise self.wrong(f"says {key} = {_shown(value)!r}, expected {expected}")
         return value
 
 

@@ -277,9 +277,7 @@ def _kinds(header: GgufHeader, count: int) -> list[str]:
     key = f"{_GEMMA_4}.attention.sliding_window_pattern"
     said = header.metadata.get(key)
     if not isinstance(said, list) or len(said) != count or not count:
-        raise ModelSourceError(
-            f"The GGUF file {header.path} does not say in {key} which of {count} layers see a window.", hint=DAMAGED
-        )
+        raise header.wrong(f"does not say in {key} which of {count} layers see a window")
     kinds = [SLIDING if each else FULL for each in said]
     if kinds[-1] != FULL:
         raise _refusal(header, "has a last layer with a window")
@@ -290,11 +288,7 @@ def _by_layer(header: GgufHeader, key: str, count: int) -> list[int]:
     said = header.metadata.get(f"{_GEMMA_4}.{key}")
     if isinstance(said, list):
         if len(said) != count or any(type(each) is not int for each in said):
-            raise ModelSourceError(
-                f"The GGUF file {header.path} says {_GEMMA_4}.{key} = {str(said)[:40]!r},"
-                f" expected {count} whole numbers.",
-                hint=DAMAGED,
-            )
+            raise header.wrong(f"says {_GEMMA_4}.{key} = {str(said)[:40]!r}, expected {count} whole numbers")
         return said
     return [header.required(f"{_GEMMA_4}.{key}")] * count
 
@@ -309,10 +303,7 @@ def _angles(header: GgufHeader, heads: Mapping[str, int]) -> dict[str, Any]:
     if scaling != "none" and (header.positive(f"{_GEMMA_4}.rope.scaling.factor") or 1.0) != 1.0:
         raise _refusal(header, f"scales its positions by {scaling!r}")
     if header.positive(f"{_GEMMA_4}.rope.freq_base_swa") is None:
-        raise ModelSourceError(
-            f"The GGUF file {header.path} does not set {_GEMMA_4}.rope.freq_base_swa.",
-            hint="Use a GGUF file of a whole model.",
-        )
+        raise header.wrong(f"does not set {_GEMMA_4}.rope.freq_base_swa", "Use a GGUF file of a whole model.")
     factors = read_factors(header, FACTORS, heads[FULL])
     turning, endless = sum(factor == 1 for factor in factors), 1e29  # the latter and above: not rotated
     is_split = all(each == 1 for each in factors[:turning]) and all(each >= endless for each in factors[turning:])

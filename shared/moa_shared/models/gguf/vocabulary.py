@@ -17,9 +17,8 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
-from moa_shared.tokenization.bounds import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 from moa_shared.tokenization.token_bytes import BYTE_LEVEL, SPACE, spell_bytes
-from moa_shared.tokenization.tokenizer_json import DEFAULT, WITH_TOOLS, JsonTokenizer
+from moa_shared.tokenization.tokenizer_json import DEFAULT, GPT_4O, LLAMA_3, QWEN_2, TEKKEN, WITH_TOOLS, JsonTokenizer
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
@@ -74,10 +73,8 @@ def check_vocabulary(header: GgufHeader) -> str:
     """The kind of a vocabulary, from a header that may lack its arrays."""
     kind = header.text("tokenizer.ggml.model")
     if kind is None or kind not in _KINDS:
-        raise ModelSourceError(
-            f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
-            hint="Use the same model as a folder of safetensors or a hub id.",
-        )
+        hint = "Use the same model as a folder of safetensors or a hub id."
+        raise header.wrong(f"has a tokenizer of the kind {kind!r}, which moa does not read", hint)
     return kind
 
 

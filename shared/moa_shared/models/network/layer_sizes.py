@@ -113,11 +113,6 @@ def unread_tensors(config: Config) -> frozenset[str]:
     )
 
 
-def whole_rotary(parameters: Config) -> dict[str, Any]:
-    """transformers' `rope_parameters`; where kinds of layers have their own, of those that see everything."""
-    return dict(parameters.get(FULL, parameters))
-
-
 def embedding_width(config: Config, family: Family) -> int:
     """The width of the layers' own embeddings; 0: they have none. `config`: as its file has it."""
     default = 256 if config.get("model_type") == "gemma4_text" else 0  # where config.json does not have the key

@@ -74,13 +74,7 @@ class Network:
         """The first layer of each kind (window, angles, norms, experts, sizes), the last, and those that these read."""
         kinds: dict[tuple[object, ...], int] = {}
         for index, layer in enumerate(self.stack.layers):
-            norms = (
-                layer.attention_norm,
-                layer.attention_out_norm,
-                layer.mlp_norm,
-                layer.mlp_out_norm,
-                layer.query_norm,
-            )
+            norms = layer.attention_norm, layer.attention_out_norm, layer.mlp_norm, layer.mlp_out_norm, layer.query_norm
             has_norms = tuple(norm is not None for norm in norms)
             angles = layer.rotary is None, layer.rotary == 0
             sizes = layer.heads, layer.inner, layer.keys_are_values, layer.reads_layer is None, layer.out_scale == 1
@@ -92,10 +86,9 @@ class Network:
     def shortened(self) -> Network:
         """The network with only its `different_layers`, over the same weights: what it takes to test the arithmetic."""
         short, kept = copy.copy(self), self.different_layers()
-        layers = [self.stack.layers[index] for index in kept]
         layers = [
             each if each.reads_layer is None else replace(each, reads_layer=kept.index(each.reads_layer))
-            for each in layers
+            for each in (self.stack.layers[index] for index in kept)
         ]
         short.stack, short.layer_count = Stack(self.plan.shape, layers, self.plan.rotaries), len(layers)
         short._embeddings = self._embeddings and self._embeddings.of_layers(kept)

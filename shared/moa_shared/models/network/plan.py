@@ -88,17 +88,9 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
         )
         for layer, (kind, turns, each) in enumerate(zip(kinds, turned, sizes, strict=True))
     )
-    return Plan(
-        family,
-        shape,
-        tuple(rotaries.values()),
-        layers,
-        float(np.sqrt(np.float32(shape.hidden)))
-        if family.scales_embeddings
-        else float(config.get("embedding_multiplier", 1.0)),
-        1.0 / float(config.get("logits_scaling", 1.0)),
-        float(config.get("final_logit_softcapping", 0.0)),
-    )
+    scale = np.sqrt(np.float32(shape.hidden)) if family.scales_embeddings else config.get("embedding_multiplier", 1.0)
+    logits_scale, cap_at = 1.0 / float(config.get("logits_scaling", 1.0)), config.get("final_logit_softcapping", 0.0)
+    return Plan(family, shape, tuple(rotaries.values()), layers, float(scale), logits_scale, float(cap_at))
 
 
 def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackShape:

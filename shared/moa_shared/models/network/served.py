@@ -37,7 +37,6 @@ _TORCH_ACTIVATIONS = (
     *("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2"),
 )
 _ANOTHER = "Choose another model: `moa-server models` shows which are served."
-_AGAIN = "Fetch the model again."
 
 
 def check_family(config: Mapping[str, Any], name: str) -> None:
@@ -58,19 +57,19 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
     by_layer = isinstance(rope, Mapping) and bool(rope) and family not in EARLIEST and set(rope) <= {FULL, SLIDING}
     ropes = [each or {} for each in rope.values()] if by_layer else [rope]
     if not isinstance(layer_types, list) or not all(map(_is_rope, ropes)):
-        raise ModelSourceError(
-            f"The config.json of {name} has layer_types or rotary parameters that make no sense.", hint=_AGAIN
-        )
+        raise _wrong(name, "layer_types or rotary parameters that make no sense")
     if (wrong := _mistake_in_layers(config)) is not None:
-        raise ModelSourceError(
-            f"The config.json of {name} has {plain_line(wrong, 2 * _MOST_SHOWN)}, which moa does not compute.",
-            hint="Fetch the model again, or choose another.",
-        )
+        shown = plain_line(wrong, 2 * _MOST_SHOWN)
+        raise _wrong(name, f"{shown}, which moa does not compute", "Fetch the model again, or choose another.")
     if any(each.get("rope_type", each.get("type")) == "dynamic" for each in ropes):
         raise ModelSourceError(
             f"{name} uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became.",
             hint="Choose a model with default, linear, yarn, llama3 or longrope rotary scaling.",
         )
+
+
+def _wrong(name: str, what: str, hint: str = "Fetch the model again.") -> ModelSourceError:
+    return ModelSourceError(f"The config.json of {name} has {what}.", hint=hint)
 
 
 def _check_sizes(config: Mapping[str, Any], name: str) -> None:
@@ -81,19 +80,13 @@ def _check_sizes(config: Mapping[str, Any], name: str) -> None:
             continue
         most = MOST_LAYERS if size == "num_hidden_layers" else MOST_SIZE
         if type(value) is not int or not 0 < value <= most:
-            raise ModelSourceError(
-                f"The config.json of {name} has {size} = {plain_line(repr(value), _MOST_SHOWN)},"
-                f" expected a whole number from 1 to {most}.",
-                hint=_AGAIN,
-            )
+            shown = plain_line(repr(value), _MOST_SHOWN)
+            raise _wrong(name, f"{size} = {shown}, expected a whole number from 1 to {most}")
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
     if heads % kv_heads or not head_dim or head_dim % 2:
-        raise ModelSourceError(
-            f"The config.json of {name} has {heads} query heads over {kv_heads} key/value heads of {head_dim} numbers,"
-            " which is no network.",
-            hint=_AGAIN,
-        )
+        what = f"{heads} query heads over {kv_heads} key/value heads of {head_dim} numbers, which is no network"
+        raise _wrong(name, what)
 
 
 def _check_numbers(config: Mapping[str, Any], name: str) -> None:
@@ -103,11 +96,8 @@ def _check_numbers(config: Mapping[str, Any], name: str) -> None:
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
         if not is_number or (value == 0 and key in _FACTORS):
-            raise ModelSourceError(
-                f"The config.json of {name} has {key} = {plain_line(repr(value), _MOST_SHOWN)}, expected a number"
-                f" {'above 0' if key in _FACTORS else 'of at least 0'}.",
-                hint=_AGAIN,
-            )
+            least, shown = "above 0" if key in _FACTORS else "of at least 0", plain_line(repr(value), _MOST_SHOWN)
+            raise _wrong(name, f"{key} = {shown}, expected a number {least}")
 
 
 def _mistake_in_layers(config: Mapping[str, Any]) -> str | None:

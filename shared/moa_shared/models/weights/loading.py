@@ -93,10 +93,7 @@ class TensorOnDemand:
 def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     """Read only these tensors; `lm_head.weight` of a tied model gives the embeddings."""
     reader = WeightReader(files)
-    read: dict[str, torch.Tensor] = {}
-    for name in dict.fromkeys(names):
-        read[name] = torch.from_numpy(reader.array(name)).to(dtype)
-    return read
+    return {name: torch.from_numpy(reader.array(name)).to(dtype) for name in dict.fromkeys(names)}
 
 
 # The number of rows that oneDNN packs for. 8, 64 and 256 measure alike at 1 to 256 rows and give the plain product's
