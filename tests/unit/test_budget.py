@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4379, 32,
     ),
     "server": (("server",), 16493, 112),
-    "shared": (("shared",), 18402, 138),
+    "shared": (("shared",), 18370, 138),
     "training": (("training",), 4700, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),

@@ -99,7 +99,7 @@ class OracleDrafter:
             if self._agreed == place < len(self.script.tokens) and self.script.tokens[place] == token:
                 self._agreed += 1
             self.tokens.append(token)
-        kept = self._nodes.advance(tokens).kept if self._drafting else None
+        kept = self._nodes.advance(tokens)[1] if self._drafting else None
         self._on_text = [self._on_text[node] for node in kept or ()]
         self._drafting = kept is not None
         return kept

@@ -8,12 +8,11 @@ zeros when all features up to them have come.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
-from moa_kernels import Cache, Linear, Rotary, Segment, StackShape
+from moa_kernels import Cache, Layer, Linear, Rotary, Segment, StackShape
 
 from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Kind, NewState, Shapes
 from moa_shared.drafter.kinds.layout import layer_shapes
@@ -50,65 +49,53 @@ class Baseline(Kind):
         return lambda: BaselineState(decoder)
 
 
-class RowDecoder(Protocol):
-    config: DrafterConfig
-    draft_ids: npt.NDArray[np.int64] | None
+class RowDecoder(ABC):
+    """Computes the rows of a conversation, over layers of the drafter's own, and drafts."""
 
-    @property
-    def reads_features(self) -> bool:
-        """Whether a row takes the target's feature of the token before."""
-        ...
+    reads_features = True  # whether a row takes the target's feature of the token before
+
+    def __init__(self, half: DeviceHalf, arithmetic: Arithmetic, layers: Sequence[Layer], embedding: int = 0) -> None:
+        self.config = config = half.config
+        self.arithmetic = arithmetic
+        sizes = config.heads, config.sa_kv_heads, config.head_dim, config.rms_norm_eps
+        shape = StackShape(config.hidden_size, config.sa_mlp, *sizes, embedding=embedding)
+        self.stack = arithmetic.stack(shape, layers, Rotary(config.head_dim, config.rope_parameters))
+        self.draft_ids = draft_ids(half.own)
 
     def new_cache(self) -> Cache:
-        """An empty cache for one conversation."""
-        ...
+        return self.stack.new_cache(kv=self.arithmetic.kv)
 
+    @abstractmethod
     def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
         """What leaves the last layer for new rows, [rows, hidden size]; features [rows, hidden size] where read."""
-        ...
 
+    @abstractmethod
     def features(self, out: Rows) -> Rows:
         """What the next row takes in place of the target's feature, from the last layer's rows."""
-        ...
 
+    @abstractmethod
     def logits(self, features: Rows) -> Rows:
         """[rows, hidden size] (of `features`) to [rows, draft vocab]."""
-        ...
 
 
-class BaselineDecoder:
+class BaselineDecoder(RowDecoder):
     """EAGLE-2's layer, or those of an independent model."""
 
     def __init__(self, half: DeviceHalf) -> None:
         config, own, target = half.config, half.own, half.target
         check_tables(target, config.vocab_size, config.hidden_size)
-        self.config = config
-        head_dim = config.target_head_dim
-        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (config.hidden_size, head_dim, config.sa_mlp))
-        shape = StackShape(
-            config.hidden_size, config.sa_mlp, config.target_heads, config.sa_kv_heads, head_dim, config.rms_norm_eps
-        )
-        layers = [
-            read_layer(own, name, arithmetic.linear, input_norm=config.input_norm)
-            for name in config.traits.layers(config)
-        ]
-        self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
-        names = own.names()
+        arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
+        names, has_norm = config.traits.layers(config), config.input_norm
+        layers = [read_layer(own, name, arithmetic.linear, input_norm=has_norm) for name in names]
+        super().__init__(half, arithmetic, layers)
         self._fc: Linear | None = None
-        if f"{FC}.weight" in names:
+        if f"{FC}.weight" in own.names():
             bias = own.array(f"{FC}.bias") if config.fc_bias else None
             self._fc = arithmetic.linear([own.array(f"{FC}.weight")], bias)
+        self.reads_features = self._fc is not None
         self._norm = own.array("output_norm.weight") if config.output_norm else None
-        self.draft_ids = draft_ids(own)
         self._target = target
         self._head = read_head(target, self.draft_ids, arithmetic)
-
-    @property
-    def reads_features(self) -> bool:
-        return self._fc is not None
-
-    def new_cache(self) -> Cache:
-        return self.stack.new_cache(kv=self.arithmetic.kv)
 
     def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
         rows = self._target.rows(EMBEDDINGS, tokens)

@@ -58,12 +58,12 @@ class CompanionState(BaseState):
         self.tokens.extend(tokens)
         if not self._drafting:
             return None
-        advance = self._nodes.advance(tokens)
-        self._cache.keep_behind(self._read, [*advance.path, *(advance.kept or ())])
-        self._read += len(advance.path)
-        if advance.kept is None:
+        path, kept = self._nodes.advance(tokens)
+        self._cache.keep_behind(self._read, [*path, *(kept or ())])
+        self._read += len(path)
+        if kept is None:
             self._drop_draft()
-        return advance.kept
+        return kept
 
     def crop(self, length: int) -> None:
         del self.tokens[length:]

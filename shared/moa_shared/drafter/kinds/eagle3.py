@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from moa_kernels import Cache, Rotary, Segment, StackShape
+from moa_kernels import Segment
 
 from moa_shared.drafter.kinds import layout
-from moa_shared.drafter.kinds.baseline import BaselineState
+from moa_shared.drafter.kinds.baseline import BaselineState, RowDecoder
 from moa_shared.drafter.kinds.config import (
     EACH,
     JOINT,
@@ -31,7 +31,7 @@ from moa_shared.drafter.kinds.config import (
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
-from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, draft_ids, read_head
+from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, read_head
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import read_layer, stack_shape
 from moa_shared.models.weights.weights import EMBEDDINGS
@@ -40,33 +40,24 @@ _OFFSETS, _MASK = "d2t", "t2d"
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
-class Eagle3Decoder:
-    """Computes drafts; the embeddings are the target's, unless the checkpoint has its own."""
-
-    reads_features = True
+class Eagle3Decoder(RowDecoder):
+    """The embeddings are the target's, unless the checkpoint has its own."""
 
     def __init__(self, half: DeviceHalf) -> None:
         config, own, target = half.config, half.own, half.target
         if not config.own_embeddings:
             check_tables(target, config.vocab_size, config.hidden_size, (EMBEDDINGS,))
-        self.config = config
-        hidden, head_dim, eps = config.hidden_size, config.head_dim, config.rms_norm_eps
-        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (hidden, head_dim, config.sa_mlp))
-        shape = StackShape(hidden, config.sa_mlp, config.heads, config.sa_kv_heads, head_dim, eps, embedding=hidden)
-        first, *others = (read_layer(own, name, arithmetic.linear) for name in config.traits.layers(config))
-        hidden_norm = own.array(f"{config.traits.layers(config)[0]}.hidden_norm.weight")
+        arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
+        names = config.traits.layers(config)
+        first, *others = (read_layer(own, name, arithmetic.linear) for name in names)
+        hidden_norm = own.array(f"{names[0]}.hidden_norm.weight")
         self._residual_norm = hidden_norm if config.normed_residual else None
         over = None if config.normed_residual else hidden_norm
         first = replace(first, attention_norm=over, attention_embedding_norm=first.attention_norm)
-        layers = [first, *others]  # the first one's input norm is that of the embeddings
-        self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
+        super().__init__(half, arithmetic, [first, *others], embedding=config.hidden_size)
         self._norm = own.array("norm.weight")
-        self.draft_ids = draft_ids(own)
         self._embeddings = (own, layout.OWN_EMBEDDINGS) if config.own_embeddings else (target, EMBEDDINGS)
         self._head = read_head(own, None, arithmetic)
-
-    def new_cache(self) -> Cache:
-        return self.stack.new_cache(kv=self.arithmetic.kv)
 
     def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
         weights, name = self._embeddings

@@ -153,15 +153,15 @@ class DraftState(BaseState):
         if not self._drafting:
             return None
         nodes = len(self._nodes)
-        advance = self._nodes.advance(tokens)
-        rows = [*advance.path, *(advance.kept or ())]
+        path, kept = self._nodes.advance(tokens)
+        rows = [*path, *(kept or ())]
         self._self.keep_behind(self._read, rows)  # a token's row there does not depend on what came before it
-        self._read += len(advance.path)
-        if advance.kept is None:
+        self._read += len(path)
+        if kept is None:
             self._drop_draft()
         elif self._reused is not None:
             self._reused.re_root(nodes, rows)
-        return advance.kept
+        return kept
 
     def crop(self, length: int) -> None:
         del self.tokens[length:]

@@ -7,7 +7,6 @@ numbers of rows. Pure bookkeeping.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +15,6 @@ from moa_kernels import Cache, Segment
 from moa_shared.tree.arithmetic import ROOT, add_depths, path_to, subtree
 
 Indices = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """What committed tokens leave of a draft.
-
-    Args:
-        path: numbers of the nodes that the tokens follow, as far as they do.
-        kept: former numbers of the nodes below the last token, now numbered 0, 1, ...; None: the tokens have left
-            the nodes, and none is kept.
-    """
-
-    path: tuple[int, ...]
-    kept: tuple[int, ...] | None
 
 
 class DraftNodes:
@@ -59,19 +44,24 @@ class DraftNodes:
         while self.trunk < len(self) and self.parents[self.trunk] == self.trunk - 1:
             self.trunk += 1
 
-    def advance(self, tokens: Sequence[int]) -> Advance:
-        """Makes the node that these committed tokens lead to the root."""
+    def advance(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """Makes the node that these committed tokens lead to the root.
+
+        Returns:
+            numbers of the nodes that the tokens follow, as far as they do; and former numbers of those below the last
+            token, now numbered 0, 1, ..., None where the tokens have left the nodes, of which none is kept then.
+        """
         path = self._walk(tokens)
         if len(path) < len(tokens):
             self.clear()
-            return Advance(path, None)
+            return path, None
         if not path:
-            return Advance((), tuple(range(len(self))))
+            return (), tuple(range(len(self)))
         kept, parents = subtree(self.parents, path[-1])
         tokens = [self.tokens[node] for node in kept]
         self.clear()
         self.add(tokens, parents)
-        return Advance(path, tuple(kept))
+        return path, tuple(kept)
 
     def visible(self, first: int) -> tuple[Indices, Indices, Indices]:
         """The nodes that those from `first` on see, their ancestors and themselves, as the kernels take them.

@@ -77,7 +77,7 @@ class ToyDrafter:
         if not (self._begun and self._keeps):
             self._begun = False
             return None
-        kept = self._nodes.advance(tokens).kept
+        kept = self._nodes.advance(tokens)[1]
         self._begun = kept is not None
         return kept
 
