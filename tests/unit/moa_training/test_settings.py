@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import ConfigError
 from moa_training.settings import DEFAULTS_VERSION, FitSettings, LossSettings, load_fit_settings
 
 from tests.support.messages import raises
@@ -60,11 +60,9 @@ def test_bad_configurations_name_the_setting(tmp_path: Path, text: str, message:
         load(tmp_path, text)
 
 
-def test_a_list_or_nothing_is_no_configuration(tmp_path: Path) -> None:
+def test_a_list_is_no_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no settings"):
         load(tmp_path, "- a\n", "fit.yaml")
-    with pytest.raises(NotFoundError):
-        load_fit_settings(tmp_path / "none.toml")
 
 
 class LaterLosses(LossSettings):

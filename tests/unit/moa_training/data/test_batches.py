@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.errors import DataError
 from moa_training.data.batches import BatchStream, RowShare, pack, plan_rows
 from moa_training.data.shards import TokenRow
 
@@ -32,11 +30,6 @@ def test_processes_share_out_the_batches() -> None:
     whole = [batch.ids for _, _, batch in islice(stream().from_position(0, 0), 2)]
     assert one.ids.equal(whole[0])
     assert two.ids.equal(whole[1])
-
-
-def test_no_text_is_an_error() -> None:
-    with pytest.raises(DataError):
-        BatchStream([], batch_rows=1, row_tokens=8, seed=0)
 
 
 @given(lengths=st.lists(st.integers(1, 90), max_size=300), seed=st.integers(0, 9))

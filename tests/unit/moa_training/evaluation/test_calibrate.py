@@ -29,9 +29,8 @@ def test_only_tokens_after_right_ones_count() -> None:
     runs = [run(SURE, SURE, SURE, SURE, right=1)] * 1000
     confidence = fit_confidence(runs)
     assert confidence.chance(token(SURE)) == pytest.approx(0.5, abs=0.02)
-    assert confidence.chance(token(SURE, TokenOrigin.COPY)) == pytest.approx(
-        0.975
-    )  # never seen: the chance that was stated
+    never_seen = token(SURE, TokenOrigin.COPY)
+    assert confidence.chance(never_seen) == pytest.approx(0.975)  # as it was stated
 
 
 def test_text_goes_on_while_all_of_it_is_likely() -> None:

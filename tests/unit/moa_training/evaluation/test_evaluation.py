@@ -135,8 +135,6 @@ def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, 
     questions = write_questions(tmp_path / "questions")
     with pytest.raises(MismatchError, match="was made for another target"):
         evaluate(str(tmp_path), questions, options(other), SilentProgress())
-    for name in ("default", "deep"):
-        with pytest.raises(NotFoundError, match=f"No {name} drafter comes"):
+    for name in ("default", "deep", str(tmp_path / "none.safetensors")):
+        with pytest.raises(NotFoundError):
             find_checkpoint(name, files)
-    with pytest.raises(NotFoundError):
-        evaluate(str(tmp_path / "none.safetensors"), questions, options(files), SilentProgress())

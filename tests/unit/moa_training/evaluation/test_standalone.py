@@ -28,12 +28,6 @@ PROMPT = random.Random(1).choices(range(5, 90), k=9)
 ANSWER = random.Random(3).choices(range(5, 90), k=40)
 
 
-def test_repetition_is_the_share_of_grams_seen_before() -> None:
-    assert repeated_share(range(20)) == 0.0
-    assert repeated_share([1, 2] * 10) == pytest.approx(1 - 2 / 17)
-    assert repeated_share([1, 2, 3, 4]) is None
-
-
 def quality(subject: DrafterSubject, tokens: Sequence[int], cut: int, length: int, right: int = 0) -> StandaloneQuality:
     written = tuple(WrittenToken(token, math.log(0.9), TokenOrigin.DRAFTER) for token in tokens)
     run = StandaloneRun(written, right, min(len(tokens), len(ANSWER) - cut))
@@ -49,6 +43,8 @@ def test_who_writes_the_targets_own_words_agrees(files: ModelFiles) -> None:
     assert means["agreement_8"] == 0.0
     assert "agreement_32" not in means  # nobody wrote so much
     assert means["repeated"] == pytest.approx(12 / 13)
+    assert repeated_share([1, 2] * 10) == pytest.approx(1 - 2 / 17)
+    assert repeated_share([1, 2, 3, 4]) is None
 
 
 def test_likelihood_is_the_targets(files: ModelFiles) -> None:
@@ -57,9 +53,8 @@ def test_likelihood_is_the_targets(files: ModelFiles) -> None:
     means = quality(subject, written, 8, 10).means
     ids = [*PROMPT, *ANSWER[:18]]
     with torch.inference_mode():
-        logits = (
-            load_target_model(files, torch.float32)(torch.tensor([ids])).logits[0, len(ids) - 11 : -1].log_softmax(-1)
-        )
+        every = load_target_model(files, torch.float32)(torch.tensor([ids])).logits[0]
+    logits = every[len(ids) - 11 : -1].log_softmax(-1)
     expected = logits.gather(1, torch.tensor(written)[:, None]).mean()
     assert means["log_likelihood"] == pytest.approx(float(expected), abs=1e-4)
     agree = (logits.argmax(-1) == torch.tensor(written)).float().mean()
@@ -146,11 +141,3 @@ def measure(*written: int, result: int = 7, cut: int = 8, answer: Sequence[int] 
 )
 def test_task_accuracy(found: TaskAccuracy, expected: TaskAccuracy) -> None:
     assert found == expected
-
-
-def test_shares_are_of_the_questions() -> None:
-    total = TaskAccuracy(3, right=1, target_right=2)
-    total.merge(TaskAccuracy(1, target_right=1, ended=1))
-    shares = total.shares
-    assert (shares["right"], shares["target_right"], shares["same_result"], shares["ended"]) == (0.25, 0.75, 0, 0.25)
-    assert TaskAccuracy().shares == {}

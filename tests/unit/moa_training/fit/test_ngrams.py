@@ -10,7 +10,7 @@ from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow
-from moa_training.fit.ngrams import NgramCounts, build_ngrams
+from moa_training.fit.ngrams import build_ngrams
 from moa_training.options import NgramOptions
 
 
@@ -48,15 +48,6 @@ def test_the_chances_are_those_of_the_text() -> None:
                 promised += float(np.exp(log_chance))
                 right += row.ids[place] == token
     assert 0.9 < right / promised < 1.1
-
-
-def test_a_chance_mixes_all_orders_and_sums_to_one() -> None:
-    counts = NgramCounts(ROWS, NgramOptions())
-    for context in [(), (1,), (5, 2), (3, 1, 2)]:
-        assert abs(sum(counts.chance(context, token) for token in range(8)) - 1) < 1e-9
-    assert counts.chance((99,), 1) == counts.chance((), 1)
-    assert counts.known((98, 99, 1)) == (1,)
-    assert counts.known((99,)) == ()
 
 
 def test_rare_contexts_and_unlikely_tokens_are_left_out() -> None:

@@ -16,9 +16,10 @@ from moa_shared.models import ModelFiles
 from moa_training.fit.setup import drafter_config, starting_tensors
 from moa_training.objective.blocks import with_own_choices
 from moa_training.objective.moa import MemoryObjective, TrainingDrafter, read_behind
-from moa_training.objective.objective import Lesson
-from moa_training.settings import FitSettings
+from moa_training.objective.objective import Lesson, Prediction, feature_losses
+from moa_training.settings import FitSettings, LossSettings
 from moa_training.teacher.teacher import Activations, load_teacher
+from torch.nn import functional
 
 from tests.support.decoders import decoder_of, encoder_of
 from tests.support.properties import examples
@@ -174,3 +175,27 @@ def test_other_tokens_behind_block_starts_are_read_after_the_text_before_them(
             torch.testing.assert_close(got.state[:, inside], expected.state[:, inside])
     assert got.guessed is not None
     torch.testing.assert_close(got.guessed, teacher.embeddings[other])
+
+
+@pytest.mark.parametrize("count_starts", [False, True])
+def test_losses_are_weighted_means_over_positions(count_starts: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    feature, state, truth, true_state = (2 * torch.randn(2, 5, 6, generator=generator) for _ in range(4))
+    head, empty = 2 * torch.randn(9, 6, generator=generator), torch.empty(0)
+    weight = torch.tensor([[0.0, 1.0, 0.5, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0, 2.0]])
+    starts = torch.tensor([[True, False, True, False, False], [True, True, False, False, False]])
+    prediction, target = Prediction(feature, state, empty), Activations(empty, empty, truth, true_state, empty)
+    asked = LossSettings(cross_entropy=0.3, feature=0.8, count_starts=count_starts)
+    losses = feature_losses(prediction, target, head, weight, asked, starts)
+    teacher, drafter = truth @ head.t(), feature @ head.t()
+    pairs = ((feature, truth), (state, true_state))
+    errors = [functional.smooth_l1_loss(*pair, reduction="none").mean(-1) for pair in pairs]
+    positions = {
+        "cross_entropy": -(teacher.softmax(-1) * drafter.log_softmax(-1)).sum(-1),
+        "feature": errors[0],
+        "state": torch.where(starts, 0.0, errors[1]) * (1.0 if count_starts else weight.sum() / weight[~starts].sum()),
+        "agreement": (teacher.argmax(-1) == drafter.argmax(-1)).float(),
+    }
+    expected = {name: float((weight * each).sum() / weight.sum()) for name, each in positions.items()}
+    expected["total"] = 0.3 * expected["cross_entropy"] + 0.4 * (expected["feature"] + expected["state"])
+    assert {name: getattr(losses, name).item() for name in expected} == pytest.approx(expected, rel=1e-5)
