@@ -362,7 +362,7 @@ async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source:
 
 async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path, drafter="none") as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="random")
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="owner/drafter")
         with raises(
             NotFoundError,
             snapshot(

@@ -108,6 +108,12 @@ def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_pat
             "--drafting is 'all': expected 'auto', 'server', 'device' or 'off'. See --help for the values allowed.",
         ),
         (
+            "drafter",
+            "random",
+            "--drafter is 'random': expected another drafter: moa 0.2.0 was the last that had random ones."
+            " See --help for the values allowed.",
+        ),
+        (
             "temperature",
             -1,
             snapshot("--temperature is -1: expected at least 0. See --help for the values allowed."),
