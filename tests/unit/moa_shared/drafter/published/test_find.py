@@ -14,7 +14,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.published.find import find_drafter
-from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
+from moa_shared.errors import CheckpointError, NotFoundError
 from moa_shared.models import ModelFiles, resolve
 
 from tests.support.messages import raises
@@ -118,25 +118,6 @@ def test_by_hub_id_it_is_fetched_with_its_pickle(
     assert (asked["repo_id"], asked["revision"]) == ("some/EAGLE-tiny", "v1")
     assert {"config.json", "*.bin", "*.safetensors"} <= set(asked["allow_patterns"])
     assert path == find_drafter(str(folder), files)
-
-
-def test_from_a_hub_cache_it_needs_no_network(
-    tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, commit = tmp_path / "hub" / "models--some--EAGLE-tiny", "0" * 40
-    publish_eagle(repository / "snapshots" / commit)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    real = huggingface_hub.snapshot_download
-
-    def offline(*arguments: str, **options: Any) -> str:
-        return str(real(*arguments, **options, cache_dir=tmp_path / "hub", local_files_only=True))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    monkeypatch.chdir(tmp_path)
-    assert load_checkpoint(find_drafter("some/EAGLE-tiny", files)).config.kind == "eagle2"
-    with pytest.raises(ModelSourceError, match=r"the hub could not be reached .* or name a folder or a file\."):
-        find_drafter("some/other", files)
 
 
 def test_it_is_converted_once_and_files_next_to_it_come_along(tmp_path: Path, files: ModelFiles) -> None:
