@@ -15,6 +15,8 @@ from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from tests.support.dense_families import tiny_dense
 from tests.support.tiny_models import SIZES, save_drafter
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> ModelFiles:
@@ -30,7 +32,6 @@ def config_for(files: ModelFiles) -> DrafterConfig:
     )  # fmt: skip
 
 
-@pytest.mark.torch
 def test_its_rows_are_of_the_widest_layer(files: ModelFiles, tmp_path: Path) -> None:
     fitting = config_for(files)
     assert check_drafter(save_drafter(tmp_path / "it.safetensors", fitting), files).config.kv_width == 256
@@ -38,7 +39,6 @@ def test_its_rows_are_of_the_widest_layer(files: ModelFiles, tmp_path: Path) -> 
         check_drafter(save_drafter(tmp_path / "it.safetensors", replace(fitting, target_kv_width=0)), files)
 
 
-@pytest.mark.torch
 def test_it_reuses_no_layers(files: ModelFiles, tmp_path: Path) -> None:
     path = save_drafter(tmp_path / "it.safetensors", replace(config_for(files), reused_layers=2))
     with pytest.raises(CheckpointError, match="safetensors runs the last"):

@@ -124,26 +124,6 @@ def test_kernels_that_are_forced_and_cannot_be_had(load: Load, level: str, monke
 
 
 @needs_kernels
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"head_dim": 48}, "head dimension is 48"), ({"intermediate_size": 40}, "MLP width is 40")],
-)
-def test_sizes_that_the_kernels_do_not_take(
-    load: Load, tmp_path: Path, changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = save_tiny_model(tmp_path / "other", **changes)
-    with pytest.raises(ModelSourceError, match=words) as caught:
-        load("int8", other=other)
-    assert "--execution float32 or bf16" in caught.value.hint
-    loaded, logs = load(other=other)
-    assert loaded.level == "bf16"
-    assert words in warnings(logs)[0]["reason"]
-    monkeypatch.setattr(served, "find_spec", lambda _: None)
-    with pytest.raises(ModelSourceError, match=words):
-        load(other=other)
-
-
-@needs_kernels
 @pytest.mark.parametrize("test", ["compare_tree", "compare_with_float32"])
 def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     load: Load, test: str, monkeypatch: pytest.MonkeyPatch
@@ -227,11 +207,6 @@ def test_cuda_is_refused_where_torch_sees_none(load: Load, level: str, monkeypat
         load(level, device="cuda")
 
 
-def test_int8_is_not_computed_on_cuda(load: Load) -> None:
-    with pytest.raises(ConfigError, match="is computed on CPUs only"):
-        load("int8", device="cuda")
-
-
 @pytest.mark.parametrize("level", ["auto", "int8"])
 def test_processes_do_not_share_a_target_on_int8(folder: Path, tmp_path: Path, level: Any) -> None:
     files = resolve(str(folder), tmp_path)
@@ -257,20 +232,6 @@ def test_weights_that_are_no_numbers_are_refused_by_name(load: Load, folder: Pat
     save_file(tensors, other / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelSourceError, match="weight of broken holds numbers that are not finite"):
         load(level, other=other)
-
-
-@needs_kernels
-def test_a_context_may_be_shorter_than_the_test_at_the_start(load: Load) -> None:
-    loaded, _ = load("int8", context_length=4)
-    assert loaded.target.context_length == 4
-
-
-@needs_kernels
-def test_the_threads_are_those_of_the_settings(folder: Path, tmp_path: Path) -> None:
-    settings = ServerSettings(execution="int8", threads=3)
-    loaded = load_execution(files_of(folder, tmp_path), settings, SilentProgress())
-    assert threads() == 3
-    assert loaded.details.endswith("3 threads")
 
 
 @needs_kernels

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_server.verifier import torch_loading
 from moa_server.verifier.paged.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
 from moa_server.verifier.torch_loading import choose_attention, choose_device, warm_up
-from moa_shared.errors import ConfigError
 from structlog.testing import capture_logs
 
-from tests.support.messages import raises, steady
+from tests.support.messages import steady
 from tests.support.paged_targets import paged_target
 from tests.support.torch_models import torch_model
 
@@ -37,31 +34,6 @@ WINDOWS = "FlashInfer computes neither sliding windows nor caps of scores here"
 def test_the_device(monkeypatch: pytest.MonkeyPatch, named: str, level: str, sees: bool, device: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: sees)
     assert choose_device(named, level) == device
-
-
-@pytest.mark.parametrize(
-    ("version", "message"),
-    [
-        (
-            None,
-            snapshot(
-                "Torch sees no CUDA device: this build of torch has no CUDA. Install torch with CUDA and check nvidia-smi, or give --device cpu."
-            ),
-        ),
-        (
-            "12.8",
-            snapshot(
-                "Torch sees no CUDA device: no device is visible to it. Install torch with CUDA and check nvidia-smi, or give --device cpu."
-            ),
-        ),
-    ],
-    ids=["no build", "no device"],
-)
-def test_cuda_that_is_not_there(monkeypatch: pytest.MonkeyPatch, version: str | None, message: Any) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", version)
-    with raises(ConfigError, message):
-        choose_device("cuda", "bf16")
 
 
 @pytest.mark.parametrize(
@@ -105,4 +77,4 @@ def test_a_cpu_loads_no_other_library() -> None:
     script = "import sys, moa_server.verifier.torch_loading; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "moa_server.verifier.torch_target" in loaded
-    assert {"flashinfer", "moa_server.verifier.paged.attention"}.isdisjoint(loaded)
+    assert "flashinfer" not in loaded

@@ -1,8 +1,20 @@
+"""Pages of the pool, the rows of a batch, and tensors as arrays."""
+
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
+from moa_server.verifier.paged.pool import (
+    FILLER,
+    PAGE_ROWS,
+    BatchPart,
+    PagedCache,
+    PagePool,
+    as_array,
+    lay_out,
+    over_arrays,
+)
 from moa_shared.errors import ConfigError
 
 pytestmark = pytest.mark.torch
@@ -66,3 +78,51 @@ def test_a_pool_has_a_page_to_give_out_however_few_bytes_are_asked_for() -> None
 def test_more_than_the_machine_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="There is no room for"):
         make_pool(1 << 50)
+
+
+def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
+    tree = BatchPart([7, 8, 9], [0, 1, 1], PAGE_ROWS - 1, [4, 2], [-1, 0, 0])
+    chain = BatchPart([5, 6], [0, 1], 3, [9])
+    batch = lay_out([tree, chain], 8)
+    assert batch.rows == 8
+    assert batch.tokens.tolist() == [7, 8, 9, 5, 6, 0, 0, 0]
+    assert batch.positions.tolist() == [63, 64, 64, 3, 4, 0, 0, 0]
+    assert batch.slots.tolist() == [4 * 64 + 63, 2 * 64, 2 * 64 + 1, 9 * 64 + 3, 9 * 64 + 4, 0, 0, 0]
+    assert batch.firsts == [0, 3, 5, 6, 7, 8]
+    assert list(batch.parts) == [tree, chain, FILLER, FILLER, FILLER]
+    assert not batch.is_causal
+    assert lay_out([chain]).is_causal
+
+
+def test_a_row_sees_its_ancestors_and_itself() -> None:
+    assert BatchPart([1, 1, 1], [0, 1, 2], 5, [1]).seen().tolist() == np.tri(3, dtype=bool).tolist()
+    tree = BatchPart([1, 1, 1, 1], [0, 0, 1, 2], 5, [1], [-1, -1, 0, 2])
+    assert tree.seen().tolist() == [
+        [True, False, False, False],
+        [False, True, False, False],
+        [True, False, True, False],
+        [True, False, True, True],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_an_array_has_the_numbers_of_its_tensor(dtype: torch.dtype) -> None:
+    tensor = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
+    array = as_array(tensor.requires_grad_())
+    assert array.dtype == np.float32
+    assert array.tolist() == tensor.tolist()
+
+
+def test_a_function_over_tensors_runs_in_its_own_dtype_and_without_gradients() -> None:
+    seen: list[torch.Tensor] = []
+
+    def double(rows: torch.Tensor) -> torch.Tensor:
+        seen.append(rows)
+        return 2 * rows
+
+    run = over_arrays(double, torch.bfloat16, torch.device("cpu"))
+    out = run(np.array([[1.0, 1.001]], np.float32))
+    assert out.dtype == np.float32
+    assert out.tolist() == [[2.0, 2.0]]
+    assert seen[0].dtype == torch.bfloat16
+    assert seen[0].is_inference()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +12,8 @@ from moa_server.verifier.parallel.group import Move, Order, Read, Stop, decode, 
 from moa_server.verifier.parallel.rank import Rank, check_shares, rank_of
 from moa_shared.errors import ConfigError
 from moa_shared.tree.arithmetic import add_depths
+
+pytestmark = pytest.mark.torch
 
 NUMBERS = st.lists(st.integers(0, 1 << 40), max_size=5)
 
@@ -57,14 +57,6 @@ def test_an_order_survives_its_numbers(order: Order) -> None:
     assert decode(encode(order)) == order
 
 
-def test_pages_behind_the_new_rows_are_not_sent() -> None:
-    run = Run([BatchPart([5], [0], 3, [9, 10, 11])], 0, [0], [])
-    sent = decode(encode(run))
-    assert isinstance(sent, Run)
-    assert sent.parts[0].pages == [9]
-    assert encode(run).dtype == np.int64
-
-
 LAUNCHED = {
     "RANK": "3",
     "WORLD_SIZE": "4",
@@ -94,19 +86,6 @@ def test_heads_must_be_split_evenly() -> None:
     check_shares({"model_type": "llama", "num_attention_heads": 8}, "gpt", 8)
     with pytest.raises(ConfigError, match="processes cannot share them evenly"):
         check_shares(SMOLLM2, "smol", 2)
-
-
-@pytest.mark.parametrize(
-    ("config", "hint"),
-    [
-        ({"num_attention_heads": 32, "num_key_value_heads": 8}, "Start 2 or 4 or 8 processes."),
-        ({"num_attention_heads": 7, "num_key_value_heads": 1}, "Serve it in one process, without torchrun."),
-    ],
-)
-def test_the_numbers_that_fit_are_named(config: dict[str, Any], hint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_shares({"model_type": "llama", **config}, "a model", 3)
-    assert caught.value.hint == hint
 
 
 def test_other_families_are_not_shared() -> None:
