@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,7 @@ def test_layers_that_do_not_fit_are_refused_by_name(name: str, other: Callable[[
         ("inner", 40, "The MLP width is 40, which is no multiple of 32."),
         ("head_dim", 48, "The head dimension is 48, which is no multiple of 32."),
         ("heads", 3, "3 query heads cannot share 2 key/value heads evenly."),
+        ("kv_heads", 3, "4 query heads cannot share 3 key/value heads evenly."),
     ],
 )
 def test_sizes_that_are_not_taken_are_refused_by_name(name: str, value: int, words: str) -> None:
@@ -270,13 +272,9 @@ def test_a_cache_of_the_other_kind_is_refused() -> None:
 def test_no_memory_in_c_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
     one = stacks()[0]
     cache = filled(one, 5, kv="f32")
-
-    class Exhausted:
-        def moa_run(self, *_: object) -> int:
-            return -1
-
+    exhausted = SimpleNamespace(moa_run=lambda *_: -1)
     with monkeypatch.context() as patch:
-        patch.setattr(stack, "library", Exhausted)
+        patch.setattr(stack, "library", lambda: exhausted)
         with raises(MemoryError, snapshot("There is no memory for a forward.")):
             one.run(states(3), [Segment.chain(cache, 3)])
     assert cache.length == 5
