@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
-from tests.page.chromium import MISSING, find_chromium
 from tests.page.fake_backend import Script
-from tests.page.reader import Reader
-from tests.page.served import ServedPage
+from tests.page.served import Reader, ServedPage
 from tests.support.skipping import cannot_run
 
 PATIENCE_MS = 30_000  # a busy machine is not a defect
@@ -78,3 +77,13 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [complaint for reader in readers for complaint in reader.complaints] == []
+
+
+# The first is Chromium without windows, which takes a third of the processor's time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+MISSING = "there is no Chromium (Debian: apt-get install chromium-headless-shell)"
+
+
+def find_chromium() -> str | None:
+    """Where it is."""
+    return next(filter(None, map(shutil.which, NAMES)), None)

@@ -15,7 +15,6 @@ from moa_client.conversation.answer_text import Update
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.host.host import Crossing
 from moa_client.tools.tool import AnsweredCall, ToolCall
-from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.page.fake_conversation import FakeConversation
@@ -47,7 +46,7 @@ class Stage:
     figures: Figures = field(default_factory=Figures)
     began: float = field(default_factory=time.monotonic)
 
-    async def commit(self, text: str, words: int = 1, pause: float = 0.0, accepted: float = 0.6) -> None:
+    async def commit(self, text: str, words: int = 1, accepted: float = 0.6) -> None:
         """The server commits a text, some words at a time; provisional text that differs is withdrawn."""
         for index, piece in enumerate(_pieces(text, words)):
             count = len(piece.split())
@@ -67,22 +66,19 @@ class Stage:
             writer = Provenance.DRAFT if guessed else Provenance.SERVER if by_server else Provenance.TARGET
             run = TextRun(len(piece), writer, 1 - chance * chance if self.options.chances is not None else None)
             self.tell(events.Committed(tuple(range(count)), count if confirmed else 0, piece, runs=(run,)))
-            await self.pause(0.4 * pause)
             self.conversation.cross("up", "draft", 30, 3 + index % 3)
-            await self.pause(0.6 * pause)
 
     def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
         """The server commits a token for each piece: its text, its writer and its chance."""
         runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
         self.tell(events.Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
-    async def write(self, text: str, pause: float = 0.0, *, likely: bool = True) -> None:
+    async def write(self, text: str, *, likely: bool = True) -> None:
         """The device writes without the server; `likely`: what the server would write, too."""
         for piece in _pieces(text, 1):
             self.waiting += piece
             self.figures.provisional += 1
             self.tell(events.Provisional((1,), (0.6,), piece, likely))
-            await self.pause(pause)
 
     def hold(self, *, unread: bool = False) -> None:
         """The device has more, which it does not show."""
@@ -120,19 +116,9 @@ class Stage:
         event = events.Settled((), outcome, Finish.END_OF_TEXT, written, kept, rest)
         self.conversation.publish(Update(event, self.number))
 
-    def fail(self, error: MoaError, *, taken_back: bool = False) -> None:
-        """There is no (more) answer."""
-        self.conversation.publish(Update(events.Failed(error, taken_back), self.number))
-        if taken_back:
-            self.conversation.answers.pop()
-
     async def gate(self, name: str) -> None:
         """Waits for a test."""
         await self.gates.wait(name)
-
-    async def pause(self, seconds: float) -> None:
-        """Lets time pass."""
-        await asyncio.sleep(seconds)
 
     def tell(self, event: events.AnswerEvent) -> None:
         figures = self.figures

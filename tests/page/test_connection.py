@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import ExecutionChanged, LinkState, ServerChanged
 from playwright.sync_api import expect
 
+from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.page.conftest import Open, Serve
+from tests.page.served import Reader, ServedPage
 from tests.page.stage import Stage
+from tests.support.daemon_home import Home, daemon_home
+from tests.support.programs import free_port
 
 
 async def answer(stage: Stage, question: str) -> None:
@@ -112,3 +122,51 @@ def test_a_server_that_is_another_one_now_is_said(serve: Serve, open_page: Open)
     served.open_gate("back")
     expect(reader.page.locator(".remark")).to_contain_text("This server computes differently (bf16)")
     expect(reader.notice).to_be_empty()
+
+
+ASKED = [4, 10, 2, 5]  # the tiny model's template around "w10"
+LENGTH = 512  # tokens of an answer
+
+
+def _home(stack: ExitStack, served: Served) -> Home:
+    home = stack.enter_context(
+        daemon_home(
+            ENVIRONMENT,
+            SERVER=served.address,
+            MODEL=str(served.model),
+            DRAFTER=str(served.drafter),
+            ENDPOINT_PORT=str(free_port()),
+        )
+    )
+    assert home.run("daemon", "start")[0] == 0
+    return home
+
+
+def _page_of(home: Home) -> ServedPage:
+    return cast("ServedPage", SimpleNamespace(url=home.status()["url"]))
+
+
+def _ask_greedily(reader: Reader) -> None:
+    options = {"temperature": 0, "max_tokens": LENGTH, "loop_guard": False}
+    reader.page.evaluate("kept => localStorage.setItem('moa.answers', kept)", json.dumps(options))
+    reader.ask("w10")
+
+
+def test_a_server_that_is_killed_and_comes_back_leaves_the_text_as_it_is(tmp_path: Path, open_page: Open) -> None:
+    model, drafter, port = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors"), free_port()
+    with ExitStack() as stack:
+        with serving(tmp_path, model, drafter, port) as served:
+            expected = words(alone(served, ASKED, max_tokens=LENGTH))
+            reader = open_page(_page_of(_home(stack, served)))
+            reader.page.get_by_role("radio", name="Chance").check(force=True)
+            _ask_greedily(reader)
+            expect(reader.answer).to_contain_text(expected[:20])
+            served.process.kill()
+            expect(reader.notice).to_contain_text("server")  # that it is away, or waited for
+        with serving(tmp_path, model, drafter, port):
+            reader.expect_end()
+            expect(reader.answer).to_have_text(expected)
+            expect(reader.provisional).to_have_count(0)
+            painted = reader.answer.locator("[data-paint]")
+            assert "".join(painted.all_text_contents()) == expected  # the chance of each token is known
+            assert (painted.first.get_attribute("title") or "").startswith("p = ")

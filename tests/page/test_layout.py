@@ -10,10 +10,26 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
 from tests.page.fake_backend import FakeBackend, Script
-from tests.page.reader import Reader
-from tests.page.scripts import CODE, TIDES
-from tests.page.served import ServedPage
+from tests.page.served import Reader, ServedPage
 from tests.page.stage import Stage
+
+CODE = """A generator keeps only two numbers, however far it goes:
+
+```python
+def fibonacci() -> Iterator[int]:
+    a, b = 0, 1
+    while True:
+        yield a
+        a, b = b, a + b
+```
+
+| call | result |
+| --- | ---: |
+| `islice(fibonacci(), 5)` | 0, 1, 1, 2, 3 |
+| the 50th number | 7,778,742,049 |
+
+> It never ends by itself; `islice` takes as **many** as are *wanted*."""
+
 
 pytestmark = pytest.mark.long  # axe takes seconds a time
 
@@ -37,7 +53,7 @@ def play(text: str = CODE) -> Script:
 
 
 def fill(backend: FakeBackend) -> None:
-    backend.remember("tides", "Two tides", [("Why are there two tides?", TIDES)], 3600)
+    backend.remember("tides", "Two tides", [("Why are there two tides?", CODE)], 3600)
     backend.remember("ar", "", [("ما هي عاصمة مصر؟", "عاصمة مصر هي **القاهرة**.")], 60 * 3600)
     backend.remember("long", LONG, [(LONG, LONG)], 7200)
 
