@@ -15,79 +15,14 @@ from moa_bench.suites.scale.simulator import (
     delayed,
     simulate,
 )
-from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RETRY_STEPS, DraftWindow
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftExtended, DraftStep, StreamedDrafting
+from moa_client.drafting.streamed import DraftExtended, DraftStep
 from moa_client.memory import MemoryPlan
 from moa_shared.drafting import Growth
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Verdict
 from moa_shared.tree.draft_tree import DraftTree
-
-
-class Rule:
-    """Frames of three nodes; no bound on growth."""
-
-    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
-        return True
-
-    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
-        return flush or unsent >= 3
-
-    def on_sent(self, nodes: int) -> None:
-        pass
-
-
-def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
-    """An answer with one token."""
-    conversation = Conversation(100)
-    conversation.ask([1, 2], AnswerSettings())
-    drafting = StreamedDrafting(conversation, Rule(), announces_nothing=announces_nothing)
-    commit(drafting, 3)
-    return drafting
-
-
-def commit(drafting: StreamedDrafting, *tokens: int) -> None:
-    conversation = drafting.conversation
-    base = len(conversation.tokens)
-    verdict = Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
-    drafting.on_verdict(conversation.on_verdict(verdict))
-
-
-def grow(drafting: StreamedDrafting, *tokens: int) -> None:
-    step = drafting.next_step(0.0)
-    assert step is not None
-    drafting.on_extended(step, Growth.chain(step.draft, tokens))
-
-
-def overtaken(*committed: int) -> StreamedDrafting:
-    """A step has made a block of three tokens, and other candidates of the first, while tokens were committed."""
-    drafting = begun()
-    step = drafting.next_step(0.0)
-    assert step is not None
-    for token in committed:
-        commit(drafting, token)
-    drafting.on_extended(step, Growth((4, 5, 6, 9, 7), (-1, 0, 1, -1, 3), (4,)))
-    return drafting
-
-
-def test_what_a_block_has_below_tokens_that_came_meanwhile_is_a_draft() -> None:
-    """A block may take longer than a step of the server; its first levels are then too late, the others are not."""
-    drafting = overtaken(4, 5)
-    assert drafting.conversation.draft == DraftTree.chain([6])
-    frame = drafting.take_frame(flush=True)
-    assert frame is not None
-    assert (frame.base, frame.first_node, frame.tokens) == (5, 0, (6,))
-    grow(drafting, 8)
-    assert drafting.conversation.draft == DraftTree.chain([6, 8])
-    assert overtaken(9).conversation.draft == DraftTree.chain([7])
-    assert not overtaken(4, 5, 6).conversation.draft
-    assert not overtaken(4, 7).conversation.draft
-    assert not overtaken(8).conversation.draft
-
 
 LEVELS, TOKENS = 15, 600
 SETTINGS = DraftingSettings()
@@ -173,14 +108,6 @@ def test_levels_that_the_server_has_no_time_for_are_not_drafted() -> None:
     window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert levels(window) > 0
     assert not window.is_priced_out
-
-
-def test_a_blind_drafter_is_not_judged() -> None:
-    window = DraftWindow()
-    before = window.acceptance.level.mean
-    for _ in range(20):
-        window.on_verdict(0.0, DraftTree.chain([5]), [7], step_ms=50.0, verified=1, blind=True)
-    assert window.acceptance.level.mean == before
 
 
 @pytest.mark.parametrize("nodes_a_token", [0.5, 1, 2, 4, 7])

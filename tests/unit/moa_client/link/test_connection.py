@@ -12,12 +12,10 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import connection
-from moa_client.link.connection import MOST_SECONDS
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.link.stream import StreamTraffic
-from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
-from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.errors import InternalError, MoaError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 LOST = UnavailableError("The stream broke.")
@@ -138,61 +136,6 @@ async def settled(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness: Harness) -> None:
-    harness.connection.send(beat(0))
-    stream = await harness.opened()
-    harness.connection.send(beat(1))
-    harness.connection.send(beat(2))
-    await settled(lambda: len(stream.sent) == 2)
-    assert stream.sent == [beat(1), beat(2)]
-
-
-async def test_what_no_attempt_can_fix_is_not_tried_again(harness: Harness) -> None:
-    denied = DeniedError("The key is refused.")
-    harness.server.refusals = [denied]
-    harness.connection.start()
-    assert await harness.next() == connection.StreamLost(1, denied, retrying=False, broke=False)
-    await settled(lambda: not harness.connection.is_trying)
-    assert harness.inbox.empty()
-
-
-async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harness: Harness) -> None:
-    full = OverloadedError("There is no room.")
-    full.retry_after_ms = 4000
-    harness.server.refusals = [full]
-    harness.connection.start()
-    lost = await harness.next()
-    assert isinstance(lost, connection.StreamLost)
-    assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
-
-
-@pytest.mark.parametrize("is_useful", [True, False])
-async def test_a_stream_is_left_and_another_one_opened_once_the_server_has_said_its_last_word(
-    harness: Harness, is_useful: bool
-) -> None:
-    """One that says nothing else has to wait for the next stream, as a server that does not open any."""
-    stream = await harness.opened()
-    if is_useful:
-        stream.incoming.put_nowait(pb.ServerFrame(verdict=pb.Verdict(tokens=[1])))
-        assert isinstance(await harness.next(), connection.FrameReceived)
-    stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason="an update")))
-    lost = await harness.next()
-    assert isinstance(lost, connection.StreamLost)
-    assert lost.error.message == snapshot("The server is going away: an update.")
-    assert (lost.retrying, lost.broke, stream.is_cancelled) == (True, is_useful, True)
-    await harness.opened()
-
-
-async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened_again(harness: Harness) -> None:
-    stream = await harness.opened()
-    stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason=IDLE)))
-    lost = await harness.next()
-    assert isinstance(lost, connection.StreamLost)
-    assert (lost.retrying, lost.broke, lost.rests) == (False, False, True)
-    await settled(lambda: not harness.connection.is_trying)
-    await harness.opened()  # with the next question
-
-
 async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
     harness.server.refusals = [ValueError("a defect")]
     harness.connection.start()
@@ -222,17 +165,6 @@ async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) ->
         harness.connection.send(beat(number))
     assert stream.is_cancelled
     assert isinstance(await harness.next(), connection.StreamLost)
-
-
-def test_a_server_may_ask_for_a_longer_wait_once() -> None:
-    backoff = connection.Backoff(random.Random(1))
-    waits = []
-    for _ in range(20):
-        backoff.not_before(7.0)
-        waits.append(backoff.next_seconds())
-    assert all(7.0 <= wait <= 10.5 for wait in waits)
-    assert len(set(waits)) == 20
-    assert backoff.next_seconds() <= MOST_SECONDS
 
 
 def test_500_clients_that_lose_a_server_at_once_do_not_come_back_at_once() -> None:

@@ -21,7 +21,7 @@ from moa_client.link.server import Server
 from moa_client.link.server_choice import Search, ServerChoice
 from moa_client.link.stream import StreamTraffic
 from moa_client.link.unreachable import certificate_end
-from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import MismatchError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.certificates import Authority
@@ -217,22 +217,6 @@ async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
     return fleet, dialer
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(LOST, "The stream broke."), (None, "The former server is silent."), (OverloadedError("full"), "full")],
-    ids=["lost", "silent", "full"],
-)
-async def test_a_lost_one_is_left_for_another(error: MoaError | None, reason: str) -> None:
-    home = Home()
-    fleet, dialer = await served(home)
-    dialer.on_lost(error, was_useful=True)
-    home.fail()
-    await dial(dialer)
-    assert dialer.address == home.other.address
-    assert dialer.reason == reason
-    await fleet.close()
-
-
 async def test_a_server_that_goes_away_names_who_continues() -> None:
     home = Home(named=False)
     fleet, dialer = await served(home)
@@ -292,15 +276,6 @@ async def test_of_several_another_is_chosen_between_answers_only_if_it_is_clearl
     assert dialer.reason == snapshot("It is nearer, or has less to do.")
     one.rtt_ms, two.rtt_ms = 1.0, 90.0
     assert not dialer.chooses_again()  # so soon after a change
-    await fleet.close()
-
-
-async def test_of_several_one_that_has_failed_is_the_last_resort() -> None:
-    fleet, [one, two], dialer = await several(["one", "three"])
-    assert dialer.address == one.address
-    dialer.on_lost(LOST, was_useful=False)
-    await dial(dialer)
-    assert dialer.address == two.address
     await fleet.close()
 
 

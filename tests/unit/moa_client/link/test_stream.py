@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from typing import cast
 
 import grpc
 import grpc.aio
 import pytest
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Committed, Event, LinkChanged, LinkState, ServerChanged
 from moa_client.host.publisher import log_link_change
@@ -19,19 +16,16 @@ from moa_client.link import calls
 from moa_client.link.calls import call_best
 from moa_client.link.connection import ServerConnection
 from moa_client.link.fleet import Fleet
-from moa_client.link.frames import FrameReader, FrameSender
+from moa_client.link.frames import FrameSender
 from moa_client.link.server import Server
-from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, WRITE_FAILED, Stream, StreamTraffic
-from moa_shared.errors import OverloadedError, ProtocolError, UnavailableError
-from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Draft, Memory, Plane, Verdict
+from moa_client.link.stream import EOF, WRITE_FAILED, Stream, StreamTraffic
+from moa_shared.errors import OverloadedError, ProtocolError
+from moa_shared.protocol.messages import Draft
 
-from tests.support.messages import raises
 from tests.support.scripted_server import MODEL
 from tests.unit.moa_client.link.test_server_choice import Home
 
 BEAT = pb.ClientFrame(beat=pb.Beat(stamp=7))
-VERDICT = pb.ServerFrame(verdict=pb.Verdict(tokens=[1, 2]))
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -85,22 +79,6 @@ class ScriptedCall:
         self.is_cancelled = True
 
 
-async def test_messages_are_counted_with_their_headers_and_shown_to_who_observes() -> None:
-    seen: list[tuple[Literal["up", "down"], object]] = []
-    traffic = StreamTraffic(observe=lambda way, message: seen.append((way, message)))
-    stream = Stream(ScriptedCall(VERDICT), traffic)
-    await stream.send(BEAT)
-    assert await stream.receive() == VERDICT
-    assert traffic.up_bytes == BEAT.ByteSize() + FRAME_OVERHEAD_BYTES
-    assert traffic.down_bytes == VERDICT.ByteSize() + FRAME_OVERHEAD_BYTES
-    assert seen == [("up", BEAT), ("down", VERDICT)]
-
-
-async def test_a_stream_that_the_server_ends_says_so() -> None:
-    with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
-        await Stream(ScriptedCall(), StreamTraffic()).receive()
-
-
 async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None:
     call = ScriptedCall()
     stream = Stream(call, StreamTraffic())
@@ -120,14 +98,6 @@ async def test_the_text_of_a_goodbye_has_no_controls() -> None:
     assert "\x1b" not in frame.go_away.reason
 
 
-async def test_a_goodbye_ends_what_is_written() -> None:
-    call = ScriptedCall()
-    await Stream(call, StreamTraffic()).say_goodbye()
-    assert call.written == [pb.ClientFrame(bye=pb.Bye())]
-    assert call.is_half_closed
-    assert not call.is_cancelled
-
-
 async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
     call, ended = ScriptedCall(), list[bool]()
     stream = Stream(call, StreamTraffic(), on_end=lambda: ended.append(True))
@@ -137,77 +107,8 @@ async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
     assert ended == [True]
 
 
-async def test_the_end_is_told_once() -> None:
-    ended = list[bool]()
-    stream = Stream(ScriptedCall(), StreamTraffic(), on_end=lambda: ended.append(True))
-    stream.cancel()
-    stream.cancel()
-    assert ended == [True]
-
-
-class Call:
-    """One that is refused at once; what waits for it waits for its beginning, in another task, as in gRPC."""
-
-    def __init__(self) -> None:
-        self._preparation = asyncio.create_task(self._prepare())
-        self._on_status: Callable[[Call], None] = lambda _: None
-
-    def add_done_callback(self, callback: Callable[[Call], None]) -> None:
-        self._on_status = callback
-
-    async def _prepare(self) -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-
-    async def read(self) -> pb.ServerFrame:
-        await self._preparation
-        self._on_status(self)
-        raise grpc.aio.AioRpcError(await self.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), "full", None)
-
-    async def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    async def details(self) -> str:
-        return "full"
-
-    async def trailing_metadata(self) -> grpc.aio.Metadata:
-        return grpc.aio.Metadata()
-
-    async def write(self, message: pb.ClientFrame) -> None:
-        await self.read()
-
-    async def done_writing(self) -> None:
-        """Nothing is written."""
-
-    def begin(self) -> None:
-        """As when the server refuses and nobody is cancelled."""
-        self._preparation.cancel()
-
-    def cancel(self) -> None:
-        """Changes nothing: it has ended."""
-
-
 async def send(stream: Stream) -> None:
     await stream.send(pb.ClientFrame(beat=pb.Beat(stamp=1)))
-
-
-@pytest.mark.parametrize("wait", [Stream.receive, send, Stream.say_goodbye])
-async def test_a_stream_that_waits_heeds_it(wait: Callable[[Stream], Coroutine[Any, Any, object]]) -> None:
-    stream = Stream(Call(), StreamTraffic())
-    task = asyncio.create_task(wait(stream))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_without_one_the_status_is_raised() -> None:
-    call = Call()
-    task = asyncio.create_task(Stream(call, StreamTraffic()).receive())
-    await asyncio.sleep(0)
-    call.begin()
-    with pytest.raises(OverloadedError):
-        await task
 
 
 async def address_of(server: Server) -> str:
@@ -253,20 +154,6 @@ def test_a_draft_that_was_not_sent_is_not_continued() -> None:
     wire.is_up = True
     frames.draft(SECOND)
     assert wire.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
-
-
-def test_a_verdict_gives_the_rows_of_both_planes() -> None:
-    reader = FrameReader()
-    rows = [
-        pb.Memory(codec=pb.CODEC_INT4, payload=b"a", plane=pb.PLANE_REUSED_STATE),
-        pb.Memory(start=2, count=1, codec=pb.CODEC_INT4, payload=b"b"),
-    ]
-    list(reader.read(pb.ServerFrame(verdict=pb.Verdict(ask=1, base=4, prefix_hash=5, tokens=[7]))))
-    assert list(reader.read(pb.ServerFrame(verdict=pb.Verdict(tokens=[8, 9], memory=rows)))) == [
-        Verdict(1, 5, 0, (8, 9)),
-        Memory(4, 2, Codec.INT4, b"a", Plane.REUSED_STATE, 0),
-        Memory(2, 1, Codec.INT4, b"b", Plane.MEMORY, 0),
-    ]
 
 
 @pytest.mark.parametrize(

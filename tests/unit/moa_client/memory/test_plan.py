@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.memory import CREDIT_EVERY_BYTES, PROMPT_HOLD_MS, CodecLadder, MemoryPlan, MemoryReceiver, RowsHeld
+from moa_client.memory import PROMPT_HOLD_MS, CodecLadder, MemoryPlan, MemoryReceiver, RowsHeld
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
+from moa_shared.protocol.messages import THIN, Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 
 HASHES = PrefixHashes(range(10))
@@ -29,27 +29,6 @@ def rows(start: int, stop: int, plane: Plane = Plane.MEMORY, nbytes: int = 10) -
     return Memory(start, stop - start, Codec.INT8, bytes(nbytes), plane, HASHES.at(stop) & SHORT_HASH)
 
 
-def test_without_a_drafter_that_reads_memory_nothing_is_wanted() -> None:
-    none = MemoryPlan(None, {}, Codec.INT8)
-    assert none.offered == []
-    assert none.first_missing(5) == 0
-    none.begin_answer(0.0, 5)
-    none.hold(0.0, 5, 1000.0)
-    assert (none.hold_until_ms, none.on_verdict(0.0, 1, 6)) == (0.0, None)
-    with pytest.raises(ProtocolError, match="no memory that was not asked for"):
-        none.on_memory(0.0, rows(0, 1), HASHES)
-    with pytest.raises(ProtocolError, match="no memory, got codec 2"):
-        none.on_opened(Codec.INT8)
-
-
-def test_the_best_codec_and_all_cheaper_ones_are_offered() -> None:
-    assert plan(codec=Codec.BF16).offered == [1, 2, 3]
-    assert plan(codec=Codec.INT8).offered == [2, 3]
-    plan().on_opened(Codec.INT4)
-    with pytest.raises(ProtocolError, match="memory in int8, got codec 1"):
-        plan().on_opened(Codec.BF16)
-
-
 def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
     memory = plan()
     memory.on_memory(0.0, rows(0, 2), HASHES)
@@ -62,47 +41,6 @@ def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
     assert memory.first_missing(10) == 0
 
 
-def test_all_states_of_the_prompt_are_needed() -> None:
-    memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
-    memory.begin_answer(0.0, 4)
-    memory.on_memory(1.0, rows(1, 4, Plane.REUSED_STATE), HASHES)
-    assert memory.lacks_prompt
-    memory.on_memory(2.0, rows(0, 1, Plane.REUSED_STATE), HASHES)
-    assert not memory.lacks_prompt
-    assert memory.hold_until_ms == 0.0
-
-
-def test_the_row_that_drafting_waits_for_lets_it_continue_and_is_timed() -> None:
-    memory = plan()
-    hashes = PrefixHashes(range(10))
-    memory.on_memory(0.0, rows(0, 8), hashes)
-    memory.on_verdict(50.0, 1, 10)
-    memory.hold(50.0, 9, 1000.0)
-    assert memory.hold_until_ms > 50.0
-    memory.on_memory(58.0, rows(8, 9), hashes)
-    assert memory.hold_until_ms == 0.0
-    hashes.extend([10])
-    memory.hold(100.0, 10, 1000.0)
-    assert memory.hold_until_ms == 100.0 + 8.0 + 4 * 4.0  # of one sample: 8 ms, and half of it as the deviation
-
-
-def test_a_server_without_time_for_memory_is_not_waited_for() -> None:
-    memory = plan()
-    memory.on_memory(0.0, rows(0, 4), HASHES)
-    memory.hold(100.0, 9, 1000.0)  # rows of four tokens before were late already
-    assert memory.hold_until_ms == 0.0
-
-
-def test_what_has_come_is_credited_in_pieces_and_anew_on_a_new_stream() -> None:
-    memory = plan()
-    half = CREDIT_EVERY_BYTES // 2
-    assert memory.on_memory(0.0, rows(0, 1, nbytes=half), HASHES) == 0
-    assert memory.on_memory(0.0, rows(1, 2, nbytes=half + 1), HASHES) == 2 * half + 1
-    assert memory.on_memory(0.0, rows(2, 3, nbytes=half), HASHES) == 0
-    memory.on_opened(Codec.INT8)
-    assert memory.on_memory(0.0, rows(3, 4, nbytes=half), HASHES) == 0
-
-
 def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
     memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
     memory.change(0.0, ThinMemory(4, 16))
@@ -112,12 +50,6 @@ def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
     assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
     memory.on_memory(110.0, rows(4, 8, Plane.REUSED_STATE), HASHES)
     assert memory.hold_until_ms == 0.0
-
-
-def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
-    assert plan(Plane.REUSED_STATE, Plane.MEMORY).fewest == THIN
-    assert plan(Plane.MEMORY).fewest == NO_ROWS
-    assert MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).fewest is None
 
 
 BYTES = {Codec.BF16: 768, Codec.INT8: 388, Codec.INT4: 216}
@@ -209,14 +141,6 @@ def test_rows_are_held_as_a_set_of_positions_would_hold_them(actions: list[tuple
             held = {position for position in held if position < start}
         assert rows.stop == max(held, default=-1) + 1
         assert rows.first_missing == next(position for position in range(40) if position not in held)
-
-
-def test_rows_of_tokens_that_have_changed_since_are_ignored() -> None:
-    drafter = Drafter()
-    receives = receiver(drafter)
-    receives.on_frame(memory(0, 3, stop=2), HASHES)
-    assert drafter.rows == []
-    assert (receives.newest, receives.gap) == (0, 0)
 
 
 @pytest.mark.parametrize(
