@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.chat.question import TextFile, folded, with_files
 from playwright.sync_api import expect
-from tests.page.fake_backend import FakeBackend
 
 from tests.page.conftest import Open, Serve
+from tests.page.fake_backend import FakeBackend
 from tests.page.served import Reader, ServedPage
 from tests.page.stage import Stage
 

@@ -12,9 +12,9 @@ from moa_client.conversation.events import Asked, LinkState
 from moa_client.surface.messages import Fields, fields_of, opened_fields
 from moa_client.surface.open_conversation import ConversationFacts
 from playwright.sync_api import expect
-from tests.page.fake_backend import Script
 
 from tests.page.conftest import Open, Serve
+from tests.page.fake_backend import Script
 from tests.page.stage import Stage, good_status
 from tests.support.answer_events import decode_bytes, events_of
 from tests.support.told import Told
