@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,8 @@ def chat(
     line.show("Starting ...")
     from moa_client.commands.actions import chat as actions
 
-    may_start = config_file is None and not _given_of_daemon(flags)
+    of_daemon = (each for each, value in flags.items() if value not in (None, ()) and each not in OF_SURFACES)
+    may_start = config_file is None and not any(of_daemon)
     name = conversation or ("last" if go_on else None)
     named = {each for each, origin in origins.items() if origin.source != "default"}
     actions.chat(settings, prompt, line, name, files=files, named=named, may_start=may_start)
-
-
-def _given_of_daemon(flags: Mapping[str, Any]) -> bool:
-    """Whether an option says how the daemon should be, rather than this chat."""
-    return any(value not in (None, ()) and name not in OF_SURFACES for name, value in flags.items())

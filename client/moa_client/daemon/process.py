@@ -88,16 +88,11 @@ def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen
     return process, began
 
 
-def _last_line(paths: DaemonPaths, began: int) -> str:
-    """The last line of the log after a place in it; empty if there is none."""
+def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:
     with open(paths.log, "rb") as log:
         log.seek(began)
         lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
-
-
-def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:
-    last = _last_line(paths, began).removeprefix("Error: ") or otherwise
+    last = lines[-1].removeprefix("Error: ") if lines else otherwise
     return UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
 
 

@@ -246,7 +246,8 @@ class ServerConnection:
         if self._rests:
             self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
             return None
-        self._log_loss(error)
+        level, what = (logging.WARNING, "lost") if self._was_useful else (logging.INFO, "not opened")
+        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
         self.dialer.on_lost(error, was_useful=self._was_useful)
         has_other = self.dialer.has_other
         retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError | NoFormsError) and has_other)
@@ -259,11 +260,6 @@ class ServerConnection:
             seconds = self._backoff.next_seconds()
         self._post(StreamLost(self.stream_number, error, retrying, self._was_useful, wait_seconds))
         return seconds
-
-    def _log_loss(self, error: MoaError) -> None:
-        level = logging.WARNING if self._was_useful else logging.INFO
-        what = "lost" if self._was_useful else "not opened"
-        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
     async def _run_stream(self) -> NoReturn:
         stream = await self._open()
