@@ -23,8 +23,16 @@ class MoaError(Exception):
 
     code: ClassVar[str] = "internal"
     grpc_status: ClassVar[str] = "INTERNAL"
-    exit_code: ClassVar[int] = 70  # sysexits.h EX_SOFTWARE
+    exit_code: ClassVar[int] = 70  # sysexits.h has 64 to 78
     default_hint: ClassVar[str] = "This is a defect of moa: please report it with the log."
+
+    def __init_subclass__(
+        cls, code: str = "", status: str = "", exit_code: int = 0, hint: str | None = None, **rest: object
+    ) -> None:
+        """A row of the catalogue; what it leaves out is its parent's."""
+        super().__init_subclass__(**rest)
+        cls.code, cls.grpc_status = code or cls.code, status or cls.grpc_status
+        cls.exit_code, cls.default_hint = exit_code or cls.exit_code, cls.default_hint if hint is None else hint
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.message = plain_line(message)
@@ -39,102 +47,76 @@ class InternalError(MoaError):
     """A defect: something happened that should be impossible."""
 
 
-class ConfigError(MoaError):
+class ConfigError(
+    MoaError, code="config", status="INVALID_ARGUMENT", exit_code=2, hint="See --help for the values allowed."
+):
     """A flag, an environment variable or a configuration file holds a value that cannot be used."""
 
-    code = "config"
-    grpc_status = "INVALID_ARGUMENT"
-    exit_code = 2
-    default_hint = "See --help for the values allowed."
 
-
-class NoFormsError(ConfigError):
+class NoFormsError(
+    ConfigError,
+    code="no_forms",
+    status="FAILED_PRECONDITION",
+    hint="Ask for text, or have its operator install llguidance.",
+):
     """An answer must have a form, and the server lacks the library that holds answers to one."""
 
-    code = "no_forms"
-    grpc_status = "FAILED_PRECONDITION"
-    default_hint = "Ask for text, or have its operator install llguidance."
 
-
-class NotFoundError(MoaError):
+class NotFoundError(MoaError, code="not_found", status="NOT_FOUND", exit_code=66, hint="Check the name."):
     """A file or a name that the user gave does not exist."""
 
-    code = "not_found"
-    grpc_status = "NOT_FOUND"
-    exit_code = 66  # EX_NOINPUT
-    default_hint = "Check the name."
 
-
-class ModelSourceError(MoaError):
+class ModelSourceError(
+    MoaError,
+    code="model_source",
+    status="FAILED_PRECONDITION",
+    exit_code=66,
+    hint="Name a model with 'default', a hub id, a local folder or a .gguf file.",
+):
     """A model cannot be fetched, read or used."""
 
-    code = "model_source"
-    grpc_status = "FAILED_PRECONDITION"
-    exit_code = 66
-    default_hint = "Name a model with 'default', a hub id, a local folder or a .gguf file."
 
-
-class ChecksumError(ModelSourceError):
+class ChecksumError(ModelSourceError, code="checksum", exit_code=65, hint="Delete the file and fetch it again."):
     """A file is not what it was recorded to be."""
 
-    code = "checksum"
-    exit_code = 65  # EX_DATAERR
-    default_hint = "Delete the file and fetch it again."
 
-
-class CheckpointError(MoaError):
+class CheckpointError(
+    MoaError, code="checkpoint", status="FAILED_PRECONDITION", exit_code=65, hint="Fetch or train the checkpoint again."
+):
     """A drafter checkpoint is corrupt, truncated or of the wrong shape."""
 
-    code = "checkpoint"
-    grpc_status = "FAILED_PRECONDITION"
-    exit_code = 65
-    default_hint = "Fetch or train the checkpoint again."
 
-
-class DataError(MoaError):
+class DataError(MoaError, code="data", status="INVALID_ARGUMENT", exit_code=65, hint="Check the file named."):
     """Training or evaluation data that cannot be used."""
 
-    code = "data"
-    grpc_status = "INVALID_ARGUMENT"
-    exit_code = 65
-    default_hint = "Check the file named."
 
-
-class DiskFullError(MoaError):
+class DiskFullError(
+    MoaError,
+    code="disk_full",
+    status="RESOURCE_EXHAUSTED",
+    exit_code=74,
+    hint="Free some space, or set MOA_CACHE_DIR to a folder on a larger disk.",
+):
     """No room for a file that must be written."""
 
-    code = "disk_full"
-    grpc_status = "RESOURCE_EXHAUSTED"
-    exit_code = 74  # EX_IOERR
-    default_hint = "Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
 
-
-class HistoryError(MoaError):
+class HistoryError(MoaError, code="history", exit_code=74, hint="Chat with --no-history, which keeps nothing."):
     """The conversations that this device keeps cannot be read or written."""
 
-    code = "history"
-    exit_code = 74
-    default_hint = "Chat with --no-history, which keeps nothing."
 
-
-class ConflictError(MoaError):
+class ConflictError(
+    MoaError, code="conflict", status="FAILED_PRECONDITION", exit_code=75, hint="Try again when that is over."
+):
     """What is asked for contradicts what is going on."""
 
-    code = "conflict"
-    grpc_status = "FAILED_PRECONDITION"
-    exit_code = 75  # EX_TEMPFAIL
-    default_hint = "Try again when that is over."
 
-
-class OutputError(MoaError):
+class OutputError(MoaError, code="output", exit_code=74, hint="Write to another place, or free some space there."):
     """Standard output cannot be written."""
 
-    code = "output"
-    exit_code = 74
-    default_hint = "Write to another place, or free some space there."
 
-
-class ProtocolError(MoaError):
+class ProtocolError(
+    MoaError, code="protocol", status="INVALID_ARGUMENT", exit_code=76, hint="Use the same version of moa at both ends."
+):
     """The peer sent something that the protocol does not allow in this state.
 
     Args:
@@ -142,16 +124,17 @@ class ProtocolError(MoaError):
         got: what came.
     """
 
-    code = "protocol"
-    grpc_status = "INVALID_ARGUMENT"
-    exit_code = 76  # EX_PROTOCOL
-    default_hint = "Use the same version of moa at both ends."
-
     def __init__(self, expected: str, got: str = "", *, hint: str | None = None) -> None:
         super().__init__(f"Expected {expected}, got {got}." if got else expected, hint=hint)
 
 
-class MismatchError(MoaError):
+class MismatchError(
+    MoaError,
+    code="mismatch",
+    status="FAILED_PRECONDITION",
+    exit_code=78,
+    hint="Start the client with the server's model and drafter, or connect to another server.",
+):
     """Client and server do not run the same thing (protocol version, target, tokenizer or drafter).
 
     Args:
@@ -160,44 +143,40 @@ class MismatchError(MoaError):
         got: the client's value.
     """
 
-    code = "mismatch"
-    grpc_status = "FAILED_PRECONDITION"
-    exit_code = 78  # EX_CONFIG
-    default_hint = "Start the client with the server's model and drafter, or connect to another server."
-
     def __init__(self, what: str, expected: str = "", got: str = "", *, hint: str | None = None) -> None:
         message = f"The {what} does not match: the server has {expected}, the client has {got}." if expected else what
         super().__init__(message, hint=hint)
 
 
-class ContextLengthError(MoaError):
+class ContextLengthError(
+    MoaError,
+    code="context_length",
+    status="OUT_OF_RANGE",
+    exit_code=65,
+    hint="Shorten the prompt, /reset the conversation, or raise the server's --context-length.",
+):
     """The tokens do not fit into the context."""
 
-    code = "context_length"
-    grpc_status = "OUT_OF_RANGE"
-    exit_code = 65
-    default_hint = "Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
-
-class TokenRangeError(MoaError):
+class TokenRangeError(
+    MoaError, code="token_range", status="INVALID_ARGUMENT", exit_code=65, hint="Use the server's tokenizer."
+):
     """A token id outside the target's vocabulary."""
 
-    code = "token_range"
-    grpc_status = "INVALID_ARGUMENT"
-    exit_code = 65
-    default_hint = "Use the server's tokenizer."
 
-
-class TreeError(MoaError):
+class TreeError(
+    MoaError,
+    code="tree",
+    status="INVALID_ARGUMENT",
+    exit_code=76,
+    hint="Number the nodes so that each parent comes before its children.",
+):
     """A draft tree that is not a tree: parents must come before their children."""
 
-    code = "tree"
-    grpc_status = "INVALID_ARGUMENT"
-    exit_code = 76
-    default_hint = "Number the nodes so that each parent comes before its children."
 
-
-class OverloadedError(MoaError):
+class OverloadedError(
+    MoaError, code="overloaded", status="RESOURCE_EXHAUSTED", exit_code=75, hint="Try again in a few seconds."
+):
     """The server has no room for one more session, stream or answer.
 
     Attributes:
@@ -206,44 +185,37 @@ class OverloadedError(MoaError):
 
     retry_after_ms = 2000  # an answer of 50 tokens on one core
 
-    code = "overloaded"
-    grpc_status = "RESOURCE_EXHAUSTED"
-    exit_code = 75  # EX_TEMPFAIL
-    default_hint = "Try again in a few seconds."
 
-
-class RateLimitError(OverloadedError):
+class RateLimitError(
+    OverloadedError, code="rate_limit", hint="Wait as long as told; the operator can raise the limit of your key."
+):
     """The caller has used up what it may take in a minute."""
 
-    code = "rate_limit"
-    default_hint = "Wait as long as told; the operator can raise the limit of your key."
 
-
-class DeniedError(MoaError):
+class DeniedError(MoaError, code="denied", status="PERMISSION_DENIED", exit_code=77, hint="Ask the operator."):
     """The server does not let this caller do this; asking again changes nothing."""
 
-    code = "denied"
-    grpc_status = "PERMISSION_DENIED"
-    exit_code = 77  # EX_NOPERM
-    default_hint = "Ask the operator."
 
-
-class AuthenticationError(DeniedError):
+class AuthenticationError(
+    DeniedError,
+    code="authentication",
+    status="UNAUTHENTICATED",
+    hint="Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE.",
+):
     """The caller has not shown a key or a certificate that the server knows."""
 
-    code = "authentication"
-    grpc_status = "UNAUTHENTICATED"
-    default_hint = "Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE."
 
-
-class ForbiddenError(DeniedError):
+class ForbiddenError(DeniedError, code="forbidden", hint="Ask the operator for a key with this right."):
     """The caller's key does not permit this."""
 
-    code = "forbidden"
-    default_hint = "Ask the operator for a key with this right."
 
-
-class UnavailableError(MoaError):
+class UnavailableError(
+    MoaError,
+    code="unavailable",
+    status="UNAVAILABLE",
+    exit_code=69,
+    hint="Check --server HOST:PORT, and that moa-server runs there.",
+):
     """The server cannot be reached, or is shutting down.
 
     Attributes:
@@ -252,19 +224,9 @@ class UnavailableError(MoaError):
 
     servers: tuple[str, ...] = ()
 
-    code = "unavailable"
-    grpc_status = "UNAVAILABLE"
-    exit_code = 69  # EX_UNAVAILABLE
-    default_hint = "Check --server HOST:PORT, and that moa-server runs there."
 
-
-class CancelledAnswerError(MoaError):
+class CancelledAnswerError(MoaError, code="cancelled", status="CANCELLED", exit_code=130, hint=""):
     """The user stopped the answer."""
-
-    code = "cancelled"
-    grpc_status = "CANCELLED"
-    exit_code = 130  # the shell's 128 + SIGINT
-    default_hint = ""
 
 
 def _subclasses(cls: type[MoaError]) -> list[type[MoaError]]:

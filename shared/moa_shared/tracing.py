@@ -30,53 +30,60 @@ Value = str | int | float | bool
 TRACEPARENT = "traceparent"  # of a call's metadata, and of HTTP requests
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _CLOSE_SECONDS = 2.0  # for handing over what is recorded, when the program ends
+_provider: TracerProvider | None = None
 
 
 class Span:
-    """A piece of work that takes time; this one records nothing. `traceparent`: by which others hang theirs below."""
+    """A piece of work that takes time. `traceparent`: by which others hang theirs below; empty: nothing is recorded."""
 
-    traceparent = ""
+    def __init__(self, recorded: RecordedSpan | None = None) -> None:
+        self._recorded, self.traceparent = recorded, ""
+        if recorded is not None:
+            context = recorded.get_span_context()
+            self.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def note(self, **values: Value) -> None:
         """Adds facts."""
+        if self._recorded is not None:
+            self._recorded.set_attributes(_named(values))
 
     def mark(self, name: str, **values: Value) -> None:
         """Records that something happened now."""
+        if self._recorded is not None:
+            self._recorded.add_event(name, _named(values))
 
     def end(self, *, at_ns: int | None = None, problem: str = "") -> None:
         """Ends it, now or at `at_ns` as of `time.time_ns`, with the name of what went wrong; again changes nothing."""
+        if self._recorded is None or not self._recorded.is_recording():
+            return
+        from opentelemetry.trace import Status, StatusCode
+
+        if problem:
+            self._recorded.set_status(Status(StatusCode.ERROR, problem))
+        self._recorded.end(at_ns)
 
 
-class Tracer:
-    """Makes spans; this one those that record nothing."""
-
-    def begin(self, name: str, parent: str, at_ns: int | None, values: dict[str, Value]) -> Span:
-        """A span that begins now, or at `at_ns`; below `parent`, a valid traceparent, or by itself."""
-        return _NO_SPAN
-
-    def close(self) -> None:
-        """Hands over what is recorded."""
-
-
-_NO_SPAN = Span()
-NOTHING = Tracer()
-_tracer = NOTHING
-
-
-def use_tracer(tracer: Tracer) -> Tracer:
-    """Traces with `tracer` from now on; returns the one before."""
-    global _tracer
-    before, _tracer = _tracer, tracer
+def use_provider(provider: TracerProvider | None) -> TracerProvider | None:
+    """Records spans with `provider` from now on, or none; returns the one before."""
+    global _provider
+    before, _provider = _provider, provider
     return before
 
 
 def is_traced() -> bool:
-    return _tracer is not NOTHING
+    return _provider is not None
 
 
 def begin_span(name: str, parent: str = "", *, at_ns: int | None = None, **values: Value) -> Span:
     """A span that begins now, or at `at_ns`; a `parent` that is no traceparent is ignored."""
-    return _tracer.begin(name, parent if is_traceparent(parent) else "", at_ns, values)
+    if _provider is None:
+        return Span()
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier = {TRACEPARENT: parent} if is_traceparent(parent) else {}
+    above = TraceContextTextMapPropagator().extract(carrier, Context())
+    return Span(_provider.get_tracer("moa").start_span(name, above, attributes=_named(values), start_time=at_ns))
 
 
 def is_traceparent(text: str) -> bool:
@@ -107,17 +114,16 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False)
     # A queue of its own and a thread: a collector that is away costs nothing but the spans.
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    tracer = TelemetryTracer(provider)
-    before = use_tracer(tracer)
+    before = use_provider(provider)
     complaints = logging.getLogger("opentelemetry")
     complaints.addHandler(_FirstComplaint(tell))
     complaints.propagate = False
     try:
         yield
     finally:
-        use_tracer(before)
+        use_provider(before)
         # It keeps trying where no collector listens; the program must not wait for that.
-        closing = threading.Thread(target=tracer.close, daemon=True)
+        closing = threading.Thread(target=provider.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
 
@@ -134,48 +140,6 @@ class _FirstComplaint(logging.Handler):
         if not self._has_told:
             self._has_told = True
             self._tell(f"Traces cannot be handed over: {plain_line(record.getMessage())[:200]}")
-
-
-class TelemetryTracer(Tracer):
-    """Makes spans of OpenTelemetry."""
-
-    def __init__(self, provider: TracerProvider) -> None:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._provider = provider
-        self._tracer = provider.get_tracer("moa")
-        self._propagator = TraceContextTextMapPropagator()
-
-    def begin(self, name: str, parent: str, at_ns: int | None, values: dict[str, Value]) -> Span:
-        from opentelemetry.context import Context
-
-        above = self._propagator.extract({TRACEPARENT: parent}, Context()) if parent else Context()
-        return _TelemetrySpan(self._tracer.start_span(name, above, attributes=_named(values), start_time=at_ns))
-
-    def close(self) -> None:
-        self._provider.shutdown()
-
-
-class _TelemetrySpan(Span):
-    def __init__(self, span: RecordedSpan) -> None:
-        self._span = span
-        context = span.get_span_context()
-        self.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-
-    def note(self, **values: Value) -> None:
-        self._span.set_attributes(_named(values))
-
-    def mark(self, name: str, **values: Value) -> None:
-        self._span.add_event(name, _named(values))
-
-    def end(self, *, at_ns: int | None = None, problem: str = "") -> None:
-        if not self._span.is_recording():
-            return
-        from opentelemetry.trace import Status, StatusCode
-
-        if problem:
-            self._span.set_status(Status(StatusCode.ERROR, problem))
-        self._span.end(at_ns)
 
 
 def _named(values: dict[str, Value]) -> dict[str, Value]:

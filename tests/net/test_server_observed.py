@@ -25,7 +25,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.tracing import TelemetryTracer, use_tracer
+from moa_shared.tracing import use_provider
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.net.fetch_source import make_source
@@ -62,7 +62,7 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
         "FetchDrafter": [pb.FetchDrafterRequest()],
         "Converse": [pb.ClientFrame(open=hello), pb.ClientFrame(bye=pb.Bye())],
     }
-    before = use_tracer(TelemetryTracer(TracerProvider(shutdown_on_exit=False)))
+    before = use_provider(TracerProvider(shutdown_on_exit=False))
     try:
         async with observed_host(host, metrics) as (running, observing), channel_to(running) as channel:
             for method in pb.DESCRIPTOR.services_by_name["Moa"].methods:
@@ -74,7 +74,7 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
                 assert answers, method.name
             found = await values(observing)
     finally:
-        use_tracer(before)
+        use_provider(before)
     assert {found[f'moa_calls_total{{method="{name}"}}'] for name in asks} == {1}
     assert not any(value for name, value in found.items() if name.startswith("moa_refusals_total"))
 

@@ -12,7 +12,7 @@ from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.tracing import TelemetryTracer, begin_span, is_traced, use_tracer
+from moa_shared.tracing import begin_span, is_traced, use_provider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -49,11 +49,11 @@ def recorded() -> Iterator[Recorded]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    before = use_tracer(TelemetryTracer(provider))
+    before = use_provider(provider)
     try:
         yield Recorded(exporter)
     finally:
-        use_tracer(before)
+        use_provider(before)
         provider.shutdown()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,12 @@ def write_mixture_gguf(
     model: PreTrainedModel,
     path: Path,
     kind: gguf.GGMLQuantizationType = _KIND,
-    *,
-    apart: bool = False,
     **changes: Any,
 ) -> Path:
     """The model with a vocabulary of made-up words.
 
     Args:
         kind: of the experts.
-        apart: a tensor for each expert, as converters of early 2024 wrote them.
         changes: to what the header says, by the names in `_sizes`; None: it does not say so. A name of a tensor: that
             tensor instead, or none.
     """
@@ -59,7 +55,7 @@ def write_mixture_gguf(
     writer.add_token_merges([])
     writer.add_eos_token_id(2)
     tensors = _tensors(model, config)
-    for name, values in {**(_apart(tensors) if apart else tensors), **changes}.items():
+    for name, values in {**tensors, **changes}.items():
         if not name.endswith(("weight", "bias")) or changes.get(name, values) is None:
             continue
         values = np.ascontiguousarray(changes.get(name, values), np.float32)
@@ -135,12 +131,4 @@ def _tensors(model: PreTrainedModel, config: dict[str, Any]) -> dict[str, Floats
 
 def is_expert(name: str) -> bool:
     """Whether GGUF's tensor `name` holds matrices of experts."""
-    return "_exps.weight" in name or re.search(r"ffn_(gate|up|down)\.\d+\.weight", name) is not None
-
-
-def _apart(tensors: dict[str, Floats]) -> dict[str, Floats]:
-    found = {name: values for name, values in tensors.items() if "_exps.weight" not in name}
-    for name in tensors.keys() - found.keys():
-        for number, own in enumerate(tensors[name]):
-            found[name.replace("_exps.weight", f".{number}.weight")] = own
-    return found
+    return "_exps.weight" in name

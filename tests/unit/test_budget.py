@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4379, 32,
     ),
-    "server": (("server",), 16493, 112),
-    "shared": (("shared",), 18370, 138),
+    "server": (("server",), 16491, 112),
+    "shared": (("shared",), 18237, 138),
     "training": (("training",), 4700, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 81764, 523),
+    "tests": (("tests",), 81709, 523),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -17,7 +17,7 @@ from moa_shared.models.library import LocalModel, examine, find_model, installed
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
 from moa_shared.models.sources.hub import PREFIX, HubModel
-from moa_shared.models.sources.packaged import PACKAGED, not_installed, packaged_file
+from moa_shared.models.sources.packaged import PACKAGED, packaged_file
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress
 
@@ -90,11 +90,9 @@ def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
         found: LocalModel | None = _the_one_in(path)
     else:
         found = find_model(spec.removeprefix(PREFIX), installed_models())
-        if found is not None and found.pieces:
-            found = replace(found, path=packaged_file(found.name, PACKAGED[found.name], root, progress), pieces=())
+        if found is None and spec in PACKAGED:
+            found = LocalModel(spec, "package", packaged_file(spec, PACKAGED[spec], root, progress))
     if found is None:
-        if spec in PACKAGED:
-            raise not_installed(spec, PACKAGED[spec])
         if HubModel.parse(spec) is None or path.is_absolute():
             raise NotFoundError(
                 f"There is no model {spec!r}: no such file or folder, and no id on the hub.",

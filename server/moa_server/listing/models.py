@@ -39,7 +39,7 @@ def list_models(folders: Sequence[Path], progress: Progress) -> list[Listed]:
 
 def shipped_for(examined: Examined) -> Iterator[str]:
     """The drafters that come with moa for a model, by name: all are for GGUF files."""
-    if examined.refusal is None and not examined.model.path.is_dir() and not examined.model.pieces:
+    if examined.refusal is None and not examined.model.path.is_dir():
         files = examined.files
         yield from shipped_drafters_for(
             examined.config, lambda: gguf_fingerprint(identify(read_parts(files, arrays=False)))

@@ -6,7 +6,7 @@ Light, so that command lines import it; pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -28,6 +28,25 @@ REPEAT_LAST_N = 64  # llama.cpp's default
 WHOLE_CONTEXT = -1  # as repeat_last_n
 
 TokenBias = tuple[tuple[int, float], ...]
+_PENALTY = (lambda value: abs(value) <= MOST_PENALTY), f"-{MOST_PENALTY:g} to {MOST_PENALTY:g}"
+# What each setting may be; none holds for NaN.
+_BOUNDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (
+        (lambda value: value == 0 or LEAST_TEMPERATURE <= value <= 100),
+        f"0 (greedy) or {LEAST_TEMPERATURE:g} to 100",
+    ),
+    "top_k": ((lambda value: 0 <= value < 1 << 31), "0 (off) or more"),
+    "top_p": ((lambda value: 0 < value <= 1), "more than 0 and at most 1"),
+    "seed": ((lambda value: 0 <= value < SEED_LIMIT), "0 to 2**64 - 1"),
+    "min_p": ((lambda value: 0 <= value <= 1), "0 (off) to 1"),
+    "repeat_penalty": (
+        (lambda value: LEAST_REPEAT_PENALTY <= value <= MOST_REPEAT_PENALTY),
+        f"{LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off",
+    ),
+    "repeat_last_n": ((lambda value: WHOLE_CONTEXT <= value < 1 << 31), "-1 (all tokens), 0 (off) or more"),
+    "presence_penalty": _PENALTY,
+    "frequency_penalty": _PENALTY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +87,12 @@ class Sampling:
     answer_start: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0.0 or LEAST_TEMPERATURE <= self.temperature <= 100.0):  # NaN fails too
-            raise ConfigError(
-                f"temperature is {self.temperature}, expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100."
-            )
-        if not 0 <= self.top_k < 1 << 31:
-            raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or more.")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ConfigError(f"top_p is {self.top_p}, expected more than 0 and at most 1.")
-        if not 0 <= self.seed < SEED_LIMIT:
-            raise ConfigError(f"seed is {self.seed}, expected 0 to 2**64 - 1.")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise ConfigError(f"min_p is {self.min_p}, expected 0 (off) to 1.")
-        self._check_penalties()
+        for name, (holds, expected) in _BOUNDS.items():
+            if not holds(value := getattr(self, name)):
+                raise ConfigError(f"{name} is {value}, expected {expected}.")
         if self.logit_bias:
             _check_bias(self.logit_bias)
             object.__setattr__(self, "logit_bias", tuple(sorted(self.logit_bias)))
-
-    def _check_penalties(self) -> None:
-        if not LEAST_REPEAT_PENALTY <= self.repeat_penalty <= MOST_REPEAT_PENALTY:
-            raise ConfigError(
-                f"repeat_penalty is {self.repeat_penalty}, "
-                f"expected {LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off."
-            )
-        if not WHOLE_CONTEXT <= self.repeat_last_n < 1 << 31:
-            raise ConfigError(f"repeat_last_n is {self.repeat_last_n}, expected -1 (all tokens), 0 (off) or more.")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(value := getattr(self, name)) <= MOST_PENALTY:
-                raise ConfigError(f"{name} is {value}, expected -{MOST_PENALTY:g} to {MOST_PENALTY:g}.")
 
     @property
     def greedy(self) -> bool:
@@ -158,16 +155,8 @@ class ConstraintKind(IntEnum):
 
     @property
     def label(self) -> str:
-        return _LABELS[self]
-
-
-_LABELS = {
-    ConstraintKind.JSON_SCHEMA: "JSON schema",
-    ConstraintKind.JSON_OBJECT: "JSON object",
-    ConstraintKind.REGEX: "regular expression",
-    ConstraintKind.CHOICE: "choice",
-    ConstraintKind.LARK: "Lark grammar",
-}
+        words = self.name.lower().replace("_", " ").replace("regex", "regular expression")
+        return words.replace("json", "JSON").replace("lark", "Lark grammar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +253,7 @@ class TokenChances:
     chances: tuple[float, ...] = ()
 
 
-# As transformers names them in generation_config.json; the last is ours, for files of llama.cpp's.
-_NAMES = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "repeat_penalty",
-    "repeat_last_n": "repeat_last_n",
-}
+_THEIRS = {"repeat_penalty": "repetition_penalty"}  # transformers' names in generation_config.json that are not ours
 _WHOLE = ("top_k", "repeat_last_n")
 
 
@@ -299,11 +280,15 @@ CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 
 def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
     """The defaults in the content of generation_config.json."""
-    values = {
-        ours: _number(name, generation[name], is_whole=ours in _WHOLE)
-        for name, ours in _NAMES.items()
-        if generation.get(name) is not None
-    }
+    values: dict[str, Any] = {}
+    for ours in (each.name for each in fields(SamplingDefaults)):
+        if (value := generation.get(name := _THEIRS.get(ours, ours))) is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} is {value!r}, expected a number")
+        if ours in _WHOLE and value != int(value):
+            raise ValueError(f"{name} is {value!r}, expected a whole number")
+        values[ours] = int(value) if ours in _WHOLE else float(value)
     if values.get("top_k", 0) < 0:  # how some write that all tokens are kept
         values["top_k"] = 0
     if "repeat_penalty" in values:
@@ -315,13 +300,3 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
         values["temperature"] = 0.0
     Sampling(**values)
     return SamplingDefaults(**values)
-
-
-def _number(name: str, value: object, *, is_whole: bool) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {value!r}, expected a number")
-    if not is_whole:
-        return float(value)
-    if value != int(value):
-        raise ValueError(f"{name} is {value!r}, expected a whole number")
-    return int(value)

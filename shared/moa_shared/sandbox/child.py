@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ LEAST_SECONDS = 2
 BYTES_A_SECOND = 200_000
 PATIENCE = 10  # seconds of waiting for each second of processor time, on a busy machine
 MOST_REPLY = 1 << 26
-LENGTH_BYTES = 8
 
 
 class ChildError(Exception):
@@ -48,7 +47,7 @@ class TextChild:
         self._seconds = seconds
         self._lock = threading.Lock()  # one request at a time
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
+        self._channel: Connection | None = None
 
     def start(self) -> None:
         """Starts the process now, so that the first request need not wait for it."""
@@ -90,9 +89,8 @@ class TextChild:
         seconds = self._seconds + len(body) // BYTES_A_SECOND
         with self._lock:
             try:
-                channel = self._started()
-                reply = _exchange(channel, json.dumps({"seconds": seconds}).encode(), body, seconds * PATIENCE)
-            except OSError as error:
+                reply = self._exchange(body, seconds)
+            except (EOFError, OSError) as error:
                 raise ChildError(self._reason(error, seconds)) from None
             except BaseException:  # such as Ctrl-C: its answer would be taken for that of the next request
                 self._end()
@@ -101,23 +99,36 @@ class TextChild:
             raise ChildError(str(reply["error"]))
         return reply["result"]
 
-    def _started(self) -> socket.socket:
+    def _exchange(self, body: bytes, seconds: int) -> dict[str, Any]:
+        process, channel = self._started()
+        deadline = threading.Timer(seconds * PATIENCE, process.kill)
+        deadline.start()
+        try:
+            channel.send_bytes(json.dumps(seconds).encode())
+            channel.send_bytes(body)
+            reply: dict[str, Any] = json.loads(channel.recv_bytes(MOST_REPLY))
+            return reply
+        finally:
+            deadline.cancel()
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
         if self._process is not None and self._process.poll() is not None:
             self._end()  # it was ended while it was idle
-        if self._channel is None:
-            self._channel, theirs = socket.socketpair()
+        if self._process is None or self._channel is None:
+            ours, theirs = socket.socketpair()
+            self._channel = Connection(ours.detach())
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", PROGRAM], stdin=theirs.fileno(), stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL, process_group=0,  # Ctrl-C is for this process
                     env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
                 )  # fmt: skip
-        return self._channel
+        return self._process, self._channel
 
-    def _reason(self, error: OSError, seconds: int) -> str:
+    def _reason(self, error: Exception, seconds: int) -> str:
         """Why there is no reply; the process is ended."""
         code = self._end()
-        if isinstance(error, TimeoutError) or code == -signal.SIGXCPU:
+        if code in (-signal.SIGXCPU, -signal.SIGKILL):
             return f"it takes more than {seconds} s"
         if code is None:
             return f"its process cannot be started: {error}"
@@ -150,26 +161,3 @@ def text_child() -> TextChild:
     child = TextChild()
     atexit.register(child.close)
     return child
-
-
-def _exchange(channel: socket.socket, head: bytes, body: bytes, seconds: float) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    channel.settimeout(seconds)
-    for part in (head, body):
-        channel.sendall(len(part).to_bytes(LENGTH_BYTES, "big") + part)
-    length = int.from_bytes(_receive(channel, LENGTH_BYTES, deadline), "big")
-    if length > MOST_REPLY:
-        raise ConnectionError(f"a reply of {length} bytes")
-    reply: dict[str, Any] = json.loads(_receive(channel, length, deadline))
-    return reply
-
-
-def _receive(channel: socket.socket, length: int, deadline: float) -> bytearray:
-    received = bytearray()
-    while len(received) < length:
-        channel.settimeout(max(0.001, deadline - time.monotonic()))
-        piece = channel.recv(min(1 << 20, length - len(received)))
-        if not piece:
-            raise ConnectionError("the end")
-        received += piece
-    return received

@@ -9,12 +9,12 @@ import json
 import math
 import resource
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
 from functools import lru_cache
 from itertools import product
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import jinja2
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
-from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
+from moa_shared.sandbox.child import MOST_REPLY
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer, read_bos, read_special, read_templates, read_tokenizer
 
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
@@ -42,13 +42,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
-    with socket.socket(fileno=sys.stdin.fileno()) as channel, channel.makefile("rwb") as file:
-        while head := file.read(LENGTH_BYTES):
-            seconds = json.loads(file.read(int.from_bytes(head, "big")))["seconds"]
-            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
-            reply = _reply(file.read(int.from_bytes(file.read(LENGTH_BYTES), "big")))
-            file.write(len(reply).to_bytes(LENGTH_BYTES, "big") + reply)
-            file.flush()
+    channel = Connection(sys.stdin.fileno())
+    with suppress(EOFError):
+        while True:
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + int(json.loads(channel.recv_bytes())))
+            channel.send_bytes(_reply(channel.recv_bytes()))
 
 
 def _limit(what: int, most: int) -> None:

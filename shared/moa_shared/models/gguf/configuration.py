@@ -12,7 +12,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.families import gguf_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.keys import FACTOR_TENSORS, rope_parameters
-from moa_shared.models.gguf.names import experts_apart, hugging_face_name, known_shapes
+from moa_shared.models.gguf.names import hugging_face_name, known_shapes
 from moa_shared.models.network.served import check_family
 from moa_shared.models.sources.generation import GGUF_KEY, GGUF_TYPES
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
@@ -103,12 +103,17 @@ def _first(header: GgufHeader, key: str) -> int | None:
 def _check_tensors(header: GgufHeader, config: dict[str, Any]) -> None:
     names = [name for name in header.tensors if name not in FACTOR_TENSORS]
     unknown = sorted(name for name in names if hugging_face_name(name, config["model_type"]) is None)
+    if unknown and unknown[0].startswith("blk.0.ffn_down.0."):
+        raise ModelSourceError(
+            f"{header.path} has a tensor for each expert, as files from before April 2024 do.",
+            hint="Use a newer GGUF file of the model: moa 0.2.0 was the last that read such files.",
+        )
     if unknown:
         raise ModelSourceError(
             f"{header.path} holds {unknown[0]}, which no {header.architecture} model that moa serves has.",
             hint="Choose a model without experts or other additions to its family.",
         )
-    required, others = known_shapes(config, apart=experts_apart(header.tensors))
+    required, others = known_shapes(config)
     missing = [name for name in required if name not in header.tensors]
     if missing:
         raise ModelSourceError(f"{header.path} lacks {len(missing)} tensors, {missing[0]} among them.", hint=_WHOLE)

@@ -8,7 +8,7 @@ adds 1 to the weights of Gemma's norms.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -40,8 +40,7 @@ _EXPERTS = {  # a layer's router and its experts
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
 }
-_APART = re.compile(r"ffn_(gate|up|down)\.(\d+)")  # as files of 2024 have an expert, each in tensors of its own
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?((\w+(?:\.\d+)?)\.(weight|bias|scale))")
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?((\w+)\.(weight|bias|scale))")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
@@ -57,16 +56,11 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
         return f"model.layers.{int(layer)}.{other}" if other and not other.startswith("model.") else None
     is_known = kind == "weight" or (kind == "bias" and stem not in _norms(family))
     module = _modules(family).get(stem) if is_known else None
-    if kind == "weight" and FAMILIES[family].mixture is not None and (of := _APART.fullmatch(stem)):
-        module = f"mlp.experts.{int(of[2])}.{of[1]}_proj"
     return None if module is None else f"model.layers.{int(layer)}.{module}.{kind}"
 
 
-def known_shapes(config: Mapping[str, Any], *, apart: bool = False) -> tuple[Shapes, Shapes]:
-    """The shapes of all tensors that a model needs, and of others that it may have, by GGUF's names.
-
-    `apart`: each expert has tensors of its own.
-    """
+def known_shapes(config: Mapping[str, Any]) -> tuple[Shapes, Shapes]:
+    """The shapes of all tensors that a model needs, and of others that it may have, by GGUF's names."""
     name = str(config["model_type"])
     family, gguf = FAMILIES[name], _gguf(name)
     config = with_defaults(config, family)
@@ -74,7 +68,8 @@ def known_shapes(config: Mapping[str, Any], *, apart: bool = False) -> tuple[Sha
     experts: Shapes = {}
     if family.mixture is not None and is_on(config, family.mixture):
         count, inner = int(config[family.mixture.count]), int(config[family.mixture.inner])
-        experts = _expert_shapes(count, inner, hidden, apart)
+        experts = {"ffn_gate_inp": (count, hidden), "ffn_down_exps": (count, hidden, inner)}
+        experts |= dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), (count, inner, hidden))
     vocabulary = int(config["vocab_size"]), hidden
     required: Shapes = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
     others: Shapes = {"output.weight": vocabulary}
@@ -113,14 +108,6 @@ def known_shapes(config: Mapping[str, Any], *, apart: bool = False) -> tuple[Sha
     return required, others
 
 
-def _expert_shapes(count: int, inner: int, hidden: int, apart: bool) -> Shapes:
-    router: Shapes = {"ffn_gate_inp": (count, hidden)}
-    expert = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
-    if apart:
-        return router | {f"ffn_{name}.{each}": shape for each in range(count) for name, shape in expert.items()}
-    return router | {f"ffn_{name}_exps": (count, *shape) for name, shape in expert.items()}
-
-
 def _of_differing_layer(own: Shapes, config: Mapping[str, Any], sizes: LayerSizes) -> tuple[Shapes, Shapes]:
     hidden, width, may = int(config["hidden_size"]), int(config["hidden_size_per_layer_input"]), Shapes()
     may["layer_output_scale.weight"] = (1,)
@@ -137,11 +124,6 @@ def _of_differing_layer(own: Shapes, config: Mapping[str, Any], sizes: LayerSize
         may |= {name: own.pop(name) for name in ("ffn_gate_exps.weight", "ffn_up_exps.weight")}
         may["ffn_gate_up_exps.weight"] = (count, 2 * inner, hidden)
     return own, may
-
-
-def experts_apart(names: Collection[str]) -> bool:
-    """Whether a file has tensors of these names for each expert, not for all of a layer."""
-    return any(name.endswith(".ffn_gate.0.weight") for name in names)
 
 
 def _gguf(family: str) -> Gguf:

@@ -91,7 +91,7 @@ def test_a_request_that_was_interrupted_leaves_no_reply_behind(
 
     assert shown(child, "one") == "one"
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr("moa_shared.sandbox.child._receive", interrupt)
+        patch.setattr("moa_shared.sandbox.child.Connection.recv_bytes", interrupt)
         shown(child, "two")
     assert shown(child, "three") == "three"
 

@@ -47,9 +47,9 @@ def tiny(family: str) -> PreTrainedModel:
 
 
 def in_file(family: str, path: Path) -> Path:
-    """The family's tiny model in GGUF; one of Mixtral's with a tensor for each expert."""
+    """The family's tiny model in GGUF."""
     if family.startswith(MIXTURE):
-        return write_mixture_gguf(tiny(family), path, apart=family.endswith("mixtral"))
+        return write_mixture_gguf(tiny(family), path)
     return write_dense_gguf(tiny_in_gguf(family), path)
 
 

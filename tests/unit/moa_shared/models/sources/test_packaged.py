@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
-from moa_shared.models import resolve
-from moa_shared.models.library import examine, installed_models
 from moa_shared.models.sources import packaged
 from moa_shared.models.sources.digest import hash_file
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
@@ -100,19 +98,6 @@ def in_pieces(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(site)
     digest = hashlib.sha256(data).hexdigest()
     return PackagedModel("tiny", "tiny-model", "1.0", "tiny.gguf", digest, tuple(pieces), "Tiny terms apply")
-
-
-def test_a_model_in_pieces_is_listed_before_they_are_joined(
-    in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(packaged.PACKAGED, "tiny", in_pieces)
-    [found] = [model for model in installed_models() if model.name == "tiny"]
-    examined = examine(found)
-    assert (examined.family, examined.stored, examined.can_chat) == ("llama", "Q8_0", True)
-    assert examined.nbytes == sum(path.stat().st_size for path in examined.files)
-    assert len(examined.files) == 3
-    assert not list(cache.rglob("*.gguf"))
-    assert resolve("TINY", cache) == resolve("tiny", cache)
 
 
 def test_pieces_are_joined_once(in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
