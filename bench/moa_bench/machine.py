@@ -44,7 +44,6 @@ def _version(package: str) -> str | None:
 
 
 def cpu_model(cpuinfo: Path) -> str:
-    """The processor's name, from /proc where there is one."""
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.is_file() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return named or platform.processor() or platform.machine()

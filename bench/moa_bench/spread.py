@@ -16,8 +16,6 @@ from moa_shared.programs.machine import collector_paused
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and quartiles of `count` measurements, in the unit of these."""
-
     median: float
     low: float
     high: float

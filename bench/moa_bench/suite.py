@@ -131,9 +131,7 @@ class SuiteInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun(SuiteInputs):
-    """What a measurement is given besides its effort; cores of the server, and of everything else; None: any."""
-
-    server_cores: Cores = None
+    server_cores: Cores = None  # None: any
     own_cores: Cores = None
     keep: Keep = lambda key, measure: measure()
 

@@ -110,8 +110,6 @@ class WorkerCommand:
 
 
 class WorkerProcess:
-    """A running engine; `load_s` is from its start until it could be asked."""
-
     def __init__(self, subject: WorkerCommand, process: subprocess.Popen[str], log: Path, began: float) -> None:
         self.subject = subject
         self._process = process

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moa_shared.errors import UnavailableError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
@@ -39,6 +40,7 @@ from moa_bench.suites.cut.incidents import (
 )
 
 __all__ = ["measure", "render"]
+AGAIN_S = 0.5  # after which an answer meets what another one missed: the server has heard its question
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
@@ -49,11 +51,12 @@ class MortalServer:
 
     def __init__(self, start: Callable[[int], AbstractContextManager[Child]]) -> None:
         self._start = start
+        self.was_killed = False
         self.stack = ExitStack()
         self.child = self.stack.enter_context(start(0))
 
     def kill_and_replace(self) -> None:
-        """Returns when its replacement can be called."""
+        self.was_killed = True
         self.child.kill()
         self.stack.close()
         self.child = self.stack.enter_context(self._start(int(self.child.address.rpartition(":")[2])))
@@ -125,7 +128,7 @@ class _Stage:
             return client.ask(self.prompts[prompt], self.settings).tokens
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
-        """One answer, and what it met of the plan, which loses what was struck."""
+        self.server.was_killed = False
         client = self.connect(self.link.address, self._script(prompt, text, prompt + len(plan)))
         over = threading.Event()
         struck: list[InjectedIncident] = []
@@ -139,15 +142,19 @@ class _Stage:
             client.close()
         met = [judge(one) for one in _since(client.began_s, struck)]
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
-        plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
+        plan.extend(Planned(one.kind, AGAIN_S, one.healed_s - one.at_s) for one in missed)  # with another answer
         return [incident for incident in met if incident is not None]
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self.prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self.vocab_size, is_sure=True)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
-        """An answer: what it shows of an incident."""
-        answer, screen = client.ask(self.prompts[prompt], self.settings), client.screen
+        try:
+            answer, screen = client.ask(self.prompts[prompt], self.settings), client.screen
+        except UnavailableError:  # the server was gone before it had heard the question
+            if not self.server.was_killed:
+                raise
+            return lambda struck: None
         whole = answer.tokens == tuple(text) and screen.fits(answer.tokens)
         return lambda struck: judge_incident(
             struck, screen.moments, screen.decided_s, answer_tokens=len(answer.tokens), whole=whole
