@@ -54,16 +54,7 @@ class Helm:
     tools: Path
 
     def render(self, example: str = "default", *values: str, given: Mapping[str, Any] | None = None) -> list[Object]:
-        """The objects of the chart.
-
-        Args:
-            example: "default", or the name of a file in examples/.
-            values: NAME=VALUE of each `--set`.
-            given: values as a file has them, after those of the example.
-
-        Raises:
-            HelmRefuses: the values are not accepted.
-        """
+        """The objects of the chart with an example's values, then those `given` as a file has them, then NAME=VALUE."""
         text = self.call("template", example, *values, given=json.dumps(given) if given else "")
         return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 

@@ -13,8 +13,6 @@ from tests.support.programs import free_port
 # One worker has the store, and builds once.
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("images"), pytest.mark.timeout(1800)]
 CACHE = "moa-test-cache"
-# Run by an image's Python.
-# Of a bill of materials: all else is validated as an image is built.
 COMPILERS = ("cc", "gcc", "clang", "as", "ld", "make", "pip", "pip3")
 
 

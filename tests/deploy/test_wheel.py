@@ -77,17 +77,8 @@ def device(wheel: Path, packages: Path) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     options = ("--quiet", "--no-compile", "--no-index", "--find-links", packages)
-    run(
-        *PIP,
-        "--python",
-        python,
-        "install",
-        *options,
-        "moa-split[client]",
-        PATH=str(python.parent),
-        PYTHONPATH="",
-        CC="",
-    )
+    alone = {"PATH": str(python.parent), "PYTHONPATH": "", "CC": ""}
+    run(*PIP, "--python", python, "install", *options, "moa-split[client]", **alone)
     return python
 
 
