@@ -344,7 +344,7 @@ class AnswerQueue:
     def _start_of(self, job: Job) -> int:
         if job is self.front:
             return self.conversation.answer_start
-        return self._jobs.length_before(job, len(self.conversation.tokens))
+        return len(self.conversation.tokens) + len(self._jobs.text_before(job, ()))
 
     def _correct(self, job: Job, decided: int = 0) -> None:
         """Withdraws the provisional text of the front job's answer.

@@ -88,14 +88,3 @@ class Jobs:
                 break
             text += earlier.written
         return text
-
-    def length_before(self, job: Job, committed: int) -> int:
-        """The length of that text, with so many tokens committed."""
-        length = committed
-        for earlier in self._jobs:
-            if earlier is not self._jobs[0]:
-                length += len(earlier.asked)
-            if earlier is job:
-                break
-            length += len(earlier.written)
-        return length

@@ -117,9 +117,9 @@ def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]
     """
     folder = (folder or default_folder()).expanduser().absolute()
     path = folder / FILE
-    if missing := [name for name in ("ENABLE_FTS5",) if not _has(name)]:
+    if not _has("ENABLE_FTS5"):
         raise HistoryError(
-            f"This Python's SQLite lacks full-text search ({missing[0]}), which the history needs.",
+            "This Python's SQLite lacks full-text search (ENABLE_FTS5), which the history needs.",
             hint="Use a Python with it, or chat with --no-history.",
         )
     _make_private(folder, path)
@@ -127,7 +127,7 @@ def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]
         connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1e3)
         try:
             _check(path, connection)
-            _set_up(connection)
+            _set_up(path, connection)
         except BaseException:
             connection.close()
             raise
@@ -196,25 +196,19 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
-def _set_up(connection: sqlite3.Connection) -> None:
+def _set_up(path: Path, connection: sqlite3.Connection) -> None:
     _use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine may lose the newest text, never the file
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     if connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(path, connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]  # another program may have been first
         for statement in (each for migration in MIGRATIONS[version:] for each in migration):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:

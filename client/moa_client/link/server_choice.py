@@ -20,38 +20,6 @@ from moa_client.link.fleet import Fleet, refusal
 from moa_client.link.rank import ServerRank, is_clearly_better
 from moa_client.link.server import Server
 
-
-class UnreadText:
-    """What a conversation's servers hold of its text. `text`: hashes of the conversation, as it is at any time."""
-
-    def __init__(self, text: PrefixHashes) -> None:
-        self._text = text
-        self._cached: dict[str, int] = {}  # by address; the text only grows, or is cropped
-        self._serving = ""  # its address
-
-    @property
-    def tokens(self) -> int:
-        return len(self._text)
-
-    @property
-    def prefix_hashes(self) -> Sequence[int]:
-        """What servers are asked with."""
-        return self._text.named()
-
-    def on_described(self, address: str, cached_tokens: int) -> None:
-        """A server was asked about the text; it holds so much."""
-        self._cached[address] = cached_tokens
-
-    def on_served(self, address: str) -> None:
-        """The server serves the conversation from now on, and so holds all of its text."""
-        self._serving = address
-
-    def unread(self, address: str) -> int:
-        if address == self._serving:
-            return 0
-        return max(0, len(self._text) - self._cached.get(address, 0))
-
-
 ANSWER_SECONDS = 0.1  # that one server may answer later than another, or two round trips
 
 
@@ -62,7 +30,9 @@ class ServerChoice:
         self.fleet = fleet
         self.needs = pb.Identity()  # of the newest Open: what a server must have
         self.needs_form = False  # the answer must have a form
-        self._text = UnreadText(text)
+        self._text = text
+        self._cached: dict[str, int] = {}  # tokens of the text that a server holds, by address; the text only grows
+        self._serving = ""  # the address of the server that has served it last, and so holds all of it
 
     @property
     def model(self) -> pb.Identity:
@@ -90,22 +60,22 @@ class ServerChoice:
 
     def on_served(self, server: Server) -> None:
         """The server serves the conversation from now on, and so holds all of its text."""
-        self._text.on_served(server.address)
+        self._serving = server.address
 
     async def ask(self, server: Server, seconds: float | None = None) -> None:
         """Asks a server what it serves, how busy it is, and how much of the text it holds."""
-        served = await server.ask(seconds, self._text.prefix_hashes)
-        self._text.on_described(server.address, served.cached_tokens)
+        served = await server.ask(seconds, self._text.named())
+        self._cached[server.address] = served.cached_tokens
 
     async def first(self) -> Server:
         """The server for the first stream: all that can be had are asked who holds how much of the text.
 
         Only where that may save more time than it takes: no text that is read within a round trip is asked about.
         """
-        text, best = self._text, self.best(self.fleet.servers)
+        best = self.best(self.fleet.servers)
         servers = [each for each in self.fleet.servers if each.error is None and self.has_model(each)]
-        read_ms = text.tokens * max((self.rank(each).read_ms for each in servers), default=0.0)
-        if len(servers) < 2 or not text.prefix_hashes or read_ms <= (best.rtt_ms or 0.0):
+        read_ms = len(self._text) * max((self.rank(each).read_ms for each in servers), default=0.0)
+        if len(servers) < 2 or not self._text.named() or read_ms <= (best.rtt_ms or 0.0):
             return best
         asked = {asyncio.create_task(self.ask(each)): each for each in servers}
         try:
@@ -117,7 +87,9 @@ class ServerChoice:
         return self.best([asked[task] for task in done if task.exception() is None] or self.fleet.servers)
 
     def _unread(self, server: Server) -> int:
-        return self._text.unread(server.address)
+        if server.address == self._serving:
+            return 0
+        return max(0, len(self._text) - self._cached.get(server.address, 0))
 
 
 ALIKE_SECONDS = 1.0  # that a server of the same execution may answer later than one of another: the text depends on it
