@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import Health, endpoint_routes, health_route, refused_table, routes_table
 from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
-from moa_client.web.closing import Closing
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.choice.known import known_table
 from moa_shared.drafter.companion.known import companions_table
@@ -24,7 +24,7 @@ async def _no_host() -> Host:
 
 
 ROUTES = [
-    *endpoint_routes(model_source(_no_host), EndpointSettings(), Closing()),
+    *endpoint_routes(model_source(_no_host), EndpointSettings(), asyncio.Event()),
     health_route(Health(dict, _no_host)),
 ]
 DOCS = Path(__file__).resolve().parent

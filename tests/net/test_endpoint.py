@@ -17,7 +17,6 @@ from moa_client.endpoint.routes import endpoint_routes
 from moa_client.host.host import Host
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
-from moa_client.web.closing import Closing
 from moa_client.web.runner import bind, serve
 from moa_server.access import limits
 from moa_server.access.caller import anonymous
@@ -48,7 +47,7 @@ async def endpoint_of(host: Host, settings: EndpointSettings | None = None) -> A
     async def give() -> Host:
         return host
 
-    listener, closing = bind("127.0.0.1", 0), Closing()
+    listener, closing = bind("127.0.0.1", 0), asyncio.Event()
     access = Access("127.0.0.1", listener.getsockname()[1])
     app = make_app(endpoint_routes(model_source(give), settings or EndpointSettings(), closing), access)
     server = await serve(app, listener, closing, access)

@@ -14,7 +14,6 @@ from axe_playwright_python.base import AXE_SCRIPT
 from moa_client.page.routes import page_routes
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
-from moa_client.web.closing import Closing
 from moa_client.web.runner import WebServer, bind, serve
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
@@ -86,7 +85,7 @@ class ServedPage:
         listener = bind("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
         access = Access("127.0.0.1", self.port, key=self._key)
-        self._server = await serve(make_app(page_routes(self.backend), access), listener, Closing(), access)
+        self._server = await serve(make_app(page_routes(self.backend), access), listener, asyncio.Event(), access)
 
     async def _kill(self) -> None:
         if self._server is not None:

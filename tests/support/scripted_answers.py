@@ -31,7 +31,6 @@ from moa_client.surface.open_conversation import Subscription
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
-from moa_client.web.closing import Closing
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.finish_rule import Finish
@@ -252,7 +251,7 @@ async def serving(
     history: HistoryStore | None = None,
 ) -> AsyncIterator[WebServer]:
     """The endpoint on a port of its own."""
-    listener, closing = bind("127.0.0.1", 0), Closing()
+    listener, closing = bind("127.0.0.1", 0), asyncio.Event()
     access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
     routes = endpoint_routes(source.model, settings or EndpointSettings(), closing, lambda: history)
     app = make_app(routes, access)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -52,32 +53,26 @@ class RemoteConversation:
     def updates(self) -> AsyncIterator[Update]:
         return self._subscription.updates()
 
+    def _send(self, **message: Any) -> None:
+        if self._reading.done():
+            raise GONE
+        self._writer.write(encode_line(message))
+
+    stop = partialmethod(_send, do="stop")
+    abandon = partialmethod(_send, do="abandon")
+    go_offline = partialmethod(_send, do="offline")
+    go_online = partialmethod(_send, do="online")
+    write_alone = partialmethod(_send, do="alone")
+    keep = partialmethod(_send, do="keep")
+
     def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         self._send(do="ask", question=question, options=options.fields(), instead_of=instead_of)
 
     def continue_answer(self, max_tokens: int) -> None:
         self._send(do="continue", max_tokens=max_tokens)
 
-    def stop(self) -> None:
-        self._send(do="stop")
-
-    def abandon(self) -> None:
-        self._send(do="abandon")
-
     def permit(self, call: str, permission: events.Permission) -> None:
         self._send(do="permit", call=call, permission=permission.value)
-
-    def go_offline(self) -> None:
-        self._send(do="offline")
-
-    def go_online(self) -> None:
-        self._send(do="online")
-
-    def write_alone(self) -> None:
-        self._send(do="alone")
-
-    def keep(self) -> None:
-        self._send(do="keep")
 
     def rewind(self, answers: int) -> None:
         self._send(do="rewind", answers=answers)
@@ -106,11 +101,6 @@ class RemoteConversation:
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
-
-    def _send(self, **message: Any) -> None:
-        if self._reading.done():
-            raise GONE
-        self._writer.write(encode_line(message))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         gone: MoaError = GONE

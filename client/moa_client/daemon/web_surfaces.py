@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
@@ -24,7 +25,6 @@ from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.web.access import Access, read_key
 from moa_client.web.app import make_app
-from moa_client.web.closing import Closing
 from moa_client.web.connection import tells_users
 from moa_client.web.runner import bind, serve
 
@@ -104,7 +104,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
         hub.web_error = str(error)
         log.warning("no page and no endpoint: %s", error)
         return
-    closing = Closing()
+    closing = asyncio.Event()
     limits = EndpointSettings(settings.settle_seconds)
     routes = [
         *endpoint_routes(model_source(hub.host), limits, closing, hub.store),

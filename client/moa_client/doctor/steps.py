@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from statistics import median
 
 from moa.v1 import moa_pb2 as pb
@@ -135,7 +136,9 @@ async def check_connection(address: str, security: Security) -> Check:
             hint="Check the port, that moa-server runs there and listens beyond its machine (--host), and firewalls.",
         ) from None
     took_ms = 1e3 * (time.monotonic() - began)
-    await _close(writer)
+    writer.close()
+    with suppress(OSError):  # it is closed all the same
+        await writer.wait_closed()
     way = f", by way of the {proxy}" if proxy is not None else ""
     return Check("connection", "ok", f"open after {took_ms:.1f} ms{way}")
 
@@ -153,26 +156,13 @@ async def check_tls(address: str, security: Security) -> Check:
         raise UnavailableError(f"The server cannot be used: {error.reason.why}.", hint=error.reason.hint) from None
     if not found.speaks_http2:
         return Check("TLS", "warn", "the server does not offer HTTP/2", "A proxy before moa-server must pass gRPC on.")
-    own_end, now, certificate = _own_end(security), time.time(), found.certificate
+    now, certificate, own = time.time(), found.certificate, security.certificate
+    own_end = certificate_end(own.read_text("ascii", "replace")) if own is not None else None
     if own_end is not None and own_end < now + SOON_DAYS * 86_400:
         days = (own_end - now) / 86_400
         return Check("TLS", "warn", f"this device's certificate ends in {days:.0f} days", OWN_EXPIRED.hint)
     owner = next((value for part in certificate.get("subject", ()) for _, value in part), "the server")
     return judge_certificate(owner, ssl.cert_time_to_seconds(certificate["notAfter"]), now)
-
-
-def _own_end(security: Security) -> float | None:
-    if security.certificate is None:
-        return None
-    return certificate_end(security.certificate.read_text("ascii", "replace"))
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    try:
-        await writer.wait_closed()
-    except OSError:
-        return  # it is closed all the same
 
 
 ROUND_TRIPS = 7

@@ -31,7 +31,6 @@ from moa_client.endpoint.response import (
     AnswerSlots,
 )
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
-from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
 
 ModelSource = Callable[[], Awaitable[HostModel]]
@@ -64,7 +63,7 @@ class Endpoint:
         closing: ends requests when the server closes.
     """
 
-    def __init__(self, source: ModelSource, settings: EndpointSettings, closing: Closing) -> None:
+    def __init__(self, source: ModelSource, settings: EndpointSettings, closing: asyncio.Event) -> None:
         self.since = int(time.time())
         self._source = source
         self._settings = settings

@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.host_source import OneAnswer
 from moa_client.failures import told
-from moa_client.web.closing import Closing
 from moa_client.web.error_form import request_error
 
 MOST_WAITING = 64  # each is one open connection
@@ -136,7 +135,7 @@ class AnswerResponse(Response):
     """
 
     def __init__(
-        self, following: Sequence[Answering], form: Form, closing: Closing, keep_alive_seconds: float | None
+        self, following: Sequence[Answering], form: Form, closing: asyncio.Event, keep_alive_seconds: float | None
     ) -> None:
         super().__init__()
         self._following = following

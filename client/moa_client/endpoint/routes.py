@@ -30,7 +30,6 @@ from moa_client.history.store import HistoryStore
 from moa_client.tools.thinking import find_thinking
 from moa_client.web.access import HEALTH
 from moa_client.web.body import read_json
-from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError
 
 VERSION = "0.12.6"  # of ollama, whose API this is: clients ask for one that is new enough for tools and thinking
@@ -42,7 +41,7 @@ NO_DETAILS = {"parent_model": "", "format": "", "parameter_size": "", "quantizat
 def endpoint_routes(
     source: ModelSource,
     settings: EndpointSettings,
-    closing: Closing,
+    closing: asyncio.Event,
     history: Callable[[], HistoryStore | None] = lambda: None,
 ) -> list[BaseRoute]:
     """The routes.

@@ -6,8 +6,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from moa_shared.errors import ConfigError, ConflictError
 from starlette.requests import Request
@@ -44,16 +43,12 @@ class StaticFiles:
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[bytes, str, str]] = {}
-        self._read(files("moa_client.page") / "static", "")
-
-    def _read(self, folder: Traversable, prefix: str) -> None:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                self._read(entry, f"{prefix}{entry.name}/")
-            elif (kind := TYPES.get(entry.name.rpartition(".")[2])) is not None:
-                content = entry.read_bytes()
+        folder = Path(__file__).parent / "static"
+        for path in folder.rglob("*"):
+            if (kind := TYPES.get(path.suffix[1:])) is not None:
+                content = path.read_bytes()
                 tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-                self._files[prefix + entry.name] = content, kind, tag
+                self._files[path.relative_to(folder).as_posix()] = content, kind, tag
 
     async def index(self, request: Request) -> Response:
         return self._respond(request, "index.html")

@@ -20,7 +20,6 @@ from moa_shared.errors import ConfigError
 from starlette.types import ASGIApp
 
 from moa_client.web.access import Access
-from moa_client.web.closing import Closing
 from moa_client.web.connection import BoundedConnection
 
 MOST_MESSAGE_BYTES = 1 << 20  # of a WebSocket
@@ -35,7 +34,7 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 class WebServer:
     """An application that listens. `closing`: tells requests under way that the server closes."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, closing: asyncio.Event, access: Access) -> None:
         host, self.port = listener.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         self._closing = closing
@@ -62,12 +61,12 @@ class WebServer:
 
     async def close(self) -> None:
         """Ends the requests under way, each with an error in its own form, and closes the socket."""
-        self._closing.begin()
+        self._closing.set()
         self._server.leave()
         await self._serving
 
 
-async def serve(app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> WebServer:
+async def serve(app: ASGIApp, listener: socket.socket, closing: asyncio.Event, access: Access) -> WebServer:
     """Serves requests until the server is closed. `closing`: the one that the application's routes know."""
     server = WebServer(app, listener, closing, access)
     await server.listening()

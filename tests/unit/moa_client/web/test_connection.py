@@ -14,7 +14,6 @@ import pytest
 from moa_client.web import connection, runner
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
-from moa_client.web.closing import Closing
 from moa_client.web.connection import MOST_REFUSED, Owner, read_tables, user_of
 from moa_client.web.runner import WebServer, bind, serve
 from starlette.requests import Request
@@ -55,7 +54,7 @@ class Served:
 
     @asynccontextmanager
     async def serving(self, key: str = "") -> AsyncIterator[WebServer]:
-        listener, closing = bind("127.0.0.1", 0), Closing()
+        listener, closing = bind("127.0.0.1", 0), asyncio.Event()
         access = Access("127.0.0.1", listener.getsockname()[1], key=key)
         routes = [
             Route("/hello", self.hello),
