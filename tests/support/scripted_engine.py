@@ -117,6 +117,8 @@ class ScriptedEngine:
     def wake(self) -> None:
         self._script.put_nowait(None)
 
+    go_offline = go_online = write_standalone = wake
+
     def stop(self) -> None:
         self.done.append("stop")
 

@@ -6,7 +6,7 @@ figures and remarks go to standard error.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class Chat:
         self._open = open_it
         self._settle_seconds = settle_seconds
         self._out = out
-        self._err = err
+        self.say = err
         self._unverified = unverified
         self._permit = permit
         self._follower = AnswerFollower(conversation, settle_seconds, permit)
@@ -85,19 +85,19 @@ class Chat:
 
     def greet(self) -> None:
         facts = self.conversation.facts
-        self._err(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
+        self.say(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
         for file in self.files:
-            self._err(file_words(file))
+            self.say(file_words(file))
         self.warn()
         if facts.offer and self.settings.companion != NONE and read_kept() is None:
-            self._err(messages.offer_words(facts.offer))
+            self.say(messages.offer_words(facts.offer))
             with suppress(ConfigError):  # where it cannot be kept, it is said again
                 write_kept("")
 
     def warn(self) -> None:
         """Warns if the text may depend on more than prompt, settings and seed."""
         if self.conversation.facts.level == BF16:
-            self._err("(this server computes in bf16: the text may depend on what is verified together)")
+            self.say("(this server computes in bf16: the text may depend on what is verified together)")
 
     async def ask(self, question: str, *, is_only: bool = True) -> AnswerText:
         """Asks one question; its answer. `is_only`: the chat is about nothing else."""
@@ -110,12 +110,12 @@ class Chat:
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
         """Says why an answer has ended, where its text does not; the answer."""
         if words := messages.finish_words(text, is_only=is_only):
-            self._err(words)
+            self.say(words)
         if text.withdrawn and not is_only:
-            self._err(messages.withdrawn_words(text.withdrawn))
+            self.say(messages.withdrawn_words(text.withdrawn))
         split = self._folding.split(text)
         if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
-            self._err(messages.thought_words(split.reasoning_tokens))
+            self.say(messages.thought_words(split.reasoning_tokens))
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text
@@ -139,11 +139,11 @@ class Chat:
 
     def _view(self) -> View:
         if self.page is not None:
-            self.page.renders = self.settings.render
+            self.page.screen.renders = self.settings.render
         return make_view(
             lambda: self.conversation.status,
             self._out,
-            self._err,
+            self.say,
             json_events=self.settings.json_events,
             unverified=self._unverified,
             folding=self._folding,
@@ -154,9 +154,7 @@ class Chat:
     @property
     def status(self) -> str:
         unsettled = self._follower.unsettled
-        return messages.status_line(
-            self.conversation.status, messages.unchecked([text.provisional for text in unsettled], len(unsettled))
-        )
+        return messages.status_line(self.conversation.status, [text.provisional for text in unsettled], len(unsettled))
 
     async def close(self) -> None:
         await self.conversation.close()
@@ -165,17 +163,18 @@ class Chat:
         """Shows the newest questions and answers of before, as if they were asked here."""
         if hidden := max(0, len(self._follower.texts) - most):
             identifier = self.conversation.facts.identifier
-            self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
+            self.say(f"({hidden} earlier questions: moa-client history show {identifier})")
         for answer in self._follower.texts[hidden:]:
             view = self._view()
             for answered in answer.options.results:
-                self._err(messages.answered_words(answered))
+                self.say(messages.answered_words(answered))
             if not answer.options.results:
-                self._err(f"> {without_controls(folded(answer.question))}")
+                self.say(f"> {without_controls(folded(answer.question))}")
             view.begin()
             view.end(answer)
 
     async def switch(self, identifier: str | None) -> None:
+        """Opens another conversation; None: a new one, with the system prompt that is set."""
         if self._open is None:
             raise ConfigError("There is only this conversation here.", hint="")
         opened = await self._open(identifier, self.settings.system)
@@ -192,17 +191,12 @@ class Chat:
         for text in self._follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
                 shown = self._folding.shown(text).committed
-                self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{shown}")
+                self.say(f"(The answer to {text.question!r} has been completed meanwhile:)\n{shown}")
 
     @property
     def figures(self) -> Figures | None:
         """Of the newest answer that has ended; None before one has."""
         return self._follower.figures
-
-    @property
-    def unsettled(self) -> Sequence[AnswerText]:
-        """The answers that ended without the server and are not decided yet, oldest first."""
-        return self._follower.unsettled
 
     def _tell(self, update: Update) -> None:
         about, event = self._follower.take(update), update.event
@@ -215,30 +209,27 @@ class Chat:
             if line:
                 self._out(line + "\n")
         elif isinstance(event, events.CallWanted) and event.waits:
-            self._err(messages.waiting_words(event))
+            self.say(messages.waiting_words(event))
         elif about is not None and not isinstance(event, events.CallEvent):
             if self.page is not None:
                 self.page.show_earlier(update, self._folding.shown(about))
             elif words := messages.settled_remark(event, self._folding.shown(about)):
-                self._err(words)
+                self.say(words)
             if isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer:
-                self._err(messages.withdrawn_words(about.withdrawn))
+                self.say(messages.withdrawn_words(about.withdrawn))
         elif isinstance(event, events.LinkChanged):
             back = event.state is not events.LinkState.OFFLINE and self._told_offline
             words = messages.BACK_WORDS if back else messages.link_words(event)
             self._told_offline = event.state is events.LinkState.OFFLINE
             if words and not (self._told_offline and self._wished_offline):
-                self._err(words)
+                self.say(words)
         elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
-            self._err(words)
+            self.say(words)
 
     def fail(self, error: MoaError) -> None:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
-        self._err(f"Error: {error}")
-
-    def say(self, text: str) -> None:
-        self._err(text)
+        self.say(f"Error: {error}")
 
     async def put(self, question: str) -> None:
         self._say_left(await self.ask(question, is_only=False))
@@ -261,7 +252,7 @@ class Chat:
     def _say_left(self, answer: AnswerText) -> None:
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
             unread = messages.WAITS_OFFLINE_WORDS if self._wished_offline else messages.UNREAD_WORDS
-            self._err(messages.LEFT_WORDS if answer.committed else unread)
+            self.say(messages.LEFT_WORDS if answer.committed else unread)
 
     @property
     def last_answer(self) -> AnswerText | None:
@@ -297,10 +288,6 @@ class Chat:
         if last.finish is not Finish.UNFINISHED:
             return None
         return None if last.committed or last.provisional else last
-
-    async def begin_again(self) -> None:
-        """Opens a new conversation, with the system prompt that is set."""
-        await self.switch(None)
 
     async def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers."""

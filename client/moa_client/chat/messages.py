@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
@@ -40,13 +39,6 @@ DECIDED_WORDS = {
     events.Permission.DENIED: "  no",
 }
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
-MARKS = {
-    events.LinkState.GOOD: "good",
-    events.LinkState.SLOW: "slow",
-    events.LinkState.OFFLINE: "OFFLINE",
-    events.LinkState.BACK: "back",
-    events.LinkState.WAITING: "waiting",
-}
 NOT_SERVED = (events.LinkState.OFFLINE, events.LinkState.WAITING)
 
 
@@ -93,22 +85,10 @@ def model_words(facts: ConversationFacts) -> str:
     return "\n".join(filter(None, [where, execution_words(facts), drafter_words(facts)]))
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
-    """What no server has decided yet. `words`: of text; `answers`: that ended without the server."""
-
-    words: int = 0
-    answers: int = 0
-
-
-def unchecked(texts: Sequence[str], answers: int) -> Unchecked:
-    """What no server has decided: provisional texts, and so many answers that ended without it."""
-    return Unchecked(sum(len(text.split()) for text in texts), answers)
-
-
 def status_line(
     status: LinkStatus,
-    unchecked: Unchecked = Unchecked(),
+    provisional: Sequence[str] = (),
+    answers: int = 0,
     reason: str = "",
     typed_ahead: int = 0,
     *,
@@ -116,15 +96,19 @@ def status_line(
 ) -> str:
     """One line, without line breaks; what matters most is first.
 
-    `reason`: why the link is in this state; `typed_ahead`: characters waiting for the next prompt.
+    Args:
+        provisional: texts that no server has decided yet; `answers`: how many have ended without it.
+        reason: why the link is in this state.
+        typed_ahead: characters waiting for the next prompt.
     """
-    parts = []
+    parts, words = [], sum(len(text.split()) for text in provisional)
     if status.holds_back:
         parts.append("waiting for the server" + (" (Ctrl-O: keep writing)" if has_keys else ""))
-    parts.append(f"link {MARKS[status.state]}" + (f" ({reason})" if reason else ""))
-    if activity := _activity(unchecked, is_served=status.state not in NOT_SERVED):
+    mark = "OFFLINE" if status.state is events.LinkState.OFFLINE else status.state.value
+    parts.append(f"link {mark}" + (f" ({reason})" if reason else ""))
+    if activity := _activity(words, answers, is_served=status.state not in NOT_SERVED):
         parts.append(activity)
-    if status.written_alone and not unchecked.words:
+    if status.written_alone and not words:
         parts.append(alone_words(status.written_alone, status.kept, status.undecided))
     if status.rtt_ms is not None:
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
@@ -326,11 +310,11 @@ def unverified_words(count: int, *, is_printed: bool) -> str:
     )
 
 
-def _activity(unchecked: Unchecked, *, is_served: bool) -> str:
-    words = "1 word" if unchecked.words == 1 else f"{unchecked.words} words"
-    answers = "1 answer" if unchecked.answers == 1 else f"{unchecked.answers} answers"
-    if unchecked.words:
-        return f"the server checks {words}" if is_served else f"{words} to be checked"
-    if unchecked.answers:
-        return f"the server finishes {answers}" if is_served else f"{answers} to be finished"
+def _activity(words: int, answers: int, *, is_served: bool) -> str:
+    if words:
+        what = "1 word" if words == 1 else f"{words} words"
+        return f"the server checks {what}" if is_served else f"{what} to be checked"
+    if answers:
+        what = "1 answer" if answers == 1 else f"{answers} answers"
+        return f"the server finishes {what}" if is_served else f"{what} to be finished"
     return ""

@@ -109,7 +109,7 @@ class AbovePrompt:
     def on_rendered(self, _: object) -> None:
         """The prompt has been drawn: it may have moved everything up."""
         if (drawn := self._app.renderer.last_rendered_screen) is not None:
-            self._page.leave_room(drawn.height)
+            self._page.screen.leave_room(drawn.height)
 
     def cancel(self) -> None:
         if self._timer is not None:
@@ -126,12 +126,12 @@ class AbovePrompt:
             above: int | None = renderer.rows_above_layout
         except HeightIsUnknownError:
             above = None
-        before = self._page.descended
+        before = self._page.screen.descended
         renderer.erase(leave_alternate_screen=False)
         output.write_raw(self._page.draw())
         output.flush()
         if above is not None:  # otherwise the line at the bottom would jump up and down again
-            row = above + self._page.descended - before
+            row = above + self._page.screen.descended - before
             renderer.report_absolute_cursor_row(1 + max(0, min(row, output.get_size().rows - 1)))
         self._app.invalidate()
 

@@ -269,7 +269,8 @@ def make_view(
         earlier = [folding.shown(text) for text in unsettled()]
         return messages.thinking_words(folding.thinking_tokens) + messages.status_line(
             link_status(),
-            messages.unchecked([*(text.provisional for text in earlier), provisional], len(earlier)),
+            [*(text.provisional for text in earlier), provisional],
+            len(earlier),
             reason,
             typed_ahead(),
             has_keys=has_keys(),

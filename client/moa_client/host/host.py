@@ -203,10 +203,8 @@ class Host:
         """The user's wish, for the conversations that are open and those to come."""
         self.is_offline = is_offline
         for conversation in self.conversations:
-            if is_offline:
-                conversation.go_offline()
-            else:
-                conversation.go_online()
+            engine = conversation.engine
+            (engine.go_offline if is_offline else engine.go_online)()
 
     def _newest_first(self) -> Sequence[TextConversation]:
         return sorted(self.conversations, key=lambda conversation: -conversation.asked_at)

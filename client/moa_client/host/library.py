@@ -18,6 +18,7 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, Intern
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.events import NotKept
 from moa_client.device.refitting import trim_heap
 from moa_client.failures import told
 from moa_client.history.recorder import HistoryRecorder
@@ -50,9 +51,9 @@ class LocalConversation:
         self.stop = conversation.stop
         self.abandon = conversation.abandon
         self.permit = conversation.permit
-        self.go_offline = conversation.go_offline
-        self.go_online = conversation.go_online
-        self.write_alone = conversation.write_alone
+        self.go_offline = conversation.engine.go_offline
+        self.go_online = conversation.engine.go_online
+        self.write_alone = conversation.engine.write_standalone
         self.keep = conversation.keep
         self.rewind = conversation.rewind
         self.set_system = conversation.set_system
@@ -136,7 +137,7 @@ class Library:
             except (DiskFullError, HistoryError) as error:
                 unkept = self.host.converse(is_read=is_read, system=system, box=self._box)
                 local = LocalConversation(unkept, self.host.leave)
-                local.conversation.say_not_kept(error)
+                local.conversation.tell(NotKept(error))
                 return local
             self._open[identifier] = self._make(identifier, system, is_read=is_read)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
-from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
+from moa_shared.errors import ConfigError, ConflictError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import Span, begin_span
@@ -21,7 +21,7 @@ from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
-from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission, Settled
+from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
@@ -71,6 +71,7 @@ class TextConversation:
         self._after_answer = after_answer
         self._publisher = Publisher(engine, journal, spells_marks=spells_marks)
         self._rounds = CallRounds(engine, self._publisher, box)
+        self.permit = self._rounds.permit
         self._idle_seconds = idle_seconds
         self._is_idle = False
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
@@ -203,20 +204,6 @@ class TextConversation:
         if self._answering is not None:
             self._answering.cancel()
 
-    def permit(self, call: str, permission: Permission) -> None:
-        """Says whether a call that waits may be run; nothing happens where none of this name waits."""
-        self._rounds.permit(call, permission)
-
-    def go_offline(self) -> None:
-        self.engine.go_offline()
-
-    def go_online(self) -> None:
-        self.engine.go_online()
-
-    def write_alone(self) -> None:
-        """Continues the running answer without the server, however unlikely its text is."""
-        self.engine.write_standalone()
-
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers; 0: begins again."""
         self._do(lambda: self._rewind(answers))
@@ -241,11 +228,7 @@ class TextConversation:
         self._facts = replace(self._facts, title=title)
         self._publisher.set_title(title)
 
-    def say_not_kept(self, error: MoaError) -> None:
-        """Tells surfaces why nothing of the conversation is kept from here on."""
-        self._publisher.publish(NotKept(error))
-
-    def tell(self, event: DrafterChanged) -> None:
+    def tell(self, event: DrafterChanged | NotKept) -> None:
         self._publisher.publish(event)
 
     async def stats(self) -> str:

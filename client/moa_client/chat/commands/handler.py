@@ -26,50 +26,6 @@ LISTED = 10
 NOT_KEPT = "This conversation is not kept: --no-history, or the history cannot be written."
 
 
-async def list_kept(chat: Chat, rest: str) -> None:
-    from moa_client.history.exports import list_table
-
-    with _history(chat) as store:
-        found = store.list(LISTED) if store is not None else []
-    chat.say(list_table(found).rstrip("\n") if found else "No conversation is kept yet.")
-
-
-async def load_kept(chat: Chat, rest: str) -> None:
-    if not rest:
-        chat.say("Name one: /load ID, as /list shows it, or /load last.")
-        return
-    with _history(chat) as store:
-        if store is None:
-            chat.say(NOT_KEPT)
-            return
-        identifier = store.find(rest)
-    if identifier == chat.conversation.facts.identifier:
-        chat.say("That is this conversation.")
-        return
-    await chat.switch(identifier)
-    chat.show_answers()
-
-
-async def save_kept(chat: Chat, rest: str) -> None:
-    """Says under which name the conversation is kept, and gives it a title."""
-    facts = chat.conversation.facts
-    if not facts.identifier:
-        chat.say(NOT_KEPT)
-        return
-    if rest:
-        chat.conversation.set_title(rest)
-    title = rest or facts.title
-    name = facts.identifier + (f": {plain_line(title)}" if title else "")
-    chat.say(f"Kept as {name}. Continue it with /load {facts.identifier}.")
-
-
-async def title_kept(chat: Chat, rest: str) -> None:
-    if rest:
-        chat.conversation.set_title(rest)
-    title = rest or chat.conversation.facts.title
-    chat.say(f"The title is {plain_line(title)}." if title else "There is no title yet: /title TEXT sets one.")
-
-
 def kept_names(chat: Chat) -> Sequence[str]:
     """What /load takes, for completion; nothing where the history cannot be read."""
     try:
@@ -95,9 +51,6 @@ def _history(chat: Chat) -> Iterator[HistoryStore | None]:
 
 
 NOTHING_ASKED = "Nothing was asked yet."
-
-
-KEPT = {"list": list_kept, "load": load_kept, "save": save_kept, "title": title_kept}
 
 
 class CommandHandler:
@@ -129,12 +82,53 @@ class CommandHandler:
         if name is None:
             self._chat.say(table.unknown_words(typed))
         else:
-            kept = KEPT.get(name)
-            await (kept(self._chat, rest.strip()) if kept is not None else getattr(self, f"_{name}")(rest.strip()))
+            await getattr(self, f"_{name}")(rest.strip())
         return True
 
+    async def _list(self, rest: str) -> None:
+        from moa_client.history.exports import list_table
+
+        with _history(self._chat) as store:
+            found = store.list(LISTED) if store is not None else []
+        self._chat.say(list_table(found).rstrip("\n") if found else "No conversation is kept yet.")
+
+    async def _load(self, rest: str) -> None:
+        if not rest:
+            self._chat.say("Name one: /load ID, as /list shows it, or /load last.")
+            return
+        with _history(self._chat) as store:
+            if store is None:
+                self._chat.say(NOT_KEPT)
+                return
+            identifier = store.find(rest)
+        if identifier == self._chat.conversation.facts.identifier:
+            self._chat.say("That is this conversation.")
+            return
+        await self._chat.switch(identifier)
+        self._chat.show_answers()
+
+    async def _save(self, rest: str) -> None:
+        """Says under which name the conversation is kept, and gives it a title."""
+        facts = self._chat.conversation.facts
+        if not facts.identifier:
+            self._chat.say(NOT_KEPT)
+            return
+        if rest:
+            self._chat.conversation.set_title(rest)
+        title = rest or facts.title
+        name = facts.identifier + (f": {plain_line(title)}" if title else "")
+        self._chat.say(f"Kept as {name}. Continue it with /load {facts.identifier}.")
+
+    async def _title(self, rest: str) -> None:
+        if rest:
+            self._chat.conversation.set_title(rest)
+        title = rest or self._chat.conversation.facts.title
+        self._chat.say(
+            f"The title is {plain_line(title)}." if title else "There is no title yet: /title TEXT sets one."
+        )
+
     async def _reset(self, rest: str) -> None:
-        await self._chat.begin_again()
+        await self._chat.switch(None)
         self._chat.say("A new conversation begins.")
 
     async def _retry(self, rest: str) -> None:
@@ -220,7 +214,7 @@ class CommandHandler:
             return
         if name == "system":
             try:
-                await chat.begin_again()
+                await chat.switch(None)
             except MoaError:
                 chat.settings = before
                 raise

@@ -54,7 +54,7 @@ class TerminalPage:
         styled: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._screen = screen
+        self.screen = screen
         self._size = size
         self._write = write
         self._styled = styled
@@ -67,21 +67,8 @@ class TerminalPage:
         self._notes: list[str] = []  # below the answer that is written now
         self._has_told = self._has_told_unsure = False
 
-    @property
-    def descended(self) -> int:
-        """How many rows the cursor has moved down, in all."""
-        return self._screen.descended
-
-    @property
-    def renders(self) -> bool:
-        return self._screen.renders
-
-    @renders.setter
-    def renders(self, renders: bool) -> None:
-        self._screen.renders = renders
-
     def begin(self, status: str) -> None:
-        self._live = self._screen.begin()
+        self._live = self.screen.begin()
         self._footer = (status,)
         self._paint()
 
@@ -103,19 +90,19 @@ class TerminalPage:
         if self._live is None:
             return
         self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
-        self._screen.end(is_verified=not text.provisional and not is_open)
+        self.screen.end(is_verified=not text.provisional and not is_open)
         if is_open:
             self._earlier[text] = self._live
         elif text.provisional:
             self._live.close(is_verified=False)
         self._live, self._footer = None, ()
         for note in self._notes:
-            self._screen.say(note)
+            self.screen.say(note)
         self._notes.clear()
         self._paint()
 
     def say(self, text: str) -> None:
-        self._screen.say(text)
+        self.screen.say(text)
         self._paint()
 
     def show_earlier(self, update: Update, text: AnswerText) -> None:
@@ -138,10 +125,10 @@ class TerminalPage:
                 block.close(is_verified=False)
             words = settled_words(event, text)
             if isinstance(event, Refused) or in_place:
-                self._screen.say(words)
+                self.screen.say(words)
             else:
                 lead, changed = changed_words(event, shown, committed)
-                self._screen.say(f"{words} {lead}".rstrip(), now, changed)
+                self.screen.say(f"{words} {lead}".rstrip(), now, changed)
         self._paint()
 
     def forget_earlier(self, texts: Iterable[AnswerText]) -> None:
@@ -153,7 +140,7 @@ class TerminalPage:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._write(self._screen.paint(float("inf")))
+        self._write(self.screen.paint(float("inf")))
 
     @contextmanager
     def below(self, prompt: Prompt) -> Iterator[None]:
@@ -172,24 +159,20 @@ class TerminalPage:
             yield
         finally:
             self._prompt = None
-            self._screen.cut_off()
-
-    def leave_room(self, rows: int) -> None:
-        """Called when the prompt has taken so many rows."""
-        self._screen.leave_room(rows)
+            self.screen.cut_off()
 
     def adopt(self, line: str) -> None:
         """Called when the prompt has left a line on the terminal."""
-        self._screen.adopt(line)
+        self.screen.adopt(line)
         self._paint()
 
     def draw(self) -> str:
         """What to write to show everything as it is now, from where the text ends."""
-        drawn = self._screen.resize(*self._size()) + self._screen.paint(self._clock(), self._footer)
+        drawn = self.screen.resize(*self._size()) + self.screen.paint(self._clock(), self._footer)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if (due := self._screen.due) is not None:
+        if (due := self.screen.due) is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._paint)
         return drawn
 

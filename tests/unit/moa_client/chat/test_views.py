@@ -14,7 +14,7 @@ from moa_client.chat import messages, views
 from moa_client.chat.commands.table import help_text
 from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
-from moa_client.chat.messages import Unchecked, drafter_words, execution_words, status_line, unchecked
+from moa_client.chat.messages import drafter_words, execution_words, status_line
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
@@ -305,20 +305,20 @@ def test_everything_that_is_known_is_said() -> None:
 
 def test_what_becomes_of_unchecked_text_is_said_in_words() -> None:
     away, there = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.OFFLINE, LinkState.GOOD))
-    assert status_line(away, Unchecked(12, 2), "the server is silent") == (
-        "link OFFLINE (the server is silent) | 12 words to be checked"
+    texts = ["two words", "", "three\n"]
+    assert status_line(away, texts, 2, "the server is silent") == (
+        "link OFFLINE (the server is silent) | 3 words to be checked"
     )
-    assert status_line(there, Unchecked(12, 2)) == "link good | the server checks 12 words"
-    assert status_line(there, Unchecked(1, 0)) == "link good | the server checks 1 word"
-    assert status_line(there, Unchecked(0, 1)) == "link good | the server finishes 1 answer"
-    assert status_line(away, Unchecked(0, 2)) == "link OFFLINE | 2 answers to be finished"
-    assert unchecked(["two words", "", "three\n"], 2) == Unchecked(3, 2)
+    assert status_line(there, texts, 2) == "link good | the server checks 3 words"
+    assert status_line(there, ["one"]) == "link good | the server checks 1 word"
+    assert status_line(there, (), 1) == "link good | the server finishes 1 answer"
+    assert status_line(away, (), 2) == "link OFFLINE | 2 answers to be finished"
 
 
 def test_once_it_is_checked_it_says_how_much_was_right() -> None:
     there = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, 24, 15)
     assert status_line(there) == "link good | alone 24 tokens, 15 kept"
-    assert "alone" not in status_line(there, Unchecked(3))
+    assert "alone" not in status_line(there, ["not yet"])
 
 
 def test_ctrl_o_is_offered_to_who_can_type() -> None:

@@ -13,7 +13,7 @@ from moa_client.chat.commands.desktop import (
     last_code,
     terminal_sequence,
 )
-from moa_client.chat.commands.handler import KEPT, CommandHandler, short
+from moa_client.chat.commands.handler import CommandHandler, short
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -91,7 +91,7 @@ async def test_the_text_is_what_the_editor_leaves(tmp_path: Path, monkeypatch: p
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     handler = CommandHandler(None)  # type: ignore[arg-type]
-    assert all(name in KEPT or hasattr(handler, f"_{name}") for name in table.NAMES if name != "bye")
+    assert all(hasattr(handler, f"_{name}") for name in table.NAMES if name != "bye")
     text, page = table.help_text(), (Path(__file__).parents[5] / "docs" / "client.md").read_text("utf-8")
     for name in table.NAMES:
         assert f"/{name}" in text

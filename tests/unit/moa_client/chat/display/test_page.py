@@ -108,7 +108,7 @@ async def test_what_is_out_of_reach_is_told_too() -> None:
     chat = Chat()
     chat.end_alone()
     with chat.page.below(chat):
-        chat.page.leave_room(SIZE[1])
+        chat.page.screen.leave_room(SIZE[1])
         chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3, 4))), CORRECTED)
     assert [chat.lines[0], *chat.lines[-2:]] == [
         "sure guessed wrong",
