@@ -7,7 +7,6 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 import websockets
@@ -16,7 +15,6 @@ from moa_client.web import body, connection
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_client.web.body import read_json
-from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import ConfigError
@@ -62,7 +60,7 @@ async def greet(socket: WebSocket) -> None:
 
 @asynccontextmanager
 async def served(*more: BaseRoute, key: str = "") -> AsyncIterator[WebServer]:
-    listener, closing = bind("127.0.0.1", 0), Closing()
+    listener, closing = bind("127.0.0.1", 0), asyncio.Event()
     routes = [Route("/count", count, methods=["POST"]), WebSocketRoute("/live", greet), *more]
     access = Access("127.0.0.1", listener.getsockname()[1], key=key)
     server = await serve(make_app(routes, access), listener, closing, access)
@@ -214,49 +212,12 @@ async def test_signals_stay_the_programs_own() -> None:
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-TOO_LONG = RequestError(400, "The prompt has 9 tokens.", param="messages", code="context_length_exceeded")
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        (
-            "/v1/chat/completions",
-            {
-                "error": {
-                    "message": "The prompt has 9 tokens.",
-                    "type": "invalid_request_error",
-                    "param": "messages",
-                    "code": "context_length_exceeded",
-                }
-            },
-        ),
-        (
-            "/v1/messages",
-            {
-                "type": "error",
-                "error": {"type": "invalid_request_error", "message": "prompt is too long: The prompt has 9 tokens."},
-            },
-        ),
-        ("/api/chat", {"error": "The prompt has 9 tokens."}),
-    ],
-)
-def test_an_error_has_the_form_of_its_path(path: str, fields: dict[str, Any]) -> None:
-    assert TOO_LONG.fields_at(path) == fields
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (401, "authentication_error"),
-        (403, "permission_error"),
-        (404, "not_found_error"),
-        (408, "invalid_request_error"),
-        (413, "request_too_large"),
-        (429, "rate_limit_error"),
-        (500, "api_error"),
-        (503, "overloaded_error"),
-    ],
-)
-def test_the_types_are_anthropics(status: int, kind: str) -> None:
-    assert RequestError(status, "").anthropic_fields["error"]["type"] == kind
+def test_an_error_has_the_form_of_its_path() -> None:
+    error = RequestError(400, "The prompt has 9 tokens.", param="messages", code="context_length_exceeded")
+    kind = {"type": "invalid_request_error", "message": "prompt is too long: The prompt has 9 tokens."}
+    assert error.fields_at("/v1/messages") == {"type": "error", "error": kind}
+    assert error.fields_at("/api/chat") == {"error": "The prompt has 9 tokens."}
+    said = error.fields_at("/v1/chat/completions")["error"]
+    assert said == kind | {"message": str(error), "param": "messages", "code": "context_length_exceeded"}
+    kinds = {408: "invalid_request_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+    assert {each: RequestError(each, "").anthropic_fields["error"]["type"] for each in kinds} == kinds
