@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29281, 185),
-    "client: endpoint": (("client/moa_client/endpoint",), 3518, 15),
+    "client": (("client",), 29094, 184),
+    "client: endpoint": (("client/moa_client/endpoint",), 3515, 15),
     "client: tools": (("client/moa_client/tools",), 2266, 15),
-    "client: link": (("client/moa_client/link",), 3222, 17),
-    "client: chat": (("client/moa_client/chat",), 3686, 21),
+    "client: link": (("client/moa_client/link",), 3168, 17),
+    "client: chat": (("client/moa_client/chat",), 3635, 21),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6653, 39,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6614, 39,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3792, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4379, 32,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4339, 31,
     ),
     "server": (("server",), 16491, 112),
     "shared": (("shared",), 18237, 138),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 81689, 523),
+    "tests": (("tests",), 81327, 523),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_client.commands.daemon import given_options
 from moa_client.logs import configure_log, default_log_file
 from moa_client.settings import SECTION, ClientSettings
@@ -17,7 +16,7 @@ from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 from tests.support.programs import environment
 
 
@@ -57,86 +56,32 @@ def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_pat
             load_settings(ClientSettings, SECTION, flags, path, variables)
 
 
+IN_BRACKETS = "HOST:PORT, with an IPv6 address in brackets, such as [::1]:50051"
+ORIGINS = "origins such as https://app.example or http://localhost:3000"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("option", "value", "expected"),
     [
-        (
-            "server",
-            "local host",
-            snapshot(
-                "--server is 'local host': expected HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`. See --help for the values allowed."
-            ),
-        ),
-        (
-            "server",
-            "localhost:99999",
-            snapshot(
-                "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
-            ),
-        ),
-        *(
-            (
-                "server",
-                bare,
-                f"--server is {bare!r}: expected HOST:PORT, with an IPv6 address in brackets, such as [::1]:50051. "
-                "See --help for the values allowed.",
-            )
-            for bare in ("::1", "gpu,fe80::1:50051", "[::1:5")
-        ),
-        (
-            "allowed_origins",
-            ("https://app.example/",),
-            snapshot(
-                "--allowed-origin is ('https://app.example/',): expected origins such as https://app.example or http://localhost:3000. See --help for the values allowed."
-            ),
-        ),
-        (
-            "allowed_origins",
-            ("https://app.example", "app.example"),
-            snapshot(
-                "--allowed-origin is ('https://app.example', 'app.example'): expected origins such as https://app.example or http://localhost:3000. See --help for the values allowed."
-            ),
-        ),
-        (
-            "endpoint_port",
-            65536,
-            snapshot("--endpoint-port is 65536: expected less than 65536. See --help for the values allowed."),
-        ),
-        (
-            "drafting",
-            "all",
-            "--drafting is 'all': expected 'auto', 'server', 'device' or 'off'. See --help for the values allowed.",
-        ),
-        (
-            "drafter",
-            "random",
-            "--drafter is 'random': expected another drafter: moa 0.2.0 was the last that had random ones."
-            " See --help for the values allowed.",
-        ),
-        (
-            "temperature",
-            -1,
-            snapshot("--temperature is -1: expected at least 0. See --help for the values allowed."),
-        ),
-        ("top_p", 0, snapshot("--top-p is 0: expected more than 0. See --help for the values allowed.")),
-        (
-            "seed",
-            2**64,
-            snapshot(
-                "--seed is 18446744073709551616: expected less than 18446744073709551616. See --help for the values allowed."
-            ),
-        ),
-        (
-            "stop",
-            ("",),
-            snapshot(
-                "--stop is ('',): expected at most 16 stop strings of 1 to 64 characters. See --help for the values allowed."
-            ),
-        ),
+        ("server", "local host", "HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`"),
+        ("server", "localhost:99999", "HOST:PORT, such as 127.0.0.1:50051"),
+        ("server", "::1", IN_BRACKETS),
+        ("server", "gpu,fe80::1:50051", IN_BRACKETS),
+        ("server", "[::1:5", IN_BRACKETS),
+        ("allowed-origin", ("https://app.example/",), ORIGINS),
+        ("allowed-origin", ("https://app.example", "app.example"), ORIGINS),
+        ("endpoint-port", 65536, "less than 65536"),
+        ("drafting", "all", "'auto', 'server', 'device' or 'off'"),
+        ("drafter", "random", "another drafter: moa 0.2.0 was the last that had random ones"),
+        ("temperature", -1, "at least 0"),
+        ("top-p", 0, "more than 0"),
+        ("seed", 2**64, "less than 18446744073709551616"),
+        ("stop", ("",), "at most 16 stop strings of 1 to 64 characters"),
     ],
 )
-def test_bad_values_are_named(name: str, value: object, message: str) -> None:
-    with raises(ConfigError, message):
+def test_bad_values_are_named(option: str, value: object, expected: str) -> None:
+    name = "allowed_origins" if option == "allowed-origin" else option.replace("-", "_")
+    with raises(ConfigError, f"--{option} is {value!r}: expected {expected}. See --help for the values allowed."):
         load(**{name: value})
 
 
@@ -180,12 +125,7 @@ def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys:
 
 
 def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "The log file TMP/none/log cannot be written: No such file or directory. Name another with --log-file."
-        ),
-    ):
+    with says(ConfigError, "The log file TMP/none/log cannot be written:"):
         configure_log(tmp_path / "none" / "log")
 
 

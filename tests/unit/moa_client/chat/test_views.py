@@ -175,33 +175,34 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     assert json.loads(line)["text"] == "ac"
 
 
+CHANGED = "From the sentence that changes:\nac"
+
+
 @pytest.mark.parametrize(
-    ("settled", "message"),
+    ("settled", "verb", "share", "more"),
     [
-        (
-            Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1),
-            snapshot('(The server confirms the answer to "why is the sky blue?".)'),
-        ),
+        (Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1), "confirms", "", ""),
         (
             Settled((1, 3), AnswerOutcome.COMPLETED, Finish.STOP, 1, 1),
-            snapshot("""\
-(The server has completed the answer to "why is the sky blue?"; 1 of 1 token written here was right.) It goes on:
-abd\
-"""),
+            "has completed",
+            "; 1 of 1 token written here was right",
+            " It goes on:\nabd",
         ),
         (
             Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
-            snapshot("""\
-(The server has corrected the answer to "why is the sky blue?"; 15 of 24 tokens written here were right.) From the sentence that changes:
-ac\
-"""),
+            "has corrected",
+            "; 15 of 24 tokens written here were right",
+            f" {CHANGED}",
         ),
     ],
 )
-def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, message: str) -> None:
+def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(
+    settled: Settled, verb: str, share: str, more: str
+) -> None:
     earlier = settled_answer()
     earlier.tell(settled)
-    assert messages.settled_remark(settled, earlier.text) == message
+    about = f'(The server {verb} the answer to "why is the sky blue?"{share}.)'
+    assert messages.settled_remark(settled, earlier.text) == about + more
 
 
 def test_a_long_question_is_cut() -> None:

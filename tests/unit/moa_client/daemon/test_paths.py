@@ -32,7 +32,7 @@ from moa_client.surface.messages import encode_line, fields_of, opened_fields
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ConfigError, NotFoundError
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 
 
 def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,20 +54,12 @@ def test_only_the_user_can_enter_the_folder() -> None:
 
 
 def test_a_path_that_no_socket_can_have_is_refused() -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/daemon.sock is too long for the path of a socket. Name a shorter folder with --daemon-dir."
-        ),
-    ):
+    with says(ConfigError, "/daemon.sock is too long for the path of a socket."):
         make_folder(DaemonPaths(Path("/" + "x" * 90)))
 
 
 def test_a_folder_that_cannot_be_made_is_an_error() -> None:
-    with raises(
-        ConfigError,
-        snapshot("The daemon's folder /dev/null/moa cannot be made: Not a directory. Name another with --daemon-dir."),
-    ):
+    with says(ConfigError, "The daemon's folder /dev/null/moa cannot be made:"):
         make_folder(DaemonPaths(Path("/dev/null/moa")))
 
 
@@ -80,9 +72,7 @@ def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypat
     found = list(link.lstat())
     found[stat.ST_UID] = os.getuid() + 1
     monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result(found))
-    with raises(
-        ConfigError, snapshot("The daemon's folder TMP/link belongs to another user. Name another: --daemon-dir.")
-    ):
+    with says(ConfigError, "The daemon's folder TMP/link belongs to another user."):
         make_folder(DaemonPaths(link))
     assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
@@ -95,10 +85,7 @@ def test_its_holder_is_known_as_long_as_it_is_held(tmp_path: Path) -> None:
     assert find_holder(path) is None
     lock = DaemonLock(path, ME)
     assert find_holder(path) == ME
-    with raises(
-        ConfigError,
-        snapshot("A daemon is already running (process 1234). `moa-client daemon status` says more about it."),
-    ):
+    with says(ConfigError, "A daemon is already running (process 1234)."):
         DaemonLock(path, Holder(1, 2.0, "0.1.0"))
     assert find_holder(path) == ME
     lock.release()
@@ -196,16 +183,9 @@ def test_it_is_written_in_place_of_an_earlier_one(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_or_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".config").write_text("a file")
-    with raises(
-        ConfigError,
-        snapshot(
-            "TMP/.config/systemd/user/moa-client.service cannot be written: Not a directory. See --print for its text."
-        ),
-    ):
+    with says(ConfigError, "TMP/.config/systemd/user/moa-client.service cannot be written:"):
         make_unit("linux", "python", [], tmp_path).write()
-    with raises(
-        ConfigError, snapshot("There is no unit for win32. Have your system run `moa-client daemon run` at login.")
-    ):
+    with says(ConfigError, "There is no unit for win32."):
         make_unit("win32", "python", [], tmp_path)
 
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation
@@ -26,7 +25,7 @@ from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.programs import environment
 
 ORIGIN = ConversationOrigin("toy")
@@ -57,24 +56,14 @@ def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     connection.close()
     before = (tmp_path / FILE).read_bytes()
-    with raises(
-        HistoryError,
-        snapshot(
-            "The history TMP/history.db is of a newer version of moa (4, this one knows 3). Use that version, name another folder with --history-dir, or chat with --no-history."
-        ),
-    ):
+    with says(HistoryError, "The history TMP/history.db is of a newer version of moa (4, this one knows 3)."):
         HistoryStore(tmp_path)
     assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database " * 1000)
-    with raises(
-        HistoryError,
-        snapshot(
-            "The history TMP/history.db is damaged, or no history; it was left as it is. Move it elsewhere, or restore a copy."
-        ),
-    ):
+    with says(HistoryError, "The history TMP/history.db is damaged, or no history;"):
         HistoryStore(tmp_path)
     assert (tmp_path / FILE).read_bytes() == b"no database " * 1000
 
@@ -90,12 +79,7 @@ def test_damage_that_is_found_later_is_told_too(tmp_path: Path) -> None:
         file.seek(4096 * 12)
         file.write(b"\xff" * (size - 4096 * 12))
     store = HistoryStore(tmp_path)
-    with raises(
-        HistoryError,
-        snapshot(
-            "The history TMP/history.db is damaged, or no history; it was left as it is. Move it elsewhere, or restore a copy."
-        ),
-    ):
+    with says(HistoryError, "The history TMP/history.db is damaged, or no history;"):
         store.load(conversation)
     store.close()
 
@@ -104,21 +88,13 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute("CREATE TABLE theirs (id)")
     connection.close()
-    with raises(
-        HistoryError,
-        snapshot("The file TMP/history.db is a database of another program. Name another folder with --history-dir."),
-    ):
+    with says(HistoryError, "The file TMP/history.db is a database of another program."):
         HistoryStore(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with raises(
-        HistoryError,
-        snapshot(
-            "The history TMP/file/history/history.db cannot be written: File exists. Name another folder with --history-dir, or chat with --no-history."
-        ),
-    ):
+    with says(HistoryError, "The history TMP/file/history/history.db cannot be written:"):
         HistoryStore(tmp_path / "file" / "history")
 
 
@@ -131,12 +107,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     said = ""
-    with raises(
-        DiskFullError,
-        snapshot(
-            "The disk of the history TMP/history.db is full: what is said from now on is not kept. Free some space."
-        ),
-    ):
+    with says(DiskFullError, "The disk of the history TMP/history.db is full:"):
         for _ in range(1000):
             conversation.keep([2], Finish.UNFINISHED)
             recorder.on_event(Committed((2,), text="word " * 100), AnswerText(number=1))

@@ -24,7 +24,7 @@ from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 from tests.support.programs import environment, started
 from tests.unit.moa_client.history.killed_writer import Writer
 from tests.unit.moa_client.history.ticking_clock import TickingClock
@@ -113,10 +113,7 @@ def test_an_identifier_may_be_shortened(store: HistoryStore) -> None:
     for name in ("1", "", "%", "_"):
         with pytest.raises(NotFoundError):
             store.find(name)
-    with raises(
-        NotFoundError,
-        snapshot("There is no conversation zz1. `moa-client history list` shows those that are kept."),
-    ):
+    with says(NotFoundError, "There is no conversation zz1."):
         store.load("zz1")
 
 
@@ -339,12 +336,7 @@ def test_what_continues_a_deleted_one_cannot_be_continued(store: HistoryStore) -
     kept.delete("a")
     assert kept.load("b").previous == "a"
     for call in (kept.chain, kept.load, kept.delete):
-        with raises(
-            NotFoundError,
-            snapshot(
-                "No response 'a' is kept here. It was asked for with store: false, deleted, or not continued for too long: send all items as input."
-            ),
-        ):
+        with says(NotFoundError, "No response 'a' is kept here."):
             call("a" if call != kept.chain else "b")
     assert store.wait_erased(10)
     assert not any(b"SECRET" in path.read_bytes() for path in store.path.parent.iterdir())

@@ -41,7 +41,7 @@ from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.programs import PATIENCE
 from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
@@ -110,26 +110,17 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
-        with raises(
-            errors.ConfigError,
-            snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
-        ):
+        with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
             talk.surface.open.ask("one", AnswerOptions(temperature=-1.0))
         for _ in range(MOST_WAITING):
             talk.surface.open.ask("one", OPTIONS)
-        with raises(
-            errors.OverloadedError,
-            snapshot("16 questions wait for an answer in this conversation. Wait for one of them."),
-        ):
+        with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
             talk.surface.open.ask("one", OPTIONS)
 
 
 async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
     async with talking() as talk:
-        with raises(
-            errors.ConfigError,
-            snapshot("logit_bias names token 1000, the model has the tokens 0 to 999."),
-        ):
+        with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
             talk.surface.open.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
 
 
@@ -340,12 +331,7 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
 
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
-        with raises(
-            errors.ConflictError,
-            snapshot(
-                "The server has replaced no text of this device in the newest answer. /keep is for an answer that it has."
-            ),
-        ):
+        with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
             talk.conversation.keep()
         await talk.answer("one", Committed((0,)), STOP)
         talk.surface.updates.clear()
@@ -422,10 +408,7 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
         talk.surface.open.set_system("Be brief.")
         assert talk.surface.open.facts.system == "Be brief."
         talk.surface.open.ask("one", OPTIONS)
-        with raises(
-            errors.ConflictError,
-            snapshot("The conversation has begun. Begin another one for another system prompt."),
-        ):
+        with says(errors.ConflictError, "The conversation has begun."):
             talk.surface.open.set_system(None)
         await talk.surface.until(Asked)
         talk.engine.tell(STOP)
@@ -436,12 +419,7 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
 
 async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() -> None:
     async with talking(takes_system=False) as talk:
-        with raises(
-            errors.ModelSourceError,
-            snapshot(
-                "The target's chat template refuses the conversation: System role not supported. Leave out --system, or serve another model."
-            ),
-        ):
+        with says(errors.ModelSourceError, "The target's chat template refuses the conversation:"):
             talk.surface.open.set_system("Be brief.")
         await talk.answer("one")
         assert (talk.texts, talk.surface.open.facts.system) == (["a"], None)

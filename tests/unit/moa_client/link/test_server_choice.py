@@ -25,7 +25,7 @@ from moa_shared.errors import MismatchError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.certificates import Authority
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.scripted_server import MODEL, ScriptedServer
 
 OTHER_EXECUTION = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"o")
@@ -85,22 +85,14 @@ async def test_all_answer_and_serve_another_model() -> None:
 async def test_nobody_can_be_had_and_why() -> None:
     one, other = ScriptedServer("one"), ScriptedServer("other", OTHER_MODEL)
     one.fail()
-    with raises(
-        UnavailableError,
-        snapshot(
-            "one is gone. other (127.0.0.1:PORT) serves other, not tiny. Check --server HOST:PORT, and that moa-server runs there."
-        ),
-    ):
+    with says(UnavailableError, "one is gone. other (127.0.0.1:PORT) serves other, not tiny."):
         await find([one, other], one)
 
 
 async def test_nobody_answers_in_time() -> None:
     one = ScriptedServer("one")
     one.may_answer.clear()
-    with raises(
-        UnavailableError,
-        snapshot("No server has answered in time. Check --server HOST:PORT, and that moa-server runs there."),
-    ):
+    with says(UnavailableError, "No server has answered in time."):
         await find([one], one, 0.0)
 
 

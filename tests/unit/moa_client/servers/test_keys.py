@@ -19,7 +19,7 @@ from moa_client.servers.keys import forget_key, key_of, store_key
 from moa_client.settings import ClientSettings
 from moa_shared.errors import ConfigError, NotFoundError
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 
 WORK = ServerEntry("work", "gpu.example:443", tls=True, key_keyring=True)
 
@@ -71,10 +71,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000])
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
-    with raises(
-        ConfigError,
-        snapshot("The key file TMP/key does not hold one API key. It must be one line of ASCII without spaces."),
-    ):
+    with says(ConfigError, "The key file TMP/key does not hold one API key."):
         key_of(key_file(tmp_path, text))
 
 
@@ -92,12 +89,7 @@ def test_a_key_in_the_keyring(memory: MemoryKeyring) -> None:
     assert key_of(WORK) == "abc"
     forget_key(WORK)
     forget_key(WORK)
-    with raises(
-        ConfigError,
-        snapshot(
-            "The keyring has no API key for work (gpu.example:443). Add the server again: moa-client servers add work gpu.example:443 --key-keyring."
-        ),
-    ):
+    with says(ConfigError, "The keyring has no API key for work (gpu.example:443)."):
         key_of(WORK)
 
 
@@ -132,12 +124,7 @@ def test_a_machine_without_a_keyring(memory: MemoryKeyring) -> None:
 
 def test_a_client_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with raises(
-        ConfigError,
-        snapshot(
-            "The system's keyring cannot be used: the package keyring is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[keyring]'. Keep the key in a file instead: --key-file FILE."
-        ),
-    ):
+    with says(ConfigError, "the package keyring is not installed. Install it: PYTHON -m pip install"):
         key_of(WORK)
 
 
@@ -207,19 +194,9 @@ def test_names_that_are_not_listed_are_refused() -> None:
         lambda: BOOK.remove("wrok"),
         lambda: find_servers(ClientSettings(server="wrok"), BOOK),
     ):
-        with raises(
-            NotFoundError,
-            snapshot(
-                "There is no server named wrok. There are: home, work, o.t-h_er. An address has a port: wrok:50051."
-            ),
-        ):
+        with says(NotFoundError, "There is no server named wrok."):
             change()
-    with raises(
-        NotFoundError,
-        snapshot(
-            "There is no server named home. Add it first: moa-client servers add NAME HOST:PORT. An address has a port: home:50051."
-        ),
-    ):
+    with says(NotFoundError, "There is no server named home."):
         ServerBook().find("home")
 
 

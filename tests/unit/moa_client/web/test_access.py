@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 from moa_client.web.access import Access
 from moa_client.web.error_form import RequestError
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 
 OURS = Access("127.0.0.1", 8674)
 APP = "https://app.example"
@@ -49,12 +49,7 @@ def test_other_names_may_not(access: Access, hosts: list[str]) -> None:
 
 
 def test_a_refused_host_is_named() -> None:
-    with raises(
-        RequestError,
-        snapshot(
-            "The header Host is 'evil.example:8674', which is no name of this device. Name it with --allowed-origin if its pages may use this device."
-        ),
-    ):
+    with says(RequestError, "The header Host is 'evil.example:8674', which is no name of this device."):
         OURS.check_host("evil.example:8674")
 
 
@@ -88,12 +83,7 @@ def test_an_origin_may_name_its_schemes_own_port() -> None:
 
 
 def test_a_refused_origin_is_named() -> None:
-    with raises(
-        RequestError,
-        snapshot(
-            "Pages of 'https://evil.example' may not use this device. Name it with --allowed-origin if its pages may use this device."
-        ),
-    ):
+    with says(RequestError, "Pages of 'https://evil.example' may not use this device."):
         OURS.check_origin("https://evil.example", "localhost:8674")
 
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 GUARDED = "https://app.example"
 KEY = "0123456789abcdef"
@@ -153,8 +153,5 @@ def test_the_file_counts_before_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["short", "", f"{KEY_KEY};", f'"{KEY_KEY}"', f"{KEY_KEY}=", f"{KEY_KEY},"])
 def test_what_could_not_be_sent_or_guessed_is_refused(text: str) -> None:
-    with raises(
-        ConfigError,
-        snapshot("MOA_ENDPOINT_KEY has no key of at least 16 letters, digits and ._~+- Make one: openssl rand -hex 32"),
-    ):
+    with says(ConfigError, "MOA_ENDPOINT_KEY has no key of at least 16 letters, digits and ._~+-"):
         read_key(None, {"MOA_ENDPOINT_KEY": text})

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 
 async def count(request: Request) -> Response:
@@ -187,22 +187,12 @@ async def test_a_page_shows_the_key_where_it_opens_a_websocket() -> None:
 
 async def test_a_port_that_is_taken_is_named() -> None:
     async with served() as server:
-        with raises(
-            ConfigError,
-            snapshot(
-                "Another program listens on 127.0.0.1:PORT. Give another port with --endpoint-port; 0 takes any that is free."
-            ),
-        ):
+        with says(ConfigError, "Another program listens on 127.0.0.1:PORT."):
             bind("127.0.0.1", server.port)
 
 
 def test_an_address_of_another_device_is_refused() -> None:
-    with raises(
-        ConfigError,
-        snapshot(
-            "The endpoint cannot listen on 192.0.2.1:8674: Cannot assign requested address. Give an address of this device with --endpoint-host."
-        ),
-    ):
+    with says(ConfigError, "The endpoint cannot listen on 192.0.2.1:8674:"):
         bind("192.0.2.1", 8674)
 
 

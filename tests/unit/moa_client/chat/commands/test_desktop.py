@@ -16,7 +16,7 @@ from moa_client.chat.commands.desktop import (
 from moa_client.chat.commands.handler import CommandHandler, short
 from moa_shared.errors import ConfigError
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,7 @@ async def test_the_text_is_what_the_editor_leaves(tmp_path: Path, monkeypatch: p
     editor.write_text("#!/bin/sh\nexit 1\n")
     assert await edit_text("question") == ""
     monkeypatch.setenv("VISUAL", "/nowhere/editor")
-    with raises(
-        ConfigError,
-        "The editor /nowhere/editor cannot be started: No such file or directory. Name another: export EDITOR=...",
-    ):
+    with says(ConfigError, "The editor /nowhere/editor cannot be started:"):
         await edit_text("question")
 
 
