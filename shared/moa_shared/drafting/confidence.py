@@ -57,15 +57,10 @@ _LEAST_DOUBT = 1e-6  # of a stated chance: nothing is certain
 
 @dataclass(slots=True)
 class LearnedConfidence:
-    """What the stated chances of one companion are worth beside one target.
+    """What the stated chances of one companion are worth beside one target."""
 
-    Args:
-        shift: of their log-odds.
-        evidence: how much is known of it (Fisher's information): a token whose chance is c brings c (1 - c).
-    """
-
-    shift: float
-    evidence: float
+    shift: float  # of their log-odds
+    evidence: float  # how much is known of it (Fisher's information): a token whose chance is c brings c (1 - c)
 
     def chance(self, written: WrittenToken) -> float:
         """The chance that a token is right if all before it are."""
@@ -172,14 +167,10 @@ GUESSES = 5  # of a chain; of measured companions it foretells 4.7 and 5.6 for 4
 
 @dataclass(slots=True)
 class Agreement:
-    """The choices of one companion beside one target.
+    """The choices of one companion beside one target."""
 
-    Args:
-        tokens: of the target, in whose places the companion's choice was known; `right`: those that were its choice.
-    """
-
-    tokens: int = 0
-    right: int = 0
+    tokens: int = 0  # of the target, in whose places the companion's choice was known
+    right: int = 0  # those that were its choice
 
     def add(self, *, right: bool) -> None:
         self.tokens += 1

@@ -23,17 +23,11 @@ from moa_shared.tree.draft_tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """How large a tree is.
+    """How large a tree is."""
 
-    Args:
-        depth: levels of the tree (the authors' depth parameter is one more).
-        breadth: candidates of each expanded node, and nodes expanded per level.
-        nodes: sent to the target.
-    """
-
-    depth: int = 6
-    breadth: int = 8
-    nodes: int = 62
+    depth: int = 6  # levels of the tree (the authors' depth parameter is one more)
+    breadth: int = 8  # candidates of each expanded node, and nodes expanded per level
+    nodes: int = 62  # sent to the target
 
 
 def draft_tree(

@@ -24,15 +24,12 @@ from moa_shared.tree.draft_tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New nodes below a draft.
-
-    Args:
-        parents: node numbers of the draft (-1: the newest committed token), continuing with the new nodes.
-        copied: which of the tokens, counted from 0, were proposed only because earlier text goes on so.
-    """
+    """New nodes below a draft."""
 
     tokens: tuple[int, ...] = ()
+    # node numbers of the draft (-1: the newest committed token), continuing with the new nodes
     parents: tuple[int, ...] = ()
+    # which of the tokens, counted from 0, were proposed only because earlier text goes on so
     copied: tuple[int, ...] = ()
 
     @classmethod
@@ -44,16 +41,11 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class GrowthShape:
-    """How a draft grows.
+    """How a draft grows."""
 
-    Args:
-        breadth: candidates of each expanded node, and nodes expanded per step; 1: a chain.
-        nodes: the most nodes of a draft in flight; 64 are what a server verifies at once.
-        survival: least probability, as the drafter sees it, at which a node and all before it are worth verifying.
-    """
-
-    breadth: int = 8
-    nodes: int = 64
+    breadth: int = 8  # candidates of each expanded node, and nodes expanded per step; 1: a chain
+    nodes: int = 64  # the most nodes of a draft in flight; 64 are what a server verifies at once
+    # least probability, as the drafter sees it, at which a node and all before it are worth verifying
     survival: float = LEAST_SURVIVAL
 
 

@@ -22,18 +22,10 @@ FEW = 32  # tokens: NumPy costs as much as looking at so many one by one
 
 @dataclass(frozen=True)
 class DraftTree:
-    """A tree of draft tokens.
+    """A tree of draft tokens."""
 
-    Args:
-        tokens: token id of each node.
-        parents: number of each node's parent, smaller than its own; -1 for children of the root.
-
-    Raises:
-        TreeError: lengths differ, or a parent does not come before its child.
-    """
-
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
+    tokens: tuple[int, ...]  # token id of each node
+    parents: tuple[int, ...]  # number of each node's parent, smaller than its own; -1 for children of the root
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):

@@ -64,21 +64,14 @@ class MeasuredDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A drafter on this machine whose sizes fit.
+    """A drafter on this machine whose sizes fit."""
 
-    Args:
-        name: its id on the hub; `folder`: its snapshot.
-        named_target: the model that its configuration names; "": none.
-        measured: how it did here; None: it was not tried.
-        is_of_target: it holds the hash of the very model that one is looked for.
-    """
-
-    name: str
-    folder: Path
+    name: str  # its id on the hub
+    folder: Path  # its snapshot
     form: Form
-    named_target: str = ""
-    measured: MeasuredDrafter | None = None
-    is_of_target: bool = False
+    named_target: str = ""  # the model that its configuration names; "": none
+    measured: MeasuredDrafter | None = None  # how it did here; None: it was not tried
+    is_of_target: bool = False  # it holds the hash of the very model that one is looked for
 
     def fit(self, names: Collection[str]) -> Fit:
         known = known_drafter(self.name)

@@ -24,25 +24,15 @@ from moa_shared.text.json_text import parse_json
 
 @dataclass(frozen=True, slots=True)
 class KnownCompanion:
-    """A published small model.
+    """A published small model."""
 
-    Args:
-        hub: its id there; ours also reads it as a GGUF file.
-        millions: of weights.
-        hidden_size: its own; targets of its family are wider.
-        families: model types of targets.
-        vocabularies: rows of their embeddings; some are padded.
-        targets: those targets, for people.
-        licence: of its weights.
-    """
-
-    hub: str
-    millions: int
-    hidden_size: int
-    families: tuple[str, ...]
-    vocabularies: tuple[int, ...]
-    targets: str
-    licence: str
+    hub: str  # its id there; ours also reads it as a GGUF file
+    millions: int  # of weights
+    hidden_size: int  # its own; targets of its family are wider
+    families: tuple[str, ...]  # model types of targets
+    vocabularies: tuple[int, ...]  # rows of their embeddings; some are padded
+    targets: str  # those targets, for people
+    licence: str  # of its weights
 
 
 _SMOLLM2 = (("llama",), (49152,))

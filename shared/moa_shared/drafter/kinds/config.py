@@ -41,91 +41,66 @@ MakeRows = Callable[[Rows], Rows]  # from [tokens, ...] of the target to [tokens
 class DrafterConfig:
     """A drafter for one target: Mixture of Attentions (arXiv 2410.03804), or another of `KINDS`.
 
-    Args:
-        vocab_size, hidden_size, target_layers, target_heads, target_kv_heads, target_head_dim: of the target.
-        sa_*, ca_*: key/value heads and MLP width of self- and cross-attention; their query heads and head dimension are
-            the target's. The layers of all kinds but moa have the sizes of `sa_*`, and `ca_*` and `lsa_*` mean nothing
-            to them.
-        lsa_heads, lsa_kv_heads, lsa_mlp: of layer self-attention, whose width is the target's KV width; its head
-            dimension is that width // lsa_heads.
-        rms_norm_eps, rope_parameters: the target's (transformers' `rope_parameters`), for all three attentions, so that
-            rope scaling is the same everywhere.
-        unscaled_memory_rope: the authors' mistake, for their own checkpoints: cross-attention and layer self-attention
-            keep the target's theta but lose its scaling (Llama 3.1).
-        reused_layers: N, the target's last layers that the drafter runs too.
-        draft_vocab: how many tokens the drafter can propose; 0: all of the target's.
-        output_norm: the drafter owns a norm before the head (N = 0 only; the authors apply the head bare).
-        max_block: the longest run of tokens beyond its memory that it was trained for.
-        target_fingerprint: hexadecimal sha256 of the target; empty where unknown.
-        kind: of `KINDS`.
-        own_layers: of kinds that have more than one of their own.
-        lsa: False: the memory is made from `state_entries`; without these, an ablation, it is the target's last hidden
-            state.
-        input_norm, fc_bias: as EAGLE-2's authors publish it: no norm before the attention, and a bias where the
-            checkpoint has one.
-        qkv_bias: queries, keys and values have biases; of drafters of blocks what leaves the attention has one too.
-        target_kv_width: numbers of one token's key and value in the target's widest layer; 0: all layers have
-            `target_kv_heads` of `target_head_dim`.
-        state_entries: which of the target's hidden states a memory row is made from, in that order: 0 its embeddings, e
-            the output of layer e - 1, before the final norm.
-        target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
-        own_heads, own_head_dim: 0: the target's.
-        own_embeddings: the checkpoint holds embeddings; otherwise they are the target's.
-        head_norms: queries and keys of each head are normed, as in Qwen3.
-        feature_norm: "joint", all states of a token are normed as one row before the projection; "each", each has a
-            norm of its own (EAGLE-3.1); "", neither.
-        normed_residual: the first layer adds to its normed input (speculators' norm_before_residual).
-        normed_feedback: its own states are fed back after its final norm (norm_output of EAGLE-3.1).
-        block_size: the rows of a block, which is the newest token and then `mask_token` again and again.
-        anchor_guesses: a row guesses the token after its own position, so that the newest token's row guesses too
-            (sample_from_anchor); otherwise it guesses the token at its position.
-        markov_rank: width of the factors of what a token adds to the logits of the next one; 0: nothing is added.
-        ca: False, an ablation of moa without lsa and state_entries: no cross-attention but its MLP, and so
-            no memory.
+    A whole number may be 0 where that is its default. Earlier versions do not know what stands from
+    `target_kv_width` on.
     """
 
-    vocab_size: int
+    vocab_size: int  # this and the five that follow: of the target
     hidden_size: int
     target_layers: int
     target_heads: int
     target_kv_heads: int
     target_head_dim: int
+    # Key/value heads and MLP width of self- and cross-attention, whose query heads and head dimension are the target's.
+    # The layers of all kinds but moa have the sizes of `sa_*`, and `ca_*` and `lsa_*` mean nothing to them.
     sa_kv_heads: int
     sa_mlp: int
     ca_kv_heads: int
     ca_mlp: int
-    lsa_heads: int
+    lsa_heads: int  # of layer self-attention, whose width is the target's KV width: head dimension width // lsa_heads
     lsa_kv_heads: int
     lsa_mlp: int
+    # The target's, as of transformers, for all three attentions: so rope scaling is the same everywhere.
     rms_norm_eps: float = 1e-5
     rope_parameters: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
+    # The authors' mistake, for their own checkpoints: cross-attention and layer self-attention keep the target's theta
+    # but lose its scaling (Llama 3.1).
     unscaled_memory_rope: bool = False
-    reused_layers: int = 0
-    draft_vocab: int = 0
-    output_norm: bool = False
-    max_block: int = 15
-    target_fingerprint: str = ""
-    kind: str = "moa"
-    own_layers: int = 1
+    reused_layers: int = 0  # N, the target's last layers that the drafter runs too
+    draft_vocab: int = 0  # how many tokens the drafter can propose; 0: all of the target's
+    output_norm: bool = False  # it owns a norm before the head (N = 0 only; the authors apply the head bare)
+    max_block: int = 15  # the longest run of tokens beyond its memory that it was trained for
+    target_fingerprint: str = ""  # hexadecimal sha256 of the target; empty where unknown
+    kind: str = "moa"  # of `KINDS`
+    own_layers: int = 1  # of kinds that have more than one of their own
+    # False: the memory is made from `state_entries`; without these, an ablation, it is the target's last hidden state.
     lsa: bool = True
-    input_norm: bool = True
-    fc_bias: bool = False
-    qkv_bias: bool = False
+    input_norm: bool = True  # False, as EAGLE-2's authors publish it: none before the attention
+    fc_bias: bool = False  # of EAGLE-2's projection
+    qkv_bias: bool = False  # of queries, keys and values; of drafters of blocks what leaves the attention has one too
+    # Numbers of one token's key and value in the target's widest layer; 0: all have `target_kv_heads` of
+    # `target_head_dim`.
     target_kv_width: int = 0
+    # Which of the target's hidden states a memory row is made from, in that order: 0 its embeddings, e the output of
+    # layer e - 1, before the final norm.
     state_entries: tuple[int, ...] = ()
-    target_hidden_size: int = 0
-    own_heads: int = 0
+    target_hidden_size: int = 0  # the width of those states, if it is not `hidden_size`, which is the drafter's
+    own_heads: int = 0  # 0: the target's
     own_head_dim: int = 0
-    own_embeddings: bool = False
-    head_norms: bool = False
+    own_embeddings: bool = False  # the checkpoint holds embeddings; otherwise they are the target's
+    head_norms: bool = False  # queries and keys of each head are normed, as in Qwen3
+    # "joint", all states of a token are normed as one row before the projection; "each", each has a norm of its own
+    # (EAGLE-3.1); "", neither.
     feature_norm: str = ""
-    normed_residual: bool = False
-    normed_feedback: bool = False
-    block_size: int = 0
+    normed_residual: bool = False  # the first layer adds to its normed input (speculators' norm_before_residual)
+    normed_feedback: bool = False  # its own states are fed back after its final norm (norm_output of EAGLE-3.1)
+    block_size: int = 0  # the rows of a block, which is the newest token and then `mask_token` again and again
     mask_token: int = 0
+    # A row guesses the token after its own position, so that the newest token's row guesses too (sample_from_anchor);
+    # otherwise it guesses the token at its position.
     anchor_guesses: bool = False
-    markov_rank: int = 0
-    ca: bool = True
+    markov_rank: int = 0  # width of the factors of what a token adds to the logits of the next one; 0: nothing is added
+    ca: bool = True  # False, an ablation of moa: no cross-attention but its MLP, and so no memory
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -142,12 +117,9 @@ class DrafterConfig:
             "target_kv_heads must divide the target's heads": self.target_heads % self.target_kv_heads == 0,
             "reused_layers must be less than the target's layers": self.reused_layers < self.target_layers,
             "draft_vocab must be 0 to vocab_size": self.draft_vocab <= self.vocab_size,
-            "output_norm precedes the head only where no layers are reused": not (
-                self.output_norm and self.reused_layers
-            ),
-            "state_entries must be 0 to target_layers": all(
-                0 <= each <= self.target_layers for each in self.state_entries
-            ),
+            "output_norm precedes the head only where no layers are reused": not self.output_norm
+            or not self.reused_layers,
+            "state_entries must be 0 to target_layers": {*self.state_entries} <= {*range(self.target_layers + 1)},
             "feature_norm must be joint, each or empty": self.feature_norm in ("", JOINT, EACH),
             "mask_token must be a token of the vocabulary": self.mask_token < self.vocab_size,
         }
@@ -224,9 +196,10 @@ class DrafterConfig:
 
     def to_json(self) -> str:
         """Its JSON, without what earlier versions do not know where that is the default."""
-        values = dataclasses.asdict(self)
-        later = {entry.name: entry.default for entry in dataclasses.fields(self) if entry.name in _LATER}
-        stored = {name: value for name, value in values.items() if name not in later or value != later[name]}
+        fields = dataclasses.fields(self)
+        first = [entry.name for entry in fields].index("target_kv_width")
+        left_out = [entry.name for entry in fields[first:] if getattr(self, entry.name) == entry.default]
+        stored = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         return json.dumps(stored, sort_keys=True)
 
     @classmethod
@@ -243,54 +216,34 @@ class DrafterConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHalf:
-    """What a drafter computes with on a device.
-
-    Args:
-        own: the checkpoint's tensors.
-        target: its embeddings and head, and the reused layers with the final norm.
-        weights: as of `Arithmetic.of`.
-        parts: of the target, where other drafters run them too.
-        states_from: the layer that the states which come enter, where it is an earlier one than the first reused layer.
-    """
+    """What a drafter computes with on a device."""
 
     config: DrafterConfig
-    own: Weights
-    target: Weights
-    weights: str
-    parts: TargetParts | None = None
+    own: Weights  # the checkpoint's tensors
+    target: Weights  # its embeddings and head, and the reused layers with the final norm
+    weights: str  # as of `Arithmetic.of`
+    parts: TargetParts | None = None  # of the target, where other drafters run them too
+    # the layer that the states which come enter, where it is an earlier one than the first reused layer
     states_from: int | None = None
 
 
 class Kind:
-    """What one kind of drafter is; a module of this package says it all. Methods have defaults for what is rare.
+    """What one kind of drafter is; a module of this package says it all. Methods have defaults for what is rare."""
 
-    Attributes:
-        name: in a configuration; `label`: for tables; `about`: begins a card.
-        variants: its published forms, by name, with what people call them; the most promising one first.
-        not_run: those of them that this version makes no checkpoint of.
-        layouts: in which others publish it.
-        takes: options of a configuration that only the kinds which name them may set.
-        objective: the name of what it is trained by (`moa_training.objective`); "": it is not trained.
-        maps_target: it runs parts of the target that processes of a device share.
-        shares_memory: drafters of it may read the same memory rows.
-        has_many_layers: training is told how many layers it has; it has one otherwise.
-        is_timed: a device measures a level of its drafts.
-    """
-
-    name: ClassVar[str]
-    label: ClassVar[str]
-    about: ClassVar[str] = ""
-    variants: ClassVar[Mapping[str, str]] = {}
-    not_run: ClassVar[frozenset[str]] = frozenset()
-    layouts: ClassVar[tuple[Layout, ...]] = ()
-    takes: ClassVar[frozenset[str]] = frozenset()
-    objective: ClassVar[str] = ""
+    name: ClassVar[str]  # in a configuration
+    label: ClassVar[str]  # for tables
+    about: ClassVar[str] = ""  # begins a card
+    variants: ClassVar[Mapping[str, str]] = {}  # published forms by name, with what people call them; the best first
+    not_run: ClassVar[frozenset[str]] = frozenset()  # those of them that this version makes no checkpoint of
+    layouts: ClassVar[tuple[Layout, ...]] = ()  # in which others publish it
+    takes: ClassVar[frozenset[str]] = frozenset()  # options that only the kinds which name them may set
+    objective: ClassVar[str] = ""  # what it is trained by (`moa_training.objective`); "": it is not trained
     has_own_head: ClassVar[bool] = False
     reads_states: ClassVar[bool] = False
-    maps_target: ClassVar[bool] = False
-    shares_memory: ClassVar[bool] = False
-    is_timed: ClassVar[bool] = False
-    has_many_layers: ClassVar[bool] = False
+    maps_target: ClassVar[bool] = False  # it runs parts of the target that processes of a device share
+    shares_memory: ClassVar[bool] = False  # drafters of it may read the same memory rows
+    is_timed: ClassVar[bool] = False  # a device measures a level of its drafts
+    has_many_layers: ClassVar[bool] = False  # training is told how many layers it has; it has one otherwise
 
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         """What must hold of a configuration, in words, and whether it does."""
@@ -360,18 +313,13 @@ KINDS: dict[str, Kind] = {}  # by name, filled by this package
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A checkpoint as others publish it, beside the target that it is to draft for.
+    """A checkpoint as others publish it, beside the target that it is to draft for."""
 
-    Args:
-        shapes: of its tensors, by their names; `config`: its config.json; `where`: its own name.
-        target: the target's config.json; `target_id`: its name.
-    """
-
-    shapes: Shapes
-    config: Mapping[str, Any]
-    target: Mapping[str, Any]
+    shapes: Shapes  # of its tensors, by their names
+    config: Mapping[str, Any]  # its config.json
+    target: Mapping[str, Any]  # the target's config.json
     target_id: str
-    where: str
+    where: str  # its own name
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -386,31 +334,37 @@ Conversion = tuple[DrafterConfig, dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A form in which others publish a kind of drafter.
+    """A form in which others publish a kind of drafter."""
 
-    Args:
-        label: of the form, in messages.
-        fits: whether tensors of these names are in it.
-        convert: raises CheckpointError for another target, or a form that is not computed; KeyError for a tensor that
-            is missing, by our name; AttributeError, TypeError, ValueError for a configuration that cannot be read.
-        published: from our name of a tensor, and the shapes, to theirs, for messages.
-    """
-
-    label: str
-    fits: Callable[[Collection[str]], bool]
+    label: str  # of the form, in messages
+    fits: Callable[[Collection[str]], bool]  # whether tensors of these names are in it
+    # raises CheckpointError for another target, or a form that is not computed; KeyError for a tensor that is
+    # missing, by our name; AttributeError, TypeError, ValueError for a configuration that cannot be read
     convert: Callable[[Published], Conversion]
+    # from our name of a tensor, and the shapes, to theirs, for messages
     published: Callable[[str, Shapes], str] = lambda name, shapes: name
 
 
-_OWN = ("target_hidden_size", "own_heads", "own_head_dim")
-_BLOCK = ("block_size", "mask_token", "markov_rank")
-_MAY_BE_ZERO = ("reused_layers", "draft_vocab", "target_kv_width", *_OWN, *_BLOCK)
-_LATER = (
-    *("target_kv_width", "state_entries", *_OWN, "own_embeddings"),
-    *("head_norms", "feature_norm", "normed_residual", "normed_feedback"),
-    *(*_BLOCK, "anchor_guesses", "ca"),
-)
 _LAYERS = ("target_layers", "reused_layers", "own_layers")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
+_WANTED: dict[str, tuple[Callable[[Any], bool], str]] = {  # by the type of a field
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "tuple[int, ...]": (
+        lambda value: isinstance(value, tuple) and all(type(each) is int for each in value),
+        "a list of whole numbers",
+    ),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "float": (_is_positive, "a positive number"),
+    "dict[str, Any]": (
+        lambda value: isinstance(value, dict) and _is_positive(value.get("rope_theta")),
+        "an object with a positive rope_theta",
+    ),
+}
 
 
 def _check_types(config: DrafterConfig) -> None:
@@ -418,25 +372,12 @@ def _check_types(config: DrafterConfig) -> None:
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
         if entry.type == "int":
-            least = 0 if entry.name in _MAY_BE_ZERO else 1
-            most = MOST_LAYERS if entry.name in _LAYERS else _MOST
+            least, most = int(entry.default != 0), MOST_LAYERS if entry.name in _LAYERS else _MOST
             right = type(value) is int and least <= value <= most
             wanted = f"a whole number of at least {least}" + (f", at most {most}" if entry.name in _LAYERS else "")
-        elif entry.type == "bool":
-            right, wanted = isinstance(value, bool), "true or false"
-        elif entry.type == "tuple[int, ...]":
-            right = isinstance(value, tuple) and all(type(each) is int for each in value)
-            wanted = "a list of whole numbers"
-        elif entry.type == "str":
-            right, wanted = isinstance(value, str), "text"
-        elif entry.type == "float":
-            right, wanted = isinstance(value, int | float) and 0 < value < math.inf, "a positive number"
         else:
-            theta = value.get("rope_theta") if isinstance(value, dict) else None
-            right, wanted = (
-                isinstance(theta, int | float) and 0 < theta < math.inf,
-                "an object with a positive rope_theta",
-            )
+            check, wanted = _WANTED[str(entry.type)]
+            right = check(value)
         if not right:
             _refuse(f"{entry.name} is {plain_line(repr(value), MOST_SHOWN)}, expected {wanted}")
 

@@ -35,17 +35,13 @@ WEIGHTS = (INT8, INT4, FLOAT32)
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How one network is computed.
+    """How one network is computed."""
 
-    Args:
-        plain: weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0,
-            and activations in int8 with a scale a group.
-        in_numpy: without the kernels, in float32 and slowly.
-        four_bits: all matrices as Q4_1: a drafter's step takes a fifth less time, and it is right a little less often.
-    """
-
+    # weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0, and
+    # activations in int8 with a scale a group
     plain: bool
-    in_numpy: bool
+    in_numpy: bool  # without the kernels, in float32 and slowly
+    # all matrices as Q4_1: a drafter's step takes a fifth less time, and it is right a little less often
     four_bits: bool = False
 
     @classmethod
