@@ -59,7 +59,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_client/tools",),
     ),
     "trees": (
-        ("shared/moa_shared/tree/streamed_tree.py", "shared/moa_shared/tree/draft_tree.py"),
+        ("shared/moa_shared/tree.py", "shared/moa_shared/tree.py"),
         ("tests/unit/moa_shared/tree", "tests/unit/moa_shared/drafting"),
     ),
 }

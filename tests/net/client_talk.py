@@ -31,7 +31,7 @@ from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper

@@ -23,7 +23,7 @@ from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.drafting.growing import Growth
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper

@@ -28,7 +28,7 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle
 from tests.net.client_device import device

@@ -23,7 +23,7 @@ from moa_shared.drafting.base import Rows
 from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import Screen

@@ -26,7 +26,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 from structlog.testing import capture_logs
 
 from tests.net.client_device import stepper

@@ -13,7 +13,7 @@ from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_shared.tree import DraftTree, longest_path
 
 from tests.parity.conftest import Reference
 

@@ -17,7 +17,7 @@ from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import TreeShape, draft_chain, draft_tree
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import longest_path
+from moa_shared.tree import longest_path
 from transformers import LlamaForCausalLM
 
 from tests.support.tiny_models import save_tokenizer

@@ -45,8 +45,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 Arguments = TypeVarTuple("Arguments")
 

@@ -19,8 +19,7 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import draft_candidates, select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 VOCAB = 6
 PROMPT = [0, 3, 1]

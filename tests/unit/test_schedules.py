@@ -51,7 +51,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.text.text_stream import TextStream
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support import simulated_world
 from tests.support.simulated_world import (

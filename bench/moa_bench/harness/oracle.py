@@ -24,7 +24,7 @@ from moa_shared.drafting import CHAIN, ConversationDrafter, GrowthShape, draft_c
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 Rows = npt.NDArray[np.float32]
 

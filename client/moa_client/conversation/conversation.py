@@ -16,9 +16,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
-from moa_shared.tree.arithmetic import ROOT, is_chain
-from moa_shared.tree.draft_tree import DraftTree
-from moa_shared.tree.streamed_tree import StreamedTree
+from moa_shared.tree import ROOT, DraftTree, StreamedTree, is_chain
 
 from moa_client.conversation.jobs import Job
 from moa_client.conversation.text_runs import Provenance

@@ -18,7 +18,7 @@ from moa_shared.drafting import Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE, LearnedConfidence
 from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from moa_client.drafting.drafters import ClientDrafter, ConversationForms, MoaDrafter, Recipe
 

@@ -20,7 +20,7 @@ from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from moa_client.drafting.drafters import ClientDrafter, ReadingDrafter
 from moa_client.drafting.streamed import (

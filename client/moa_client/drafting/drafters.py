@@ -20,8 +20,7 @@ from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import SHORTEST_STANDALONE, chance_of_copy
 from moa_shared.sampling.settings import Constraint, Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler

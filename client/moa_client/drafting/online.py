@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moa_shared.protocol.messages import Ack, Draft, Verdict
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from moa_shared.drafting import Growth
 from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 # What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It
 # is a preference, not a measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).

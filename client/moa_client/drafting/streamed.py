@@ -15,8 +15,7 @@ from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError
 from moa_shared.protocol.messages import Draft
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT, subtree
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree, subtree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moa_shared.drafting.estimates import TreeAcceptance
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 from moa_server.drafting.forward_cost import CostLine
 

@@ -21,8 +21,7 @@ from moa_shared.drafting.estimates import DrafterTrial, Smoothed
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 from moa_server.drafting.growth_rule import Calibration, GrowthRule
 

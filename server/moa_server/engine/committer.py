@@ -13,7 +13,7 @@ from functools import partial
 
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession

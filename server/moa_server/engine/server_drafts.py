@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree import ROOT
 
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import DraftRecord, GrowthRule

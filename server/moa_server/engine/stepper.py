@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.tree.arithmetic import below_chain
+from moa_shared.tree import below_chain
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.arithmetic import ROOT, check_parents
-from moa_shared.tree.draft_tree import DraftTree
-from moa_shared.tree.streamed_tree import StreamedTree
+from moa_shared.tree import ROOT, DraftTree, StreamedTree, check_parents
 
 FRAME_NODES = 4096  # accepted of one frame: 4 ms of the event loop, two minutes of a device's standalone text
 MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)

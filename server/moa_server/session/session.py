@@ -18,7 +18,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import TokenChances
-from moa_shared.tree.draft_tree import DraftTree, check_tokens
+from moa_shared.tree import DraftTree, check_tokens
 
 from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification

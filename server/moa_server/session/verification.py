@@ -16,7 +16,7 @@ from moa_shared.sampling.coupling import chances_of, select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import Scores
 from moa_shared.sampling.settings import Sampling, TokenChances
-from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_shared.tree import DraftTree, longest_path
 
 from moa_server.session.pending_draft import NO_DRAFT
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared import tree
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from moa_shared.programs.machine import free_memory_bytes
-from moa_shared.tree import arithmetic
 
 from moa_server.verifier.cache import KVCache
 
@@ -196,13 +196,13 @@ class Target(ABC):
 
 
 def is_chain(parents: Sequence[int] | None) -> bool:
-    return parents is None or arithmetic.is_chain(parents)
+    return parents is None or tree.is_chain(parents)
 
 
 def _depths(parents: Sequence[int], tokens: int) -> list[int]:
     if len(parents) != tokens:
         raise TreeError(f"{tokens} tokens came with {len(parents)} parents.", hint="Send one parent a token.")
-    arithmetic.check_parents(parents)
+    tree.check_parents(parents)
     depths: list[int] = []
-    arithmetic.add_depths(depths, parents)
+    tree.add_depths(depths, parents)
     return [depth - 1 for depth in depths]

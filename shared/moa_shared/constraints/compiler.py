@@ -23,7 +23,7 @@ from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint
 from moa_shared.sandbox.child import ChildError, constraint_child
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 KEPT = 64  # compiled constraints; a large one takes some megabytes
 REFUSALS_KEPT = 1024  # of constraints that failed, by their hash: a kilobyte each

@@ -20,8 +20,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
-from moa_shared.tree.arithmetic import ROOT, path_to
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree, path_to
 
 Allowed = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 
 class ConversationDraft:

@@ -17,8 +17,7 @@ from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, TextGue
 from moa_shared.sampling.coupling import draft_candidates, draft_scores
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT, path_to, pick
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree, path_to, pick
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 
 class Smoothed:

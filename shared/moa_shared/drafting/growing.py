@@ -18,8 +18,7 @@ from moa_shared.drafting.confidence import Guess, WrittenToken, likelier
 from moa_shared.drafting.guess_tree import LEAST_STEP, CandidateRanking, GuessNode, GuessTree
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE, TextGuesser
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)

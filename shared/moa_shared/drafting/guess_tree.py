@@ -21,8 +21,7 @@ from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTES
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 SPARE = 8  # candidates beyond those that a draft may take, for text in which some are barred
 LEAST_STEP = -20.0  # log-score of what the form does not allow

@@ -21,7 +21,7 @@ from moa_shared.sampling.settings import (
     TokenChances,
     WantedChances,
 )
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree import ROOT
 
 MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 

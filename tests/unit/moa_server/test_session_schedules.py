@@ -15,7 +15,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.properties import examples
 

@@ -32,7 +32,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_shared.tree import DraftTree, longest_path
 
 from moa_training.teacher.target_reader import GREEDY, TargetReader, sampling_for
 

@@ -36,7 +36,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 from netsim.core.conditions import Conditions, DelaySpec
 from netsim.core.link import Direction, LinkModel, Release
 from netsim.core.schedule import ConditionSchedule

@@ -17,7 +17,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask as AskMessage
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from moa_shared.drafting.estimates import Smoothed
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares, RunningCost
 from moa_server.engine.planning.fair_queue import FairQueue

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from moa_shared.errors import ConfigError
-from moa_shared.tree.arithmetic import ancestor_matrix
+from moa_shared.tree import ancestor_matrix
 from rich.filesize import decimal
 
 from moa_server.verifier.cache import KVCache

@@ -41,7 +41,7 @@ from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, draft_ids
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import read_layer, stack_shape
 from moa_shared.models.weights.weights import EMBEDDINGS
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree import ROOT
 
 MOST_BLOCK_ROWS = 64  # published: up to 16
 MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, Segment
 
-from moa_shared.tree.arithmetic import ROOT, add_depths, path_to, subtree
+from moa_shared.tree import ROOT, add_depths, path_to, subtree
 
 Indices = npt.NDArray[np.int32]
 

@@ -11,7 +11,7 @@ from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree import ROOT
 
 VOCAB = 50
 TEXT = tuple((7 * place) % VOCAB for place in range(400))

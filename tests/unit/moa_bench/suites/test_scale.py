@@ -32,7 +32,7 @@ from moa_bench.suites.split.tables import PLAIN, STREAMED, SYNCHRONOUS
 from moa_client.drafting.pacing import CHAIN_BYTES
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.drafting.forward_cost import RowShares
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 from netsim.core.conditions import Conditions
 from netsim.core.link import Direction
 from netsim.profiles import parse

@@ -16,7 +16,7 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.messages import raises, says
 from tests.support.properties import examples

@@ -36,7 +36,7 @@ from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.models.network.network import Network
 from moa_shared.programs import machine
 from moa_shared.sampling.settings import Constraint, Sampling, choice_of
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.recording_drafter import RecordingDrafter
 from tests.support.tiny_models import SIZES, ModelWeights, tiny_model

@@ -27,7 +27,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 PROMPT = [1, 2, 3]
 STREAMED = DraftingSettings(tree=False, run_ahead=True)

@@ -22,7 +22,7 @@ from moa_client.drafting.streamed import DraftExtended, DraftStep
 from moa_client.memory import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 LEVELS, TOKENS = 15, 600
 SETTINGS = DraftingSettings()

@@ -22,7 +22,7 @@ from moa_client.tools.thinking import THINKINGS, TextPiece
 from moa_client.tools.tool import Tool
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin
 from tests.support.tool_calls import NOTE, NOW, TOOLS, WEATHER, call, read

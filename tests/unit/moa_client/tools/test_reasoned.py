@@ -17,7 +17,7 @@ from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import begin
 from tests.support.tool_calls import NOW

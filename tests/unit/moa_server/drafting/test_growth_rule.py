@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.drafting.forward_cost import CostLine, RowShares
 from moa_server.drafting.growth_rule import Calibration, DraftRecord, GrowthRule
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 EACH = RowShares.straight(1.0)  # so that a line's slope is that of its rows
 COST = CostLine(plain_ms=10.0, start_ms=10.0, slope_ms=0.5, shares=EACH)

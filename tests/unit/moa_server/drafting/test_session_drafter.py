@@ -27,7 +27,7 @@ from moa_shared.drafting import NgramTable
 from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.recording_drafter import RecordingDrafter
 

@@ -22,7 +22,7 @@ from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRang
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import THIN, Ask, Draft, Plane, ThinMemory, Verdict
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 ANSWER = AnswerSettings(max_tokens=3)
 LIMITS = SessionLimits(100, 50, prefill_chunk=4)

@@ -16,7 +16,7 @@ from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 

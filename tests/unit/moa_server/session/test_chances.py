@@ -14,7 +14,7 @@ from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.coupling import process_logits
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.toy import PROMPT, VOCAB, MarkovModel, decode
 

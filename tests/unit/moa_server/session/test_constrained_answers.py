@@ -18,7 +18,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin, text_of
 

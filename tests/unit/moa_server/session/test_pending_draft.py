@@ -12,7 +12,7 @@ from moa_server.session.pending_draft import FRAME_NODES, PendingDraft
 from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.touched_tokens import TouchedTokens
 

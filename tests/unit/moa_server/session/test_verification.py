@@ -7,7 +7,7 @@ from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 END_OF_TEXT = 9
 TREE = DraftTree((5, 6, 7, 8), (-1, -1, 1, 2))  # 5 alone; 6, 7, 8 in a row

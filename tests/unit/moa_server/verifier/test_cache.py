@@ -14,7 +14,7 @@ from moa_server.verifier import KVCache
 from moa_server.verifier.kernel_target import KernelCache
 from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import InternalError, TreeError
-from moa_shared.tree.arithmetic import add_depths, path_to
+from moa_shared.tree import add_depths, path_to
 
 from tests.support.properties import examples
 

@@ -17,7 +17,7 @@ from moa_kernels.variants import LIBRARIES, variants_of
 from moa_server.verifier import Request, TargetOutput
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import InternalError, ModelSourceError
-from moa_shared.tree.arithmetic import path_to
+from moa_shared.tree import path_to
 
 from tests.support.messages import raises
 from tests.support.properties import examples

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
-from moa_shared.tree.arithmetic import path_to
+from moa_shared.tree import path_to
 from transformers import PreTrainedModel
 
 from tests.support.paged_targets import ATTENTIONS, paged_target

@@ -15,7 +15,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import byte_vocabulary
 from tests.support.messages import says

@@ -10,7 +10,7 @@ from moa_shared.constraints.constrained_text import MOST_SECONDS, MOST_UNREAD, C
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin, byte_vocabulary, text_of
 from tests.support.messages import says

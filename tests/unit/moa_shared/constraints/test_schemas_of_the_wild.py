@@ -13,7 +13,7 @@ from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.child import constraint_child
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, begin
 from tests.support.messages import says

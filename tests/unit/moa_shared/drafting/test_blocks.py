@@ -20,7 +20,7 @@ from moa_shared.drafting import (
 )
 from moa_shared.drafting.base import Rows
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.recording_drafter import RecordingDrafter
 

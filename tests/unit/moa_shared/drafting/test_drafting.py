@@ -13,7 +13,7 @@ from moa_shared.drafting import CandidatePool, barred_after, draft_chain, draft_
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree import ROOT
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]

@@ -16,7 +16,7 @@ from moa_shared.drafting.estimates import (
     TreeAcceptance,
     TrialResult,
 )
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 
 def test_the_first_sample_replaces_the_prior() -> None:

@@ -19,7 +19,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import largest, log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]

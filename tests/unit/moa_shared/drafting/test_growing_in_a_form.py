@@ -13,7 +13,7 @@ from moa_shared.constraints.constrained_text import DraftForm
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, GrowthShape, TextGuesser
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.support.toy_forms import FIRST, ToyForms
 

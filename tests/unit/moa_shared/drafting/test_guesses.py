@@ -24,8 +24,7 @@ from moa_shared.drafting import (
 from moa_shared.drafting.guesses import MOST_PLACES
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
+from moa_shared.tree import ROOT, DraftTree
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 

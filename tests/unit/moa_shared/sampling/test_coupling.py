@@ -13,7 +13,7 @@ from moa_shared.errors import ConfigError, InternalError
 from moa_shared.sampling.coupling import draft_candidates, draft_scores, gumbel_noise, process_logits, select
 from moa_shared.sampling.penalties import adjusted
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, Sampling
-from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_shared.tree import DraftTree, longest_path
 from scipy import stats
 
 from tests.support.messages import raises

@@ -16,8 +16,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import below_chain
-from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_shared.tree import DraftTree, below_chain, longest_path
 from moa_training.evaluation.subjects import (
     Acceptance,
     DrafterSubject,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moa_server.verifier import KVCache, Request
 from moa_server.verifier.paged.forward import MOST_GRAPH_ROWS, Record, Run, States
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.tree.arithmetic import path_to
+from moa_shared.tree import path_to
 
 from tests.support.paged_targets import ATTENTIONS, paged_target, played_again
 from tests.support.properties import examples

@@ -11,7 +11,7 @@ from moa_server.verifier.paged.pool import PAGE_ROWS, BatchPart, Run
 from moa_server.verifier.parallel.group import Move, Order, Read, Stop, decode, encode
 from moa_server.verifier.parallel.rank import Rank, check_shares, rank_of
 from moa_shared.errors import ConfigError
-from moa_shared.tree.arithmetic import add_depths
+from moa_shared.tree import add_depths
 
 pytestmark = pytest.mark.torch
 

@@ -1,1 +1,0 @@
-"""The draft tree, whole and as it is streamed."""
