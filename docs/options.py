@@ -13,8 +13,8 @@ from moa_client.endpoint.routes import Health, endpoint_routes, health_route, re
 from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.choice.known import known_table
-from moa_shared.drafter.companion.known import companions_table
+from moa_shared.drafter.choice import known_table
+from moa_shared.drafter.companion import companions_table
 from moa_shared.programs.command_line import options_table
 
 

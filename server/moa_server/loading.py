@@ -19,9 +19,9 @@ from moa_shared.drafter.checkpoint.shipped import (
     shipped_drafter,
 )
 from moa_shared.drafter.checkpoint.statistics import ngrams_for
-from moa_shared.drafter.choice.automatic import choose_drafter, remember_trial, served_name
-from moa_shared.drafter.companion.known import fitting_companions
-from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.choice import choose_drafter
+from moa_shared.drafter.companion import fitting_companions
+from moa_shared.drafter.layers.weights import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.drafting.estimates import DrafterTrial
@@ -29,7 +29,6 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.models.sources.generation import end_of_text, find_pooling, read_sampling_defaults
 from moa_shared.programs.progress import Progress
@@ -91,7 +90,7 @@ def load_host(
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafts_here:
         ngrams = ngrams_for(files.fingerprint, named[0][1]) if named else None
-        trials = {drafter.fingerprint: _trial(name, files, settings) for name, _, drafter in named}
+        trials = {drafter.fingerprint: _trial(name, files) for name, _, drafter in named}
         sources = with_drafters(
             sources, [drafter for _, _, drafter in named], files, ngrams, trials, context=target.context_length
         )
@@ -171,14 +170,14 @@ def drafter_paths(
     if spec == "none":
         return []
     if spec not in (AUTO, *SHIPPED_DRAFTERS):
-        return [(served_name(spec), find_drafter(spec, files, cache_dir, progress))]
+        return [(_served_name(spec), find_drafter(spec, files, cache_dir, progress))]
     if spec not in (AUTO, DEFAULT_DRAFTER):
         hint = "Train one with moa-train fit, or leave --drafter out."
         return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]
     paths = [(name, path) for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name))]
     if not paths and spec == AUTO and (chosen := choose_drafter(files, cache_dir, progress)) is not None:
         name, path = chosen
-        return [(served_name(name), path)]
+        return [(_served_name(name), path)]
     if not paths:
         log.warning("there is no drafter for this target: clients get no memory", target=files.target_id)
     return paths
@@ -294,11 +293,15 @@ def with_drafters(
     return able
 
 
-def _trial(name: str, files: ModelFiles, settings: ServerSettings) -> DrafterTrial:
-    """A drafter's trial, whose result is logged, and kept for `--drafter auto` and `moa-server drafters`."""
+def _served_name(spec: str) -> str:
+    """The name by which clients know a drafter that a user names like this."""
+    return Path(spec).absolute().name.removesuffix(".safetensors")  # absolute: "." has no name
+
+
+def _trial(name: str, files: ModelFiles) -> DrafterTrial:
+    """A drafter's trial, whose result is logged."""
 
     def on_decided(trial: DrafterTrial) -> None:
-        remember_trial(cache_root(settings.cache_dir), name, files.fingerprint, trial)
         if trial.is_dropped:
             log.warning(
                 "the drafter guesses worse than look-up and is dropped: is it for this model?",

@@ -20,7 +20,7 @@ from moa_client.link.server import Server
 from moa_kernels import F32
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion
 from moa_shared.drafting import CHAIN, draft_chain
 from moa_shared.errors import MismatchError
 from moa_shared.models.network.network import Network

@@ -22,7 +22,7 @@ from moa_server.loading import load_host
 from moa_server.service import offer
 from moa_server.service.offer import CompanionFiles
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.companion.known import cache_file, confidence_beside, write_confidence
+from moa_shared.drafter.companion import cache_file, confidence_beside, write_confidence
 from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.errors import (
     ChecksumError,

@@ -19,8 +19,7 @@ from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
-from moa_shared.drafter.companion.known import recall_agreement
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion, recall_agreement
 from moa_shared.drafting.confidence import Agreement
 from moa_shared.text.template import ChatTemplate
 

@@ -68,7 +68,7 @@ def decoder_of(checkpoint: Checkpoint, target: Weights, weights: str = "int8", *
 
 def encoder_of(checkpoint: Checkpoint, dtype: Any, device: Any = None) -> Any:
     """The server's half of it in torch."""
-    from moa_shared.drafter.kinds.moa_torch_encoder import load_encoder
+    from moa_shared.drafter.kinds.torch_layers import load_encoder
 
     return load_encoder(checkpoint.config, checkpoint.torch_tensors(), dtype, device)
 

@@ -14,28 +14,28 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29094, 184),
+    "client": (("client",), 29084, 184),
     "client: endpoint": (("client/moa_client/endpoint",), 3515, 15),
     "client: tools": (("client/moa_client/tools",), 2266, 15),
     "client: link": (("client/moa_client/link",), 3168, 17),
     "client: chat": (("client/moa_client/chat",), 3635, 21),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6614, 39,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6612, 39,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3792, 21,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3786, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4339, 31,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4338, 31,
     ),
-    "server": (("server",), 16491, 112),
-    "shared": (("shared",), 18237, 138),
-    "training": (("training",), 4700, 30),
+    "server": (("server",), 16481, 112),
+    "shared": (("shared",), 17921, 125),
+    "training": (("training",), 4699, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 81327, 523),
+    "tests": (("tests",), 81262, 520),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

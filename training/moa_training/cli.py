@@ -156,8 +156,8 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     """
     options = load_settings(CalibrationOptions, "calibrate", flags, environment={})
     from moa_shared.drafter.checkpoint.statistics import write_confidence
-    from moa_shared.drafter.companion.known import cache_file
-    from moa_shared.drafter.companion.known import write_confidence as write_learned
+    from moa_shared.drafter.companion import cache_file
+    from moa_shared.drafter.companion import write_confidence as write_learned
     from moa_shared.drafting.confidence import Confidence
     from moa_shared.models.sources.cache import cache_root
 

@@ -19,7 +19,7 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafter.checkpoint.shipped import shipped_drafter
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.placement import DraftNodes
+from moa_shared.drafter.layers.state import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDrafter, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles

@@ -25,7 +25,7 @@ import numpy as np
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
 from moa_shared.drafter import Checkpoint, ConversationDrafter, DrafterConfig, load_checkpoint
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import recall, remember

@@ -14,8 +14,7 @@ from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint
-from moa_shared.drafter.companion.known import confidence_beside
-from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
+from moa_shared.drafter.companion import Companion, confidence_beside, find_companion, load_companion
 from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError

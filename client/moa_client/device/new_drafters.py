@@ -15,11 +15,9 @@ from moa_kernels import KernelError, variant_name
 from moa_shared.constraints import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion
 from moa_shared.drafter.kinds.config import NewState
-from moa_shared.drafter.layers.arithmetic import INT8
-from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafter.layers.weights import DRAFT_IDS
+from moa_shared.drafter.layers.weights import DRAFT_IDS, INT8, TargetParts
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.drafting.dynamic_tree import TreeShape

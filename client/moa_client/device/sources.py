@@ -19,8 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     installed_drafters,
     require_shipped_drafter,
 )
-from moa_shared.drafter.companion.known import fitting_companions
-from moa_shared.drafter.companion.loading import find_companion
+from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve

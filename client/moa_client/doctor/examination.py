@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.companion.known import fitting_companions
-from moa_shared.drafter.companion.loading import find_companion, load_companion
+from moa_shared.drafter.companion import find_companion, fitting_companions, load_companion
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.models import load_tokenizer
 from moa_shared.models.sources.cache import cache_root

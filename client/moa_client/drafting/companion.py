@@ -23,7 +23,7 @@ from moa_shared.tree import DraftTree
 from moa_client.drafting.drafters import ClientDrafter, ConversationForms, MoaDrafter, Recipe
 
 if TYPE_CHECKING:
-    from moa_shared.drafter.companion.loading import Companion
+    from moa_shared.drafter.companion import Companion
     from moa_shared.drafter.kinds.companion import CompanionState
 
 

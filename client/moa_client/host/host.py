@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.companion.known import remember_agreement
+from moa_shared.drafter.companion import remember_agreement
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.protocol.memory_codec import Codec
 

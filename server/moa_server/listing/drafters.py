@@ -8,8 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.choice.automatic import Fit, MeasuredDrafter, cached_drafters, in_hub_cache, names_of
-from moa_shared.drafter.choice.known import FORMS, Form, KnownDrafter, known_drafter, known_for, known_of_sizes
+from moa_shared.drafter.choice import (
+    FORMS,
+    Fit,
+    Form,
+    KnownDrafter,
+    cached_drafters,
+    in_hub_cache,
+    known_drafter,
+    known_for,
+    known_of_sizes,
+    names_of,
+)
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.entry import identify
 from moa_shared.models.gguf.parts import read_parts
@@ -43,7 +53,6 @@ class ListedDrafter:
     is_run: bool
     licence: str = ""
     seen: str = ""
-    measured: MeasuredDrafter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
     model = _look_at(spec, root, progress)
     moa = FORMS["moa"]
     rows = [ListedDrafter(name, moa, PACKAGE, model.name, Fit.MODEL, True, "apache-2.0") for name in model.shipped]
-    rows += _cached(model, root)
+    rows += _cached(model)
     here = {row.name.partition("@")[0].casefold() for row in rows}
     rows += [row for row in _known(model) if row.name.casefold() not in here]
     fits = [*Fit]
@@ -121,14 +130,14 @@ def _the_one_in(path: Path) -> LocalModel:
     return models[0]
 
 
-def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
+def _cached(model: _Model) -> Iterator[ListedDrafter]:
     if not model.config:
         found = [each for each in known_for(model.names) if in_hub_cache(each.hub_id)]
         yield from (_row(each, MACHINE, Fit.MODEL) for each in found)
         return
-    for each in cached_drafters(model.config, model.fingerprint, root):
+    for each in cached_drafters(model.config, model.fingerprint):
         target, fit = model.name if each.is_of_target else each.named_target, each.fit(model.names)
-        row = ListedDrafter(each.name, each.form, MACHINE, target, fit, True, measured=each.measured)
+        row = ListedDrafter(each.name, each.form, MACHINE, target, fit, True)
         if (known := known_drafter(each.name)) is not None:
             row = replace(row, target=known.target, licence=known.licence, seen=known.seen)
         yield row
@@ -155,7 +164,7 @@ def drafters_text(listed: DrafterList) -> str:
     note = "" if listed.is_here else _NOT_HERE.format(model=listed.model)
     if not listed.drafters:
         return _NONE.format(model=listed.model) + note
-    rows = [("drafter", "kind", "where", "trained for", "licence", "measured here")]
+    rows = [("drafter", "kind", "where", "trained for", "licence")]
     rows += [
         (
             each.name,
@@ -163,7 +172,6 @@ def drafters_text(listed: DrafterList) -> str:
             each.place if each.is_run else f"{each.place}, not run by this version",
             each.target or "not said",
             each.licence or "see its page",
-            _measured(each),
         )
         for each in listed.drafters
     ]
@@ -181,27 +189,11 @@ def drafters_json(listed: DrafterList) -> str:
             "runs": each.is_run,
             "licence": each.licence or None,
             "seen": each.seen or None,
-            "measured": {
-                "tokens": each.measured.tokens,
-                "right": each.measured.right,
-                "looked_up": each.measured.looked_up,
-                "dropped": each.measured.dropped,
-            }
-            if each.measured is not None
-            else None,
         }
         for each in listed.drafters
     ]
     told = {"model": listed.model, "on_this_machine": listed.is_here, "drafters": drafters}
     return json.dumps(told, indent=2) + "\n"
-
-
-def _measured(each: ListedDrafter) -> str:
-    measured = each.measured
-    if measured is None:
-        return "-"
-    words = f"{measured.right_share:.0%} right, look-up {measured.looked_up / measured.tokens:.0%}"
-    return f"{words}, dropped" if measured.dropped else words
 
 
 def _next_words(listed: DrafterList) -> str:

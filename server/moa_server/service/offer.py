@@ -13,8 +13,7 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
-from moa_shared.drafter.companion.known import measured_file
-from moa_shared.drafter.companion.loading import check_vocabulary, find_companion
+from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
 from moa_shared.errors import MismatchError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources.cache import cache_root

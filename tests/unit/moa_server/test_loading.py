@@ -9,10 +9,9 @@ from inline_snapshot import snapshot
 from moa_server.loading import AUTO, drafter_paths, load_host
 from moa_server.observing.observing import read_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.choice.automatic import MeasuredDrafter, recall_trial
 from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.errors import ConfigError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 
@@ -27,7 +26,7 @@ def test_the_default_is_auto_and_takes_what_is_shipped(default_model_files: Mode
     assert [name for name, _ in drafter_paths(AUTO, default_model_files)] == ["default", "deep"]
 
 
-def test_a_drafter_of_the_hubs_cache_is_served_and_its_trial_kept(
+def test_a_drafter_of_the_hubs_cache_is_served_and_dropped_by_its_trial(
     places: dict[str, Path],  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -56,11 +55,6 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_its_trial_kept(
             }
         ]
     )
-    files = resolve(str(model), cache)
-    assert recall_trial(cache, "eagle", files.fingerprint) == MeasuredDrafter(TRIAL_TOKENS, 0, TRIAL_TOKENS, True)
-    with capture_logs() as logs:
-        assert drafter_paths(AUTO, files, cache) == []  # it is not taken again
-    assert [line["event"] for line in logs] == ["there is no drafter for this target: clients get no memory"]
 
 
 def test_a_budget_that_holds_no_conversation_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import confidence_for
-from moa_shared.drafter.companion.known import confidence_beside
-from moa_shared.drafter.companion.loading import find_companion, load_companion
+from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion
 from moa_shared.drafting import (
     CHAIN,
     ConversationDraft,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.layers.torch_layers import RMSNorm, TorchRotary, rotate
+from moa_shared.drafter.kinds.torch_layers import RMSNorm, TorchRotary, rotate
 from torch import nn
 
 from moa_training.data.batches import WHOLE, PackedBatch, RowShare

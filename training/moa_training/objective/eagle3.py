@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.kinds.config import EACH, JOINT
-from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchAttention, TorchRotary, attend, rotate
+from moa_shared.drafter.kinds.torch_layers import DecoderLayer, RMSNorm, TorchAttention, TorchRotary, attend, rotate
 from torch import nn
 
 from moa_training.data.batches import PackedBatch

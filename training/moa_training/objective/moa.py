@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
-from moa_shared.drafter.layers.torch_layers import MLP, DecoderLayer, RMSNorm, TorchRotary, attend, rotate
+from moa_shared.drafter.kinds.torch_layers import MLP, DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from moa_shared.errors import InternalError
 from torch import nn
 from torch.nn import functional as F

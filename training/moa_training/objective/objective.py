@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
+from moa_shared.drafter.kinds.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 from torch.nn import functional as F
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from moa_shared.drafter.companion.known import recall_agreement
-from moa_shared.drafter.companion.loading import find_companion, load_companion
+from moa_shared.drafter.companion import find_companion, load_companion, recall_agreement
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.config import load_settings, settings_of

@@ -25,9 +25,7 @@ from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
 from moa_shared.drafter.kinds.projection import PROJECTION
-from moa_shared.drafter.layers.arithmetic import INT8
-from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafter.layers.weights import ArrayWeights, StoredTensors
+from moa_shared.drafter.layers.weights import INT8, ArrayWeights, StoredTensors, TargetParts
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
 from moa_shared.models.tensors import FileTensor, map_tensors, read_metadata, write_tensors

@@ -4,12 +4,11 @@ The order is that of published tokens a forward: on MT-bench Qwen3-8B has 4.24 w
 Llama-3-8B has 4.2 to 4.8 with Mixture of Attentions and 3.43 with EAGLE-2.
 """
 
+from moa_shared.drafter.kinds.baseline import EAGLE2, INDEPENDENT
 from moa_shared.drafter.kinds.companion import COMPANION
 from moa_shared.drafter.kinds.config import KINDS, DrafterConfig, Kind
 from moa_shared.drafter.kinds.dflash import DFLASH
-from moa_shared.drafter.kinds.eagle2 import EAGLE2
 from moa_shared.drafter.kinds.eagle3 import EAGLE3
-from moa_shared.drafter.kinds.independent import INDEPENDENT
 from moa_shared.drafter.kinds.moa import MOA
 
 KINDS.update({kind.name: kind for kind in (DFLASH, MOA, EAGLE3, EAGLE2, INDEPENDENT, COMPANION)})

@@ -14,9 +14,8 @@ import numpy as np
 from moa_kernels import F16
 
 from moa_shared.drafter.kinds.config import DrafterConfig, Kind
-from moa_shared.drafter.layers.arithmetic import Rows
-from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
-from moa_shared.drafter.layers.state import BaseState
+from moa_shared.drafter.layers.state import BaseState, Placement, batches, draft_rows, run_of_text
+from moa_shared.drafter.layers.weights import Rows
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.penalties import TextBefore

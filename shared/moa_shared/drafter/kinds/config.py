@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from moa_shared.drafter.layers.arithmetic import Rows
-from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.weights import Rows, TargetParts
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.gguf.keys import MOST_LAYERS

@@ -30,8 +30,7 @@ from moa_shared.drafter.kinds.config import (
     Shapes,
 )
 from moa_shared.drafter.kinds.projection import KindOfStates
-from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
-from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, read_head
+from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, check_tables, read_head
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import read_layer, stack_shape
 from moa_shared.models.weights.weights import EMBEDDINGS

@@ -2,7 +2,7 @@
 
 The server's half is computed by the kernels here (layer self-attention is a layer of one stack whose rows are the
 target's layers: each token is a session of its own, and every row of it sees all of them), by torch in
-`moa_torch_encoder`; the device's half is `moa_decoder`.
+`torch_layers`; the device's half is `moa_decoder`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from moa_shared.drafter.kinds.config import (
 )
 from moa_shared.drafter.kinds.layout import check_whole, layer_shapes, rope_of, target_sizes
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
-from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.weights import Arithmetic, Rows
 from moa_shared.errors import CheckpointError, InternalError
 from moa_shared.models.network.layers import Weights, read_layer, stack_shape
 
@@ -231,7 +231,7 @@ class _Moa(Kind):
         return encoder.project if config.reads_last_hidden else encoder.encode
 
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
-        from moa_shared.drafter.kinds.moa_torch_encoder import load_encoder
+        from moa_shared.drafter.kinds.torch_layers import load_encoder
 
         encoder = load_encoder(config, tensors, dtype, device)
         if config.state_entries:

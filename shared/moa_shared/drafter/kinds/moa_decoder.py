@@ -17,12 +17,9 @@ import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, Stack, StackShape
 
 from moa_shared.drafter.kinds.config import DeviceHalf
-from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
-from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.layers.reused_layers import BridgedLayers, ReusedLayers
-from moa_shared.drafter.layers.state import BaseState, MemoryCache
-from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafter.layers.weights import check_tables, draft_ids
+from moa_shared.drafter.layers.state import BaseState, MemoryCache, Placement, batches, draft_rows, run_of_text
+from moa_shared.drafter.layers.weights import Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import ProtocolError
 from moa_shared.models.network.layers import offset_norm, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moa_shared.drafter.kinds.config import EACH, JOINT, DrafterConfig, Kind, MakeRows
-from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.weights import Arithmetic, Rows
 from moa_shared.models.network.layers import Weights
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from moa_kernels import Segment, Stack
 
-from moa_shared.drafter.layers.arithmetic import Rows
-from moa_shared.drafter.layers.placement import Placement, batches
+from moa_shared.drafter.layers.state import Placement, batches
+from moa_shared.drafter.layers.weights import Rows
 
 _FEW = 32  # states that are computed together with the rows after them: weights are read once instead of twice
 

@@ -1,24 +1,86 @@
-"""Where a drafter's weights come from: its checkpoint, mapped, and the parts of the target that it uses unchanged.
-
-Names are Hugging Face's, those of a checkpoint the authors'. No state.
-"""
+"""How a drafter computes, and where its weights come from: its checkpoint, mapped, and packed parts of the target."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Linear, QuantisedMatrix, quantised
+from moa_kernels import (
+    F16,
+    F32,
+    GROUP,
+    KernelError,
+    Layer,
+    Linear,
+    QuantisedMatrix,
+    Rotary,
+    Stack,
+    StackShape,
+    Tiles,
+    in_four_bits,
+    norm,
+    quantised,
+)
+from moa_kernels.arithmetic import norm as numpy_norm
 from moa_kernels.blocks import joined
 
 from moa_shared.bfloat16 import widen_bfloat16
-from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.layers import Weights
+from moa_shared.errors import ConfigError, ModelSourceError
+from moa_shared.models.families import EARLIEST
+from moa_shared.models.network.layers import Weights, read_layer
+from moa_shared.models.network.plan import Plan, plan_of
 from moa_shared.models.tensors import FileTensor, drop_pages
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+
+Rows = npt.NDArray[np.float32]
+
+INT8, INT4, FLOAT32 = "int8", "int4", "float32"
+WEIGHTS = (INT8, INT4, FLOAT32)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How one network is computed."""
+
+    # weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0, and
+    # activations in int8 with a scale a group
+    plain: bool
+    in_numpy: bool  # without the kernels, in float32 and slowly
+    # all matrices as Q4_1: a drafter's step takes a fifth less time, and it is right a little less often
+    four_bits: bool = False
+
+    @classmethod
+    def of(cls, weights: str, sizes: Iterable[int]) -> Arithmetic:
+        """The arithmetic for a network whose rows, MLPs and heads have these sizes."""
+        if weights not in WEIGHTS:
+            raise ConfigError(f"There are no drafter weights {weights!r}.", hint=f"Give {' or '.join(WEIGHTS)}.")
+        return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
+
+    @property
+    def takes_tiles(self) -> bool:
+        """Whether matrices that are packed as their file has them are computed with as they are."""
+        return not (self.plain or self.in_numpy or self.four_bits)
+
+    @property
+    def kv(self) -> str:
+        """How keys and values are kept. float16 is far more exact than 8-bit products, and half of float32's memory."""
+        return F32 if self.plain else F16
+
+    def linear(self, weights: Sequence[QuantisedMatrix | Tiles | Rows], bias: Rows | None = None) -> Linear:
+        """One product for matrices with the same input; those that are packed already stay as they are."""
+        if self.four_bits and not self.in_numpy:
+            weights = [matrix if isinstance(matrix, Tiles) else in_four_bits(matrix) for matrix in weights]
+        return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
+
+    def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary | Sequence[Rotary]) -> Stack:
+        return Stack(shape, layers, rotary, reference=self.in_numpy)
+
+    def norm(self, rows: Rows, weight: Rows, eps: float) -> Rows:
+        return numpy_norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)
+
 
 _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}
 
@@ -138,3 +200,57 @@ def check_tables(
                 f"{name} of the target has the shape {list(shape)}, the drafter needs {[vocab_size, hidden_size]}.",
                 hint="Give a drafter that was trained for this target.",
             )
+
+
+def plan_of_target(target: Weights, context: int = 0) -> Plan | None:
+    """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names."""
+    config = getattr(target, "config", None)
+    if config is None or (config.get("model_type") in EARLIEST and not config.get("use_sliding_window")):
+        return None
+    return plan_of(config, context)
+
+
+class TargetParts:
+    """Layers and head of one target.
+
+    Args:
+        target: its weights, with at least what is asked for.
+        packed: the same, some of them packed and mapped, for arithmetic that takes them so; None: none are.
+        context: the most positions that the server's texts will have, by which it chose longrope's factors; 0: as many
+            as the model was made for.
+    """
+
+    def __init__(self, target: Weights, packed: Weights | None = None, context: int = 0) -> None:
+        self._target = target
+        self._packed = packed or target
+        self.plan = plan_of_target(target, context)
+        self._layers: dict[tuple[int, Arithmetic], Layer] = {}
+        self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
+
+    def layers(self, numbers: Iterable[int], arithmetic: Arithmetic) -> list[Layer]:
+        return [self._layer(number, arithmetic) for number in numbers]
+
+    def head(self, ids: npt.NDArray[np.int64] | None, arithmetic: Arithmetic) -> Linear:
+        """The output weights of these tokens; None: of all. Raises as `layers`."""
+        key = (b"" if ids is None else ids.tobytes(), arithmetic)
+        if key not in self._heads:
+            self._heads[key] = read_head(self._weights(arithmetic), ids, arithmetic)
+        return self._heads[key]
+
+    def _layer(self, number: int, arithmetic: Arithmetic) -> Layer:
+        layer = self._layers.get((number, arithmetic))
+        if layer is None:
+            prefix, plan = f"model.layers.{number}", self.plan
+            weights = self._weights(arithmetic)
+            if plan is None:
+                layer = read_layer(weights, prefix, arithmetic.linear)
+            else:
+                if reason := plan.why_not_alone(number):
+                    raise KernelError(f"A device does not run the last layers of this target: {reason}.")
+                own = plan.layers[number]
+                layer = read_layer(weights, prefix, arithmetic.linear, family=plan.family, plan=own)
+            self._layers[number, arithmetic] = layer
+        return layer
+
+    def _weights(self, arithmetic: Arithmetic) -> Weights:
+        return self._packed if arithmetic.takes_tiles else self._target

@@ -11,8 +11,7 @@ from moa_client.device.new_drafters import target_parts
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
-from moa_shared.drafter.layers.arithmetic import Arithmetic
-from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
 from moa_shared.models import ModelFiles, WeightReader, resolve
 
 from tests.support.tiny_models import SIZES, save_tiny_model, small_drafter

@@ -27,8 +27,7 @@ from moa_client.drafting.drafters import (
 )
 from moa_kernels import F32
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.drafter.companion.known import recall_agreement, remember_agreement
-from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.companion import Companion, recall_agreement, remember_agreement
 from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.base import Rows
 from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial

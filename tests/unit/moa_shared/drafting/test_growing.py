@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafter.layers.placement import DraftNodes
+from moa_shared.drafter.layers.state import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.confidence import TokenOrigin
 from moa_shared.sampling.coupling import select

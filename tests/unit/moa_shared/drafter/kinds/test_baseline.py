@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.baseline import BaselineState
-from moa_shared.drafter.layers.arithmetic import FLOAT32
+from moa_shared.drafter.layers.weights import FLOAT32
 
 from tests.support.tiny_models import small_drafter, tiny_model
 

@@ -11,8 +11,8 @@ import torch
 from moa_kernels import Segment
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder
-from moa_shared.drafter.layers.placement import run_of_text
-from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.state import run_of_text
+from moa_shared.drafter.layers.weights import TargetParts
 
 from tests.support.decoders import EVEN, ODD, Rows, decoder_of, normal, target_arrays
 from tests.support.torch_models import torch_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
-from moa_shared.drafter.layers.torch_layers import DecoderLayer, TorchRotary, attend, rotate
+from moa_shared.drafter.kinds.torch_layers import DecoderLayer, TorchRotary, attend, rotate
 from moa_shared.models.weights.loading import PackedLinear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding

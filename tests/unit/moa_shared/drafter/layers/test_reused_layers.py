@@ -10,8 +10,8 @@ import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
+from moa_shared.drafter.layers.state import run_of_text
 from moa_shared.errors import ModelSourceError
 
 from tests.support.decoders import EVEN, ODD, Rows, close, decoder_of, make_decoder, normal, target_arrays
@@ -70,7 +70,7 @@ def test_long_runs_in_batches_are_as_in_one(monkeypatch: pytest.MonkeyPatch, kin
     decoder = make_decoder(2, kind)
     states = normal(LENGTH, decoder.config.hidden_size, seed=5)
     for batch in (LENGTH, 7):
-        monkeypatch.setattr("moa_shared.drafter.layers.placement._BATCH", batch)
+        monkeypatch.setattr("moa_shared.drafter.layers.state._BATCH", batch)
         state = DraftState(decoder)
         state.extend([1] * (LENGTH + 1))
         state.append_reused_state(0, states)

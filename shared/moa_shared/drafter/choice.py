@@ -1,36 +1,101 @@
-"""`--drafter auto` for a model with which no drafter comes: the best that is on this machine. Nothing is fetched.
+"""Which drafters there are for a model: published ones that are known, those in the hub's cache, and the best one.
 
-What has shown its worth here comes first, by how often it was right: the result of each one's trial is kept under
-`<cache>/hashes`, and a record that is damaged counts as none. Then comes the more promising form. One that is not
-known to be for the model is never taken, however well its sizes fit: it is listed, and the user may name it. Of what is
-in the hub's cache only headers are read, and pickled files whole.
+Known is the table `published.csv`, which docs/drafters.md has too: each row was seen on the page that it names, and
+what a page does not say, such as a licence, is left empty. A newer one need not be there: `--drafter` takes any id. Of
+one target the better known come first. `--drafter auto`, where none comes with the model, takes the most promising form
+that is on this machine and fetches nothing. One that is not known to be for the model is never taken, however well
+its sizes fit: it is listed, and the user may name it. Of what the hub's cache has only headers are read, and pickled
+files whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+import csv
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
-from moa_shared.drafter.choice.known import FORMS, KNOWN, Form, known_drafter, known_for
-from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.published.adopt import convert
 from moa_shared.drafter.published.files import PICKLED, PublishedFiles
 from moa_shared.drafter.published.find import drafter_in_folder, model_key, named_target
-from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf, read_parts
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.sources.hub import hub_cache, hub_snapshots
 from moa_shared.models.tensors import read_metadata
 from moa_shared.programs.progress import Progress, SilentProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form in which a kind of drafter is published."""
+
+    name: str
+    label: str
+    rank: int
+    is_run: bool
+
+
+_VARIANTS = [(name, label, kind) for kind in KINDS.values() for name, label in kind.variants.items()]
+FORMS = {name: Form(name, label, rank, name not in kind.not_run) for rank, (name, label, kind) in enumerate(_VARIANTS)}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDrafter:
+    """A published drafter."""
+
+    family: str  # with `size`: of the model that it is for
+    size: str
+    target: str  # that model's id on the hub
+    sizes: tuple[int, int, int]  # hidden size, layers and vocabulary of its config.json
+    hub_id: str
+    form: Form
+    licence: str  # as its page says; "": the page that was seen does not say
+    seen: str  # the page that names it
+
+
+def _read(path: Path) -> tuple[KnownDrafter, ...]:
+    with path.open(encoding="utf-8", newline="") as table:
+        _, *rows = csv.reader(table)
+    return tuple(
+        KnownDrafter(family, size, target, (int(hidden), int(layers), int(vocab)), hub_id, FORMS[form], licence, seen)
+        for family, size, target, hidden, layers, vocab, hub_id, form, licence, seen in rows
+    )
+
+
+KNOWN = _read(Path(__file__).with_name("published.csv"))
+
+
+def known_of_sizes(config: Mapping[str, Any]) -> tuple[KnownDrafter, ...]:
+    sizes = tuple(config.get(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
+    return tuple(each for each in KNOWN if each.sizes == sizes)
+
+
+def known_for(names: Iterable[str], config: Mapping[str, Any] | None = None) -> tuple[KnownDrafter, ...]:
+    """The drafters that were trained for a model, in the table's order.
+
+    Args:
+        names: of the model: its id, its file's.
+        config: its config.json; where its sizes are other ones, it only has the name. None: not known.
+    """
+    keys = {model_key(name) for name in names}
+    return tuple(
+        each for each in (KNOWN if config is None else known_of_sizes(config)) if model_key(each.target) in keys
+    )
+
+
+def known_drafter(hub_id: str) -> KnownDrafter | None:
+    """The entry of an id; None: there is none."""
+    wanted = hub_id.partition("@")[0].casefold()
+    return next((each for each in KNOWN if each.hub_id.casefold() == wanted), None)
+
 
 _MOST_LAYERS = 8  # of a published drafter
 # What is no drafter, one for another target, of a layout that is not known, or with a config.json that makes no sense.
@@ -47,22 +112,6 @@ class Fit(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredDrafter:
-    """The result of a trial: the tokens by which it was decided, of which the drafter's first choice was `right`, and
-    the text repeats `looked_up`; `dropped`: it was worse than look-up.
-    """
-
-    tokens: int
-    right: int
-    looked_up: int
-    dropped: bool
-
-    @property
-    def right_share(self) -> float:
-        return self.right / self.tokens
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A drafter on this machine whose sizes fit."""
 
@@ -70,7 +119,6 @@ class Candidate:
     folder: Path  # its snapshot
     form: Form
     named_target: str = ""  # the model that its configuration names; "": none
-    measured: MeasuredDrafter | None = None  # how it did here; None: it was not tried
     is_of_target: bool = False  # it holds the hash of the very model that one is looked for
 
     def fit(self, names: Collection[str]) -> Fit:
@@ -81,17 +129,10 @@ class Candidate:
         return Fit.MODEL if model_key(target) in {model_key(name) for name in names} else Fit.ANOTHER
 
     @property
-    def reason(self) -> str:
-        """Why it is taken, for a person."""
-        if self.measured is not None:
-            return f"it was right in {self.measured.right_share:.0%} of its guesses here"
-        return f"it is on this machine, and {self.form.label} is the most promising kind of those that are"
-
-    @property
-    def order(self) -> tuple[float, int, int, str]:
+    def order(self) -> tuple[int, int, str]:
         """The best one's is the least."""
-        known, share = known_drafter(self.name), self.measured.right_share if self.measured is not None else 0.0
-        return -share, self.form.rank, KNOWN.index(known) if known is not None else len(KNOWN), self.name
+        known = known_drafter(self.name)
+        return self.form.rank, KNOWN.index(known) if known is not None else len(KNOWN), self.name
 
 
 def choose_drafter(
@@ -107,14 +148,15 @@ def choose_drafter(
     """
     root, progress = cache_root(cache_dir), progress or SilentProgress()
     names = names_of(files.target_id, files.weights)
-    candidates = cached_drafters(files.config, files.fingerprint, root)
+    candidates = cached_drafters(files.config, files.fingerprint)
     for each in ranked(candidates, names):
         try:
             path = drafter_in_folder(each.folder, each.name, files, root, progress)
         except CheckpointError as error:
             progress.note(f"The drafter {each.name} is passed over: {error.message}")
             continue
-        progress.note(f"The drafter is {each.name}: {each.reason}.")
+        why = f"it is on this machine, and {each.form.label} is the most promising kind of those that are"
+        progress.note(f"The drafter is {each.name}: {why}.")
         return each.name, path
     nothing = f"There is no drafter for {files.target_id} on this machine"
     fetchable = [each for each in known_for(names, files.config) if each.form.is_run]
@@ -129,12 +171,9 @@ def choose_drafter(
     return None
 
 
-def ranked(candidates: Sequence[Candidate], names: Collection[str]) -> list[Candidate]:
+def ranked(candidates: Iterable[Candidate], names: Collection[str]) -> list[Candidate]:
     """Those that may be taken for a model with these names, best first."""
-    usable = (each for each in candidates if each.fit(names) is Fit.MODEL)
-    return sorted(
-        (each for each in usable if not (each.measured and each.measured.dropped)), key=lambda each: each.order
-    )
+    return sorted((each for each in candidates if each.fit(names) is Fit.MODEL), key=lambda each: each.order)
 
 
 def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
@@ -149,23 +188,12 @@ def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
     return frozenset({name, paths[0].name, *filter(None, said)})
 
 
-# ------------------------------------------------------------ what the cache has
-
-
-def cached_drafters(config: Mapping[str, Any], fingerprint: str, root: Path) -> list[Candidate]:
-    """The drafters in the hub's cache that can be converted for a target.
-
-    Args:
-        config, fingerprint: the target's; fingerprint "": not known.
-        root: moa's cache folder, which knows how they did.
-    """
+def cached_drafters(config: Mapping[str, Any], fingerprint: str) -> list[Candidate]:
+    """The drafters in the hub's cache that can be converted for a target; fingerprint "": not known."""
     found = []
     for name, snapshot in hub_snapshots(hub_cache()):
-        try:
-            candidate = _examine(name, snapshot, config, fingerprint)
-        except _NO_DRAFTER:
-            continue
-        found.append(replace(candidate, measured=recall_trial(root, served_name(name), fingerprint)))
+        with contextlib.suppress(*_NO_DRAFTER):
+            found.append(_examine(name, snapshot, config, fingerprint))
     return found
 
 
@@ -196,28 +224,15 @@ def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: 
     return Candidate(name, snapshot, form, named_target(config))
 
 
-# ------------------------------------------------------------ how they did here
+def known_table() -> str:
+    lines = ["| model | most promising | others |", "| --- | --- | --- |"]
+    for target in dict.fromkeys(each.target for each in KNOWN):
+        first, *others = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.form.rank)
+        model = f"{first.family} {first.size}: {target}"
+        lines.append(f"| {model} | {_cell(first)} | {'; '.join(map(_cell, others))} |")
+    return "\n".join(lines)
 
 
-def served_name(spec: str) -> str:
-    """The name by which clients know a drafter that a user names like this."""
-    return Path(spec).absolute().name.removesuffix(".safetensors")  # absolute: "." has no name
-
-
-def remember_trial(root: Path, name: str, target_fingerprint: str, trial: DrafterTrial) -> None:
-    """Keeps the result of a trial that is decided, of a drafter as the server calls it."""
-    counts = {"tokens": trial.tokens, "right": trial.right, "looked_up": trial.looked_up}
-    remember(root, _key(name, target_fingerprint), {**counts, "dropped": trial.is_dropped})
-
-
-def recall_trial(root: Path, name: str, target_fingerprint: str) -> MeasuredDrafter | None:
-    """The result kept; None: there is none."""
-    known = recall(root, _key(name, target_fingerprint))
-    counts = [known.get(field) for field in ("tokens", "right", "looked_up")]
-    if not all(isinstance(count, int) and count >= 0 for count in counts) or not known["tokens"]:
-        return None
-    return MeasuredDrafter(known["tokens"], known["right"], known["looked_up"], known.get("dropped") is True)
-
-
-def _key(name: str, target_fingerprint: str) -> str:
-    return f"trial-{hashlib.sha256(f'{name} {target_fingerprint}'.encode()).hexdigest()[:32]}"
+def _cell(known: KnownDrafter) -> str:
+    licence = f", {known.licence}" if known.licence else ""
+    return f"[{known.hub_id}]({known.seen}) ({known.form.label}{licence})"

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_shared.drafter.companion.known import (
+from moa_shared.drafter.companion import (
     ANOTHER_MODEL,
     KNOWN_COMPANIONS,
     SAME_MODEL,
     cache_file,
+    check_vocabulary,
     confidence_beside,
     fitting_companions,
     recall_agreement,
     remember_agreement,
+    token_count,
     write_confidence,
 )
-from moa_shared.drafter.companion.loading import check_vocabulary, token_count
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, MismatchError
 from moa_shared.models import ModelFiles, resolve
