@@ -42,7 +42,7 @@ tokens  a session takes  sessions that answer at once
   4096           1.1 MB                            35
   6000           1.6 MB                            24
 
-Idle sessions keep only their text; --max-sessions holds 1024 in all.
+Idle sessions keep only their text; the server holds 1024 in all.
 """)
     told = json.loads(capacity(*options, "--kv-bytes", 10**9, "--measure", "--json"))
     assert told["measured"].pop("step_ms") > 0
