@@ -32,7 +32,7 @@ PROGRAM = "from moa_shared.sandbox.child_program import main; main()"
 # Of processor time; rendering a conversation takes a millisecond, encoding a megabyte up to a second on slow devices.
 LEAST_SECONDS = 2
 BYTES_A_SECOND = 200_000
-PATIENCE = 10  # seconds of waiting for each second of processor time, on a busy machine
+PATIENCE = 30  # seconds of waiting for each second of processor time, which is what bounds it, on a busy machine
 MOST_REPLY = 1 << 26
 
 
