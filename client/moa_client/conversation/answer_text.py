@@ -132,7 +132,9 @@ class AnswerText:
     def _commit(self, tokens: int, text: str, runs: tuple[TextRun, ...] = ()) -> None:
         self.tokens += tokens
         self.decided += tokens
-        self.committed += text
+        committed, self.committed = self.committed, ""  # no other reference: Python appends without a copy
+        committed += text
+        self.committed = committed
         if not tokens:
             self.runs = fitted(self.runs, len(self.committed))
         else:
