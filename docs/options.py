@@ -1,37 +1,20 @@
-"""Writes tables of options, routes and companions into docs/ from the code; --check fails where one is stale."""
+"""Writes tables of options and companions into docs/ from the code; --check fails where one is stale."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
 from moa_bench.report import with_section
-from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.host_source import model_source
-from moa_client.endpoint.routes import Health, endpoint_routes, health_route, refused_table, routes_table
-from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.choice import known_table
 from moa_shared.drafter.companion import companions_table
 from moa_shared.programs.command_line import options_table
 
-
-async def _no_host() -> Host:
-    """Only the routes are asked for."""
-    raise NotImplementedError
-
-
-ROUTES = [
-    *endpoint_routes(model_source(_no_host), EndpointSettings(), asyncio.Event()),
-    health_route(Health(dict, _no_host)),
-]
 DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
-    ("api.md", "routes", routes_table(ROUTES)),
-    ("api.md", "refused names", refused_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
     ("drafters.md", "known drafters", known_table()),
     ("drafters.md", "companions", companions_table()),

@@ -73,12 +73,10 @@ def test_a_required_call_fits_its_schema_whole_and_as_a_stream(client: OpenAI) -
     assert answer.choices[0].message.content
 
 
-def test_a_call_that_a_limit_cuts_is_no_whole_one(client: OpenAI) -> None:
+def test_a_call_that_a_limit_cuts_is_text(client: OpenAI) -> None:
     choice: Any = {"type": "function", "function": {"name": "get_weather"}}
     asked: dict[str, Any] = {**PLAIN, "tools": [WEATHER], "tool_choice": choice, "max_tokens": 24}
     answer = client.chat.completions.create(messages=ASKED, **asked).choices[0]
     assert answer.finish_reason == "length"
-    name, arguments = called(answer.message)
-    assert name == "get_weather"
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(arguments)
+    assert not answer.message.tool_calls
+    assert "get_weather" in (answer.message.content or "")

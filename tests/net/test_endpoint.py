@@ -9,7 +9,6 @@ from typing import Any
 
 import openai
 import pytest
-from inline_snapshot import snapshot
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import model_source
@@ -20,7 +19,6 @@ from moa_client.web.app import make_app
 from moa_client.web.runner import bind, serve
 from moa_server.access import limits
 from moa_server.access.caller import anonymous
-from moa_server.service import generate
 from moa_server.verifier import Target
 from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -31,8 +29,7 @@ from structlog.testing import capture_logs
 
 from tests.net.client_device import stepper
 from tests.net.hosted import Characters, Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
-from tests.net.server_peer import VOCAB, decode, make_host, plain_text, serving, until
-from tests.support.messages import steady
+from tests.net.server_peer import decode, make_host, plain_text, serving, until
 from tests.support.openai_client import openai_client
 
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -248,57 +245,3 @@ async def test_chances_are_the_targets_own_with_drafts_and_through_a_cut(target:
     assert text == plain(target)
     assert written > 5
     assert told == pytest.approx(expected, abs=1e-4)
-
-
-async def test_a_prompt_s_own_chances_come_through_a_cut(target: Target) -> None:
-    prompt = [(11 * index) % VOCAB for index in range(150)]
-    async with (
-        hosting_over_a_link(target, Drafters(target)) as hosted,
-        endpoint_of(hosted.host) as client,
-    ):
-        asked = {**ASKED, "prompt": prompt, "logprobs": 1, "echo": True, "temperature": 0}
-        alone = await client.completions.create(**{**asked, "max_tokens": 0})
-        await hosted.link.cut("both")
-        answering = asyncio.create_task(client.completions.create(**{**asked, "max_tokens": 1}))
-        await until(lambda: hosted.host.link.newest.error is not None)
-        await hosted.link.heal()
-        answered = await answering
-    next_token, _ = plain_text(target, prompt, AnswerSettings(max_tokens=1))
-    expected = own_chances(target, [*prompt, *next_token])
-    for completion, length in ((alone, 150), (answered, 151)):
-        choice = completion.choices[0]
-        assert choice.logprobs is not None
-        assert choice.logprobs.token_logprobs is not None
-        assert choice.logprobs.token_logprobs[0] is None
-        assert len(choice.logprobs.token_logprobs) == length
-        assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected[: length - 1], abs=1e-4)
-        assert "".join(choice.logprobs.tokens or []) == choice.text
-
-
-async def test_what_cannot_tell_a_prompt_s_chances_is_refused_in_words(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server of an older version, one that has another model now, and a device that is to be offline."""
-    asked = {**ASKED, "logprobs": 1, "extra_body": {"echo": True}}
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-
-        async def refusal() -> str:
-            with pytest.raises(openai.InternalServerError) as refused:
-                await client.completions.create(**asked)
-            return steady(refused.value.message)
-
-        with monkeypatch.context() as older:
-            older.setattr(generate, "_divided", lambda request, settings: (tuple(request.tokens), ()))
-            assert await refusal() == snapshot(
-                "Error code: 503 - The server at 127.0.0.1:PORT does not tell how likely it finds a text. It is older than this device: have it updated."
-            )
-        with monkeypatch.context() as other:
-            other.setattr(host.device.identity, "target_fingerprint", b"another")
-            assert await refusal() == snapshot(
-                "Error code: 503 - The server at 127.0.0.1:PORT has another model now. Restart this program, and ask again."
-            )
-        host.is_offline = True
-        assert await refusal() == snapshot(
-            "Error code: 503 - You are offline, and only the server knows how likely a text is. Go online again, in the page or with /online in a chat."
-        )
-        assert host.conversations == []

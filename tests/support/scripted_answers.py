@@ -183,8 +183,6 @@ class ScriptedSource(HostModel):
         self.traceparents: list[str] = []
         self.rendered: list[dict[str, Any]] = []
         self.absent: MoaError | None = None
-        self.absent_score: MoaError | None = None
-        self.scored: list[tuple[int, ...]] = []
         self._begun = asyncio.Event()
 
     async def model(self) -> ScriptedSource:
@@ -203,16 +201,6 @@ class ScriptedSource(HostModel):
 
     def spelled(self, tokens: Sequence[int]) -> str:
         return ""
-
-    async def score(
-        self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
-    ) -> Sequence[TokenChances]:
-        self.scored.append(tuple(tokens))
-        if self.absent_score is not None:
-            raise self.absent_score
-        assert options.chances is not None
-        assert options.constraint is None
-        return [chances_of(token, options.chances.likeliest) for token in tokens[1:]]
 
     def render(self, given: TemplateInput) -> list[int]:
         self.rendered = messages = given.messages

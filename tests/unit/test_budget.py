@@ -14,10 +14,10 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 29084, 184),
-    "client: endpoint": (("client/moa_client/endpoint",), 3515, 15),
-    "client: tools": (("client/moa_client/tools",), 2266, 15),
-    "client: link": (("client/moa_client/link",), 3168, 17),
+    "client": (("client",), 28607, 183),
+    "client: endpoint": (("client/moa_client/endpoint",), 3248, 15),
+    "client: tools": (("client/moa_client/tools",), 2086, 14),
+    "client: link": (("client/moa_client/link",), 3138, 17),
     "client: chat": (("client/moa_client/chat",), 3635, 21),
     "client: conversation, engine, host, surface, daemon": (
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6612, 39,
@@ -34,8 +34,8 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 887, 13),
-    "tests": (("tests",), 81262, 520),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
+    "tests": (("tests",), 80932, 518),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

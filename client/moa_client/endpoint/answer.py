@@ -30,7 +30,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.endpoint.ask import PLAIN, AnswerMarkup, ChatAsk
+from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
 from moa_client.tools.answer_reader import CallPiece, Piece, joined
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
@@ -56,21 +56,19 @@ class Answer:
             it fails.
         settle_seconds: how long the server may be lost in all.
         identifier: tells it from all others: the ids of its calls depend on it.
-        markup: how it marks its parts.
+        prompt: what it answers, which says how it marks its parts.
         decoder: makes the text of its tokens again, otherwise; None: it is that of the conversation.
         stops: the strings that end it; None: there are none.
         told: takes in its tokens with their chances; None: nobody asks for them.
-        echoed: the prompt's, where it is repeated before the answer.
     """
 
     ends_unverified: bool
+    prompt: Prompt
     settle_seconds: float
     identifier: str = ""
-    markup: AnswerMarkup = PLAIN
     decoder: AnswerDecoder | None = None
     stops: StopSearch | None = None
     told: ToldTokens | None = None
-    echoed: ToldTokens | None = None
     level: str = ""  # of the server that has continued it in another execution; empty: none has
     withdrawn: int = 0  # tokens in all that were provisional and were taken back
     link: LinkState = LinkState.GOOD
@@ -83,9 +81,9 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.text = AnswerText() if self.decoder is None else self.decoder.text
-        self.has_parts = self.markup.form is not None or self.markup.thinking is not None
-        self.reasoning_tokens = None if self.markup.thinking is None else 0
-        self._reader = self.markup.reader()
+        self.has_parts = self.prompt.form is not None or self.prompt.thinking is not None
+        self.reasoning_tokens = None if self.prompt.thinking is None else 0
+        self._reader = self.prompt.reader()
         self._has_calls = False
         self._pieces: list[Piece] = []  # that nobody has taken
         self._read = 0  # characters of committed text
@@ -130,9 +128,7 @@ class Answer:
 
     def ahead(self, provisional: str) -> tuple[str, str]:
         """The reasoning and the text that follow if the answer ends with this text after what is committed."""
-        pieces = self._reader.ahead(provisional)
-        reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
-        return reasoning, "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
+        return parted(self._reader.ahead(provisional))[:2]
 
     def fingerprint(self, first: str) -> str:
         """Of the model and of what the text was computed with; `first`: as the answer was asked for."""
@@ -180,10 +176,6 @@ class Answer:
             self.finish = self.text.finish
             self._end(REASONS.get(self.finish, CUT))
 
-    def end_unasked(self) -> None:
-        """No answer was wanted."""
-        self.reason, self.is_verified = CUT, True
-
     def fail(self, error: MoaError) -> None:
         """The answer ends here, unless it is over."""
         if not self.is_over:
@@ -218,7 +210,7 @@ class Answer:
     def _add(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             if isinstance(piece, CallPiece):
-                if piece.index and not self.markup.offer.is_parallel:
+                if piece.index and not self.prompt.offer.is_parallel:
                     continue  # one too many
                 self._has_calls = True
             self._pieces.append(piece)
@@ -245,6 +237,13 @@ class Answer:
         elif not is_lost and self._lost_at is not None:
             self._lost_seconds += now - self._lost_at
             self._lost_at = None
+
+
+def parted(pieces: Sequence[Piece]) -> tuple[str, str, list[CallPiece]]:
+    """The reasoning, the text and the calls of some pieces."""
+    reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
+    text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
+    return reasoning, text, [piece for piece in pieces if isinstance(piece, CallPiece)]
 
 
 def _untold() -> UnavailableError:

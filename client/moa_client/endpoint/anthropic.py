@@ -28,8 +28,7 @@ from moa_client.endpoint.fields import (
 )
 from moa_client.endpoint.openai_fields import MOST_STOPS, Finite, Limit, check_stops
 from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.thinking import ReasoningPiece, TextPiece
+from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
 from moa_client.tools.tool import ChoiceMode, Tool, ToolCall, ToolOffer, ToolResult, check_tools, offer_of
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
@@ -144,18 +143,7 @@ class OutputFormat(RequestFields):
 
 
 class OutputConfig(RequestFields):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
-
-
-class ContextEdit(RequestFields):
-    """What is left out of the conversation: thinking, and it always is."""
-
-    type: Literal["clear_thinking_20251015"]
-
-
-class ContextManagement(RequestFields):
-    edits: list[ContextEdit] = Field(default_factory=list)
 
 
 class Extensions(RequestFields):
@@ -177,7 +165,6 @@ class MessagesRequest(RequestFields):
     tool_choice: ToolChoiceField = ToolChoiceField()
     thinking: ThinkingField = ThinkingField(type="adaptive")
     output_config: OutputConfig = OutputConfig()
-    context_management: ContextManagement = ContextManagement()
     seed: int = Field(default_factory=draw_seed, ge=0, lt=1 << 64)
     moa: Extensions = Extensions()
 

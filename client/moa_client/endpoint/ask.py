@@ -17,13 +17,12 @@ from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing
 from moa_client.endpoint.host_source import HostModel
 from moa_client.tools.answer_reader import AnswerReader
-from moa_client.tools.effort import AS_IT_IS, AskedReasoning, template_arguments
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
-from moa_client.tools.thinking import Thinking, ThinkingReader, find_thinking, have_any
-from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult
+from moa_client.tools.thinking import AS_IT_IS, AskedReasoning, Thinking, ThinkingReader, find_thinking, have_any
+from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id
 from moa_client.tools.turns import ChatMessage, template_input
 from moa_client.web.error_form import RequestError, request_error
 
@@ -31,22 +30,25 @@ END = 32  # tokens: enough to hold what opens reasoning
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerMarkup:
-    """How a model marks the parts of one answer.
+class Prompt:
+    """What a model is asked, and how it marks the parts of an answer to that.
 
     Args:
+        constraint: the form of the answer; None: any.
         form: of calls; None: none are read.
         offer: the tools that it may call.
         thinking: marks reasoning; None: none is known.
         is_thinking: the prompt has opened reasoning.
     """
 
+    tokens: list[int]
+    constraint: Constraint | None = None
     form: ToolFormat | None = None
     offer: ToolOffer = NO_TOOLS
     thinking: Thinking | None = None
     is_thinking: bool = False
 
-    def has_any(self, special_tokens: Mapping[str, int]) -> bool:
+    def is_marked_by(self, special_tokens: Mapping[str, int]) -> bool:
         """Whether some of these tokens, which readers are not shown otherwise, are marks."""
         marks = () if self.form is None else self.form.marks
         if self.thinking is not None:
@@ -58,41 +60,27 @@ class AnswerMarkup:
         return AnswerReader(thinking, self.form, self.offer.tools)
 
 
-PLAIN = AnswerMarkup()
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What a model is asked.
-
-    Args:
-        constraint: the form of the answer; None: any.
-        text: that the tokens are of; empty: the request has given the tokens, or messages.
-    """
-
-    tokens: list[int]
-    markup: AnswerMarkup = PLAIN
-    constraint: Constraint | None = None
-    text: str = ""
-
-
 class Messages:
     """The messages of a request, as they become what templates are prepared for."""
 
     def __init__(self) -> None:
         self.made: list[ChatMessage | ToolResult] = []
         self._called: dict[str, str] = {}  # names by the ids of the calls so far
+        self._open: dict[str, str] = {}  # of those without a result
 
     def call(self, path: str, id: str, name: str, arguments: str) -> ToolCall:
+        id = id or call_id(path, 0)
         with refusing(path):
             call = ToolCall(id, name, arguments)
-        self._called[id] = name
+        self._called[id] = self._open[id] = name
         return call
 
-    def add_result(self, param: str, call_id: str, content: str) -> None:
-        """Adds what came of a call, which the parameter names."""
+    def add_result(self, param: str, call_id: str, content: str, tool: str = "") -> None:
+        """Adds what came of a call, which the parameter names; without an id, of the first open one of that tool."""
+        call_id = call_id or next((id for id, name in self._open.items() if tool in ("", name)), "")
         if call_id not in self._called:
-            raise refused(param, f"nothing before it made the call {call_id[:80]!r}")
+            raise refused(param, f"nothing before it made the call {(call_id or tool)[:80]!r}")
+        self._open.pop(call_id, None)
         self.made.append(ToolResult(call_id, self._called[call_id], content))
 
 
@@ -105,8 +93,6 @@ class ChatAsk:
         offer: the tools that the answer may call.
         reasoning: what is asked of it; `spares_reasoning`: nothing, where the model has none.
         texts: or their tokens: to be continued, in place of messages.
-        is_repeated: answers begin with their text, with the chances of its tokens where chances are wanted.
-        is_answered: False: nothing follows it.
         n: how many answers to each question.
         unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
     """
@@ -120,8 +106,6 @@ class ChatAsk:
     reasoning: AskedReasoning = AS_IT_IS
     spares_reasoning: bool = False
     texts: Sequence[str | list[int]] = ()
-    is_repeated: bool = False
-    is_answered: bool = True
     n: int = 1
     unverified: Literal["end", "fail"] | None = None
 
@@ -132,14 +116,14 @@ class ChatAsk:
                 raise refused("logit_bias", f"expected tokens 0 to {model.vocab_size - 1}, got {token}")
         prompts = [self._text_prompt(model, text) for text in self.texts] or [self._chat_prompt(model)]
         for length in (len(prompt.tokens) for prompt in prompts):
-            if length + self.is_answered > model.context_tokens:
+            if length + 1 > model.context_tokens:
                 words = f"The prompt has {length} tokens, the context {model.context_tokens} in all."
                 raise ContextLengthError(words, hint="Shorten the prompt.")
         return prompts
 
     def _text_prompt(self, model: HostModel, text: str | list[int]) -> Prompt:
         if isinstance(text, str):
-            return Prompt(model.encode(text), constraint=self.options.constraint, text=text)
+            return Prompt(model.encode(text), constraint=self.options.constraint)
         if not all(0 <= token < model.vocab_size for token in text):
             raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
         return Prompt(text, constraint=self.options.constraint)
@@ -154,7 +138,7 @@ class ChatAsk:
             asked = AS_IT_IS
         given = template_input(calls, template, self.messages, offer.tools)
         with refusing(asked.param):
-            given.arguments.update(template_arguments(template, asked))
+            given.arguments.update(asked.arguments(template))
         try:
             tokens = model.render(given)
         except ModelSourceError as error:
@@ -165,11 +149,11 @@ class ChatAsk:
             reasoning = Reasoning(thinking, is_open, asked.budget, model.tokenizer.token_id, ends)
         has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
         is_open = reasoning is not None and reasoning.is_open
-        markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)
         if asked.is_off and not is_open:
             reasoning = None  # the prompt has closed it
         with refusing(asked.budget_param):
-            return Prompt(tokens, markup, _constraint(calls, offer, model, reasoning, form))
+            held = _constraint(calls, offer, model, reasoning, form)
+        return Prompt(tokens, held, calls if has_calls else None, offer, thinking, is_open)
 
 
 def _constraint(

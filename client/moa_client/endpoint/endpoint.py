@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from moa_shared.errors import MoaError
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +20,7 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.endpoint.host_source import Embeddings, HostModel, OneAnswer
+from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.endpoint.response import (
     KEEP_ALIVE_SECONDS,
     MOST_WAITING,
@@ -108,48 +106,28 @@ class Endpoint:
         self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, name: str, traceparent: str
     ) -> Answering:
         decoder, tokenizer = None, model.tokenizer
-        if prompt.markup.has_any(tokenizer.special_tokens):
+        if prompt.is_marked_by(tokenizer.special_tokens):
             decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
-        shown = _without(tokenizer, frozenset(tokenizer.special_tokens.values())) if decoder is None else model.spelled
-        settle_seconds = self._settings.settle_seconds
+        special = frozenset(tokenizer.special_tokens.values())
+
+        def shown(tokens: Sequence[int]) -> str:
+            if decoder is not None:
+                return model.spelled(tokens)
+            return tokenizer.decode([token for token in tokens if token not in special])
+
         answer = Answer(
             ends_unverified=(ask.unverified or self._settings.unverified) == "end",
-            settle_seconds=settle_seconds,
+            settle_seconds=self._settings.settle_seconds,
             identifier=name,
-            markup=prompt.markup,
+            prompt=prompt,
             decoder=decoder,
             stops=StopSearch(options.stop, model.spelled) if options.stop else None,
             told=ToldTokens(tokenizer, shown) if options.chances is not None else None,
-            echoed=ToldTokens(tokenizer, _prompt_text(tokenizer, prompt)) if ask.is_repeated else None,
         )
 
-        async def repeat() -> None:
-            if answer.echoed is None:
-                return
-            chances: list[TokenChances | None] = [None] * len(prompt.tokens)
-            if options.chances is not None:
-                free = replace(options, constraint=None)  # only the answer has a form
-                chances[1:] = await model.score(prompt.tokens, free, settle_seconds)
-            await asyncio.to_thread(answer.echoed.fill, prompt.tokens, chances)
-
-        def begin() -> OneAnswer:
-            return model.begin(prompt.tokens, options, traceparent)
-
-        return Answering(answer, self._slots, begin if ask.is_answered else None, repeat)
+        return Answering(answer, self._slots, lambda: model.begin(prompt.tokens, options, traceparent))
 
     async def embed(self, model: HostModel, texts: Sequence[Sequence[int]]) -> Embeddings:
         """The vectors of some texts; they wait for their turn as an answer does."""
         async with self._slots.turn():
             return await model.embed(texts, self._settings.settle_seconds)
-
-
-def _without(tokenizer: Tokenizer, left_out: Collection[int]) -> Callable[[Sequence[int]], str]:
-    """Makes the text of tokens but for these."""
-    return lambda tokens: tokenizer.decode([token for token in tokens if token not in left_out])
-
-
-def _prompt_text(tokenizer: Tokenizer, prompt: Prompt) -> Callable[[Sequence[int]], str]:
-    """Makes the text of a prompt, without the BOS token that a text was given here."""
-    first = prompt.tokens[0]
-    is_given = first in tokenizer.special_tokens.values() and not prompt.text.startswith(tokenizer.decode([first]))
-    return _without(tokenizer, [first]) if prompt.text and is_given else tokenizer.decode

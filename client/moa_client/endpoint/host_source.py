@@ -10,7 +10,6 @@ from typing import Protocol
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.sampling.settings import TokenChances
 from moa_shared.text.template import ChatTemplate, prompt_tokens
 
 from moa_client.conversation.answer_figures import LinkStatus
@@ -82,14 +81,6 @@ class HostModel:
         """The tokens of a text, with BOS before it where the model's files say so."""
         return self.tokenizer.with_bos(prompt_tokens(self.tokenizer, text, self.context_tokens))
 
-    async def score(
-        self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
-    ) -> Sequence[TokenChances]:
-        """How likely the model finds the tokens of a text, all but the first; a call that breaks is made again."""
-        self._require_online("knows how likely a text is")
-        settings, identity = options.settings(), self._device.identity
-        return await call_best(self._host.link, identity, lambda server: server.score(tokens, settings), settle_seconds)
-
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
@@ -98,16 +89,12 @@ class HostModel:
         return local
 
     async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
-        self._require_online("can embed texts")
+        if self._host.is_offline:
+            hint = "Go online again, in the page or with /online in a chat."
+            raise UnavailableError("You are offline, and only the server can embed texts.", hint=hint)
         answers = await call_best(self._host.link, self._device.identity, lambda server: embed(server, texts), seconds)
         first = answers[0]
         return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
-
-    def _require_online(self, what: str) -> None:
-        """Raises UnavailableError if the user wants no server; `what` only it does."""
-        if self._host.is_offline:
-            hint = "Go online again, in the page or with /online in a chat."
-            raise UnavailableError(f"You are offline, and only the server {what}.", hint=hint)
 
 
 def model_source(host: Callable[[], Awaitable[Host]]) -> Callable[[], Awaitable[HostModel]]:

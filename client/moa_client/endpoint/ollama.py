@@ -1,42 +1,32 @@
-"""ollama's API, in and out: chats, and prompts. Pure but for a random seed and a clock.
-
-Older clients give calls no ids, and results the name of a tool at most: a result then answers the first call of its
-tool that has none.
-"""
+"""ollama's API, in and out: chats, and prompts. Pure but for a random seed and a clock."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import REPEAT_LAST_N, Constraint, ConstraintKind, SamplingDefaults
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import draw_seed
-from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, written
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, parted, written
 from moa_client.endpoint.anthropic import values_of
 from moa_client.endpoint.ask import ChatAsk, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     MOST_MESSAGES,
     REFUSED,
-    REFUSED_IN_MESSAGES,
     RequestFields,
     parsed_request,
-    refuse_continuing,
     refused,
     refusing,
 )
-from moa_client.endpoint.openai_fields import SamplingFields, ToolField, tool_offer
+from moa_client.endpoint.openai_fields import Message, SamplingFields, ToolField, conversation, tool_offer
 from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.thinking import ReasoningPiece, TextPiece
-from moa_client.tools.tool import ToolCall, ToolResult, call_id
+from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
@@ -44,58 +34,6 @@ EFFORTS = ("low", "medium", "high", "max")
 LATEST = ":latest"  # the tag that clients add to a name without one
 # ollama's: programs that leave them out rely on them
 DEFAULTS = SamplingDefaults(0.8, 40, 0.9, 0.0, 1.1, REPEAT_LAST_N)
-
-
-class CalledFunction(RequestFields):
-    name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-class CallField(RequestFields):
-    id: str = ""
-    type: Literal["function"] = "function"
-    function: CalledFunction
-
-
-class Message(RequestFields):
-    refused = REFUSED_IN_MESSAGES
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
-    tool_calls: list[CallField] = Field(default_factory=list)
-    tool_name: str = ""
-    name: str = ""
-    tool_call_id: str = ""
-
-
-def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
-    made: list[ChatMessage | ToolResult] = []
-    open_calls: list[ToolCall] = []  # without a result
-    for number, message in enumerate(messages):
-        path = f"messages[{number}]"
-        if message.tool_calls and message.role != "assistant":
-            raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
-        if message.role == "tool":
-            call = _answered(message, path, open_calls)
-            open_calls.remove(call)
-            made.append(ToolResult(call.id, call.name, message.content))
-            continue
-        calls = []
-        for place, each in enumerate(message.tool_calls):
-            with refusing(call_path := f"{path}.tool_calls[{place}]"):
-                arguments = json.dumps(each.function.arguments, ensure_ascii=False)
-                calls.append(ToolCall(each.id or call_id(call_path, 0), each.function.name, arguments))
-        open_calls += calls
-        made.append(ChatMessage(message.role, message.content, tuple(calls)))
-    return made
-
-
-def _answered(message: Message, path: str, open_calls: Sequence[ToolCall]) -> ToolCall:
-    tool = message.tool_name or message.name
-    for call in open_calls:
-        if message.tool_call_id in ("", call.id) and tool in ("", call.name):
-            return call
-    name = message.tool_call_id or tool
-    raise refused(path, f"no message before it made a call {name[:80]!r} that has no result")
 
 
 class OptionFields(SamplingFields):
@@ -131,13 +69,11 @@ class OllamaRequest(RequestFields):
     def asked(self, **more: Any) -> ChatAsk:
         """What is asked; `more`: that the kinds of requests differ in."""
         given, form = self.options, None
-        try:
+        with refusing("format"):
             if isinstance(self.format, dict):
                 form = schema_form(self.format)
             elif self.format:
                 form = Constraint(ConstraintKind.JSON_OBJECT)
-        except ConfigError as error:
-            raise RequestError(400, f"options: {error.message}", param="options", code="invalid_value") from None
         options = given.sampled(
             seed=given.seed if given.seed >= 0 else draw_seed(), max_tokens=max(0, given.num_predict), constraint=form
         )
@@ -175,7 +111,6 @@ def chat_request(body: Mapping[str, Any]) -> AskedOrLoaded:
     request = parsed_request(ChatRequest, body)
     if not request.messages:
         return request.model, {"message": {"role": "assistant", "content": ""}}
-    refuse_continuing(request.messages)
     offer = tool_offer([tool.function for tool in request.tools])
     return request.asked(messages=conversation(request.messages), offer=offer), request.form
 
@@ -223,10 +158,9 @@ class OllamaForm(Form):
         self.keep_alive = self._line(self.content(""))
 
     def whole(self, answers: Sequence[Answer]) -> Fields:
-        (answer,), pieces = answers, answers[0].take()
-        text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
-        thinking = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
-        calls = [_call(piece, answer) for piece in pieces if isinstance(piece, CallPiece)]
+        answer = answers[0]
+        thinking, text, pieces = parted(answer.take())
+        calls = [_call(piece, answer) for piece in pieces]
         return self._ended(self.content(text, thinking if self._shows_thinking else "", calls), answer)
 
     def next(self, answers: Sequence[Answer]) -> bytes:

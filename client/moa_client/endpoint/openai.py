@@ -5,25 +5,21 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
-from moa_client.endpoint.ask import ChatAsk, Messages
+from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, parted, verification
+from moa_client.endpoint.ask import ChatAsk
 from moa_client.endpoint.fields import (
     MOST_MESSAGES,
-    REFUSED_IN_MESSAGES,
     RequestFields,
-    Text,
     missing,
     parsed_request,
-    refuse_continuing,
     refused,
 )
 from moa_client.endpoint.openai_fields import (
@@ -31,94 +27,20 @@ from moa_client.endpoint.openai_fields import (
     Effort,
     FormKind,
     Limit,
+    Message,
     NamedSchema,
     ToolField,
     as_prompts,
+    conversation,
     tool_offer,
 )
 from moa_client.endpoint.tokens import ToldToken
 from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.thinking import ReasoningPiece, TextPiece
-from moa_client.tools.tool import ToolResult
-from moa_client.tools.turns import ChatMessage
+from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
 
 TEXT_TOKENS = 16  # of a completion, if absent
-MOST_ARGUMENTS = 4096  # bytes
 MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
-SYSTEM_ROLES = ("system", "developer")
 DONE = b"data: [DONE]\n\n"
-
-
-class CalledFunction(RequestFields):
-    name: str
-    arguments: str
-
-
-class CallField(RequestFields):
-    id: str
-    type: Literal["function"] = "function"
-    function: CalledFunction
-
-
-class Message(RequestFields):
-    refused = REFUSED_IN_MESSAGES
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | None = None
-    name: str = ""
-    refusal: str = ""
-    reasoning_content: str = ""
-    tool_calls: list[CallField] = Field(default_factory=list)
-    tool_call_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        return (self.content or "") + self.refusal
-
-
-def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
-    """The messages as templates are prepared for.
-
-    Templates know one system prompt, at the beginning: all messages of the system there become one.
-    """
-    leading = next((at for at, each in enumerate(messages) if each.role not in SYSTEM_ROLES), len(messages))
-    said = Messages()
-    if leading:
-        said.made.append(ChatMessage("system", "\n\n".join(message.text for message in messages[:leading])))
-    for number, message in enumerate(messages):
-        path = f"messages[{number}]"
-        _check_message(message, path)
-        match message.role:
-            case "tool":
-                said.add_result(f"{path}.tool_call_id", message.tool_call_id or "", message.text)
-            case "user":
-                said.made.append(ChatMessage("user", message.text, name=message.name))
-            case "assistant":
-                calls = tuple(
-                    said.call(
-                        f"{path}.tool_calls[{place}]", call.id, call.function.name, call.function.arguments or "{}"
-                    )
-                    for place, call in enumerate(message.tool_calls)
-                )
-                text, reasoning = message.text, message.reasoning_content
-                said.made.append(ChatMessage("assistant", text, calls, message.name, reasoning))
-            case _ if number >= leading:
-                said.made.append(ChatMessage("system", message.text))
-    return said.made
-
-
-def _check_message(message: Message, path: str) -> None:
-    if message.role != "assistant":
-        if message.content is None:
-            raise missing(f"{path}.content")
-        if message.tool_calls:
-            raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
-        if message.reasoning_content:
-            raise refused(f"{path}.reasoning_content", "only a message from assistant has reasoning")
-    if message.tool_call_id is not None and message.role != "tool":
-        raise refused(f"{path}.tool_call_id", "only a message from tool answers a call")
-    if message.tool_call_id is None and message.role == "tool":
-        raise missing(f"{path}.tool_call_id")
 
 
 class ResponseFormat(RequestFields):
@@ -157,17 +79,13 @@ class ChatRequest(ChoicesRequest):
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
-    enable_thinking: bool | None = None
     thinking_token_budget: int | None = Field(None, ge=0, lt=1 << 31)
-    thinking_budget: int | None = Field(None, ge=0, lt=1 << 31)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     def ask(self) -> ChatAsk:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refused("top_logprobs", "only a request with logprobs: true may have it")
-        refuse_continuing(self.messages, "answers are not continued, and models know no second one")
         functions = [tool.function for tool in self.tools]
         offer = tool_offer(functions, self.tool_choice, is_parallel=self.parallel_tool_calls)
         if offer.tools and self.structured_outputs is not None:
@@ -182,28 +100,17 @@ class ChatRequest(ChoicesRequest):
             options=self.chosen(self.n, most_tokens, likeliest if self.logprobs else None),
             messages=conversation(self.messages),
             offer=offer,
-            reasoning=self._reasoning(),
+            reasoning=AskedReasoning(self.reasoning_effort, budget=self.thinking_token_budget),
             n=self.n,
             unverified=self.moa.unverified,
         )
-
-    def _reasoning(self) -> AskedReasoning:
-        if self.reasoning_effort is not None and self.enable_thinking is not None:
-            raise refused("enable_thinking", "reasoning_effort says how much the model reasons: give one of them")
-        if self.thinking_budget is not None and self.thinking_token_budget is not None:
-            raise refused("thinking_budget", "it is another name of thinking_token_budget: give one of them")
-        if len(json.dumps(self.chat_template_kwargs)) > MOST_ARGUMENTS:
-            raise refused("chat_template_kwargs", f"at most {MOST_ARGUMENTS} bytes of JSON are allowed")
-        budget = self.thinking_budget if self.thinking_token_budget is None else self.thinking_token_budget
-        return AskedReasoning(self.reasoning_effort, self.enable_thinking, budget, self.chat_template_kwargs)
 
 
 class TextRequest(ChoicesRequest):
     """A request for the continuation of one text or more. Programs say false where they want no chances."""
 
     texts: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(alias="prompt")
-    max_tokens: int = Field(TEXT_TOKENS, ge=0, lt=1 << 31)
-    echo: bool = False
+    max_tokens: Limit = TEXT_TOKENS
     logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
         None, ge=0, le=MOST_LIKELIEST
     )
@@ -212,16 +119,12 @@ class TextRequest(ChoicesRequest):
         number = len(self.texts) * self.n
         if number > MOST_CHOICES:
             words = f"{number} answers are asked for, {self.n} of each text, and at most {MOST_CHOICES} are given"
-            raise refused("prompt", f"{words}: send fewer texts at once (lm-eval: batch_size={MOST_CHOICES})")
-        if not self.max_tokens and not self.echo:
-            raise refused("max_tokens", "only a request with echo: true may want no token")
+            raise refused("prompt", f"{words}: send fewer texts at once")
         return ChatAsk(
             model=self.model,
             stream=self.stream,
             options=self.chosen(number, self.max_tokens, self.logprobs),
             texts=self.texts,
-            is_repeated=self.echo,
-            is_answered=bool(self.max_tokens),
             n=self.n,
             unverified=self.moa.unverified,
         )
@@ -243,7 +146,6 @@ class SentChoice:
     fingerprint: str
     listed: int = 0  # tokens whose chances were sent
     shown: Fields = field(default_factory=dict)  # of provisional text
-    has_repeated: bool = False
     has_ended: bool = False
 
 
@@ -287,11 +189,9 @@ class ChatForm(Form):
         sent = self._sent[index]
         if sent.has_ended:
             return b""
-        choices = [] if sent.has_repeated else self.repeated(answer)
-        sent.has_repeated = sent.has_repeated or bool(choices)
-        choices += [self.chunk(piece, answer) for piece in answer.take()]
+        choices = [self.chunk(piece, answer) for piece in answer.take()]
         is_over = answer.reason is not None
-        if choices and (chances := self._chances(answer, sent, len(answer.text.committed))) is not None:
+        if choices and (chances := self._chances(answer, sent)) is not None:
             choices[-1]["logprobs"] = chances
         moa = self._follow(index, answer)
         if not is_over:
@@ -309,18 +209,14 @@ class ChatForm(Form):
         return self.next(answers) + (event(usage) if usage else b"") + DONE
 
     def choice(self, answer: Answer) -> Fields:
-        pieces = answer.take()
-        text = "".join([piece.text for piece in pieces if isinstance(piece, TextPiece)])
-        reasoning = "".join([piece.text for piece in pieces if isinstance(piece, ReasoningPiece)])
-        calls = [_call(piece, answer) for piece in pieces if isinstance(piece, CallPiece)]
+        reasoning, text, calls = parted(answer.take())
         content = text or None if answer.has_parts else text
         message: Fields = {"role": "assistant", "content": content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
-            message["tool_calls"] = calls
-        told = answer.told.tokens if answer.told is not None else []
-        return {"message": message, "logprobs": self.logprobs(answer, told) if told else None}
+            message["tool_calls"] = [_call(piece, answer) for piece in calls]
+        return {"message": message, "logprobs": self._chances(answer)}
 
     def opening(self, answer: Answer) -> Fields:
         content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
@@ -339,11 +235,7 @@ class ChatForm(Form):
     def closing(self, reason: str) -> Fields:
         return _delta({}, reason)
 
-    def repeated(self, answer: Answer) -> list[Fields]:
-        """The choice of the chunk that repeats the prompt; none: it is not repeated."""
-        return []
-
-    def logprobs(self, answer: Answer, tokens: Sequence[ToldToken]) -> Fields:
+    def logprobs(self, tokens: Sequence[ToldToken]) -> Fields:
         return {"content": [_of_chat(token) for token in tokens], "refusal": None}
 
     def ahead(self, answer: Answer) -> Fields:
@@ -355,18 +247,16 @@ class ChatForm(Form):
         likely = len(answer.ahead(text.provisional[: text.likely])[1])
         return {"provisional": said, "provisional_reasoning": reasoning, "likely": likely}
 
-    def _chances(self, answer: Answer, sent: SentChoice, characters: int | None = None) -> Fields | None:
-        """What is new of the chances of tokens; None: nothing, or nobody asks.
-
-        Args:
-            characters: of text that were sent; None: all.
-        """
+    def _chances(self, answer: Answer, sent: SentChoice | None = None) -> Fields | None:
+        """What is new of the chances of tokens whose text was sent; None: nothing, or nobody asks."""
         if answer.told is None:
             return None
-        tokens = answer.told.tokens[sent.listed :]
-        new = [each for each in tokens if characters is None or each.end <= characters]
-        sent.listed += len(new)
-        return self.logprobs(answer, new) if new else None
+        tokens = answer.told.tokens[sent.listed if sent else 0 :]
+        if answer.reason is None:
+            tokens = [each for each in tokens if each.end <= len(answer.text.committed)]
+        if sent is not None:
+            sent.listed += len(tokens)
+        return self.logprobs(tokens) if tokens else None
 
     def _fields(self, kind: str, index: int) -> Fields:
         return {
@@ -417,14 +307,7 @@ class TextForm(ChatForm):
     prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
 
     def choice(self, answer: Answer) -> Fields:
-        before = answer.echoed.tokens if answer.echoed is not None else []
-        text = "".join([token.text for token in before])
-        said = "".join([piece.text for piece in answer.take() if isinstance(piece, TextPiece)])
-        told = None
-        if answer.told is not None:
-            moved = [replace(token, start=token.start + len(text)) for token in answer.told.tokens]
-            told = _of_text([*before, *moved])
-        return {"text": text + said, "logprobs": told}
+        return {"text": parted(answer.take())[1], "logprobs": self._chances(answer)}
 
     def opening(self, answer: Answer) -> Fields:
         return _text("")
@@ -435,16 +318,13 @@ class TextForm(ChatForm):
     def closing(self, reason: str) -> Fields:
         return _text("", reason)
 
-    def repeated(self, answer: Answer) -> list[Fields]:
-        if answer.echoed is None or not answer.echoed.tokens:
-            return []
-        tokens = answer.echoed.tokens
-        told = None if answer.told is None else _of_text(tokens)
-        return [_text("".join([token.text for token in tokens])) | {"logprobs": told}]
-
-    def logprobs(self, answer: Answer, tokens: Sequence[ToldToken]) -> Fields:
-        before = 0 if answer.echoed is None else answer.echoed.length
-        return _of_text([replace(token, start=token.start + before) for token in tokens]) or {}
+    def logprobs(self, tokens: Sequence[ToldToken]) -> Fields:
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.chance for token in tokens],
+            "top_logprobs": [_by_text(token) for token in tokens],
+            "text_offset": [token.start for token in tokens],
+        }
 
 
 def _delta(delta: Fields, reason: str | None = None) -> Fields:
@@ -465,25 +345,8 @@ def _of_chat(token: ToldToken) -> Fields:
     return {"token": token.text, "logprob": token.chance, "bytes": list(token.data), "top_logprobs": likeliest}
 
 
-def _of_text(tokens: Sequence[ToldToken]) -> Fields | None:
-    """The chances of a text's tokens; None: there are none."""
-    if not tokens:
-        return None
-    return {
-        "tokens": [token.text for token in tokens],
-        "token_logprobs": [token.chance for token in tokens],
-        "top_logprobs": [_by_text(token) for token in tokens],
-        "text_offset": [token.start for token in tokens],
-    }
-
-
-def _by_text(token: ToldToken) -> dict[str, float] | None:
-    """The likeliest tokens by their text, and the token itself; of several with one text the likeliest.
-
-    None: nothing comes before the token.
-    """
-    if token.chance is None:
-        return None
+def _by_text(token: ToldToken) -> dict[str, float]:
+    """The likeliest tokens by their text, and the token itself; of several with one text the likeliest."""
     by_text: dict[str, float] = {}
     for data, chance in token.likeliest:
         by_text.setdefault(_decoded(data), chance)

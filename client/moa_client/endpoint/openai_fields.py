@@ -1,7 +1,8 @@
-"""What requests of OpenAI's APIs have in common: how answers are sampled, their form, and the tools they may call."""
+"""What several APIs have in common: how answers are sampled, their form, the tools they may call, and messages."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,19 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias
-from moa_client.endpoint.ask import checked, schema_form
-from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, RequestFields, refused, refusing
-from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, check_tools, offer_of
+from moa_client.endpoint.ask import Messages, checked, schema_form
+from moa_client.endpoint.fields import (
+    DEFAULT_MODEL,
+    REFUSED,
+    REFUSED_IN_MESSAGES,
+    RequestFields,
+    Text,
+    refuse_continuing,
+    refused,
+    refusing,
+)
+from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, ToolResult, check_tools, offer_of
+from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 MOST_STOPS, MOST_STOP = 16, 64  # characters of each
@@ -222,3 +233,64 @@ def as_prompts(value: object) -> object:
         words = "expected a text that is not empty, or the ids of its tokens, or a list of several of these"
         raise PydanticCustomError("prompt", words)
     return prompts
+
+
+class CalledFunction(RequestFields):
+    """Its arguments are an object, or the text of one."""
+
+    name: str
+    arguments: Annotated[
+        str,
+        BeforeValidator(
+            lambda given: json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given or "{}"
+        ),
+    ] = "{}"
+
+
+class CallField(RequestFields):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Message(RequestFields):
+    """A message of OpenAI's chats and of ollama's, which has no ids in older clients."""
+
+    refused = REFUSED_IN_MESSAGES
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text = ""
+    name: str = ""
+    refusal: str = ""
+    reasoning_content: str = ""
+    tool_calls: list[CallField] = Field(default_factory=list)
+    tool_call_id: str = ""
+    tool_name: str = ""
+
+
+def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
+    """The messages as templates are prepared for.
+
+    Templates know one system prompt, at the beginning: all messages of the system there become one.
+    """
+    refuse_continuing(messages)
+    leading = next((at for at, each in enumerate(messages) if each.role not in ("system", "developer")), len(messages))
+    said = Messages()
+    if leading:
+        said.made.append(ChatMessage("system", "\n\n".join(message.content for message in messages[:leading])))
+    for number, message in enumerate(messages[leading:], leading):
+        path, text = f"messages[{number}]", message.content + message.refusal
+        if message.tool_calls and message.role != "assistant":
+            raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
+        match message.role:
+            case "tool":
+                tool = message.tool_name or message.name
+                said.add_result(f"{path}.tool_call_id", message.tool_call_id, text, tool)
+            case "assistant":
+                calls = [
+                    said.call(f"{path}.tool_calls[{place}]", call.id, call.function.name, call.function.arguments)
+                    for place, call in enumerate(message.tool_calls)
+                ]
+                said.made.append(ChatMessage("assistant", text, tuple(calls), message.name, message.reasoning_content))
+            case role:
+                said.made.append(ChatMessage("user" if role == "user" else "system", text, name=message.name))
+    return said.made

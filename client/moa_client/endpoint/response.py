@@ -8,7 +8,7 @@ event of the stream; when an answer is closed, the server has been told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -63,14 +63,12 @@ class Answering:
     """Follows one answer: waits for its turn, asks, and takes in the updates as fast as they come.
 
     Args:
-        begin: asks for it; may raise MoaError. None: nothing is asked.
-        prepare: what is done first; may raise MoaError.
+        begin: asks for it; may raise MoaError.
     """
 
     answer: Answer
     slots: AnswerSlots
-    begin: Callable[[], OneAnswer] | None
-    prepare: Callable[[], Awaitable[None]]
+    begin: Callable[[], OneAnswer]
     _is_leaving: bool = False  # the conversation is being closed, which must not be interrupted
 
     def start(self, changed: asyncio.Event) -> None:
@@ -91,11 +89,7 @@ class Answering:
     async def _follow(self) -> None:
         try:
             async with self.slots.turn():
-                await self.prepare()
-                if self.begin is not None:
-                    await self._converse(self.begin())
-                else:
-                    self.answer.end_unasked()
+                await self._converse(self.begin())
         except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
             self.answer.fail(told(error, "The answer"))
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from moa_shared.errors import MoaError, NotFoundError
 from pydantic import BeforeValidator, Field, TypeAdapter
@@ -16,8 +16,6 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.ask import ChatAsk, Messages
 from moa_client.endpoint.fields import (
-    REFUSED,
-    Refusal,
     RequestFields,
     Text,
     missing,
@@ -35,8 +33,7 @@ from moa_client.endpoint.openai_fields import (
 )
 from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.effort import AskedReasoning
-from moa_client.tools.thinking import ReasoningPiece
+from moa_client.tools.thinking import AskedReasoning, ReasoningPiece
 from moa_client.tools.tool import ToolResult
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
@@ -45,6 +42,10 @@ MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued
 MOST_NOTES = 16  # of metadata, as OpenAI has it
 NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
 PREFIX = "resp_"
+REPEATED = {
+    *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id"),
+    *("temperature", "tool_choice", "tools", "top_p"),
+}  # of the request
 FAILURES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}  # OpenAI's codes by status; else "server_error"
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,6 @@ class TextFormat(NamedSchema):
 
 
 class TextConfig(RequestFields):
-    refused: ClassVar[Mapping[str, Refusal]] = {"verbosity": REFUSED["verbosity"]}
     format: TextFormat = TextFormat()
 
 
@@ -219,7 +219,7 @@ def _items_of(identifier: str, kept: KeptResponses | None) -> list[Item]:
     items: list[Item] = []
     for response in chain:
         output = json.loads(response.body)["output"]
-        # a call without its end nobody can have answered
+        # a call without its end, of an older version, nobody can have answered
         answered = [each for each in output if (each["type"], each["status"]) != ("function_call", "incomplete")]
         items += _ITEMS.validate_python([*json.loads(response.input), *answered])
     return items
@@ -261,7 +261,7 @@ class ResponseForm(Form):
             self.items[-1]["arguments"] = piece.arguments
             delta = self._event(f"{kind}.delta", **self._place, delta=piece.arguments)
             done = self._event(f"{kind}.done", **self._place, name=piece.name, arguments=piece.arguments)
-            return begun + delta + done + self._end_item("completed" if piece.is_whole else "incomplete")
+            return begun + delta + done + self._end_item("completed")
         kind, text = "reasoning" if isinstance(piece, ReasoningPiece) else "message", piece.text
         if kind == "message":
             if self._open != kind and not text.strip():
@@ -371,7 +371,7 @@ class ResponseForm(Form):
     def _fields(self, status: str, output: Sequence[Fields]) -> Fields:
         header, request = self.header, self._request
         wanted = request.text.format.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
-        return {
+        return request.model_dump(include=REPEATED) | {
             "id": PREFIX + header.identifier,
             "object": "response",
             "created_at": header.created,
@@ -379,22 +379,13 @@ class ResponseForm(Form):
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": request.instructions,
-            "max_output_tokens": request.max_output_tokens,
-            "metadata": request.metadata,
             "model": header.model,
             "output": output,
-            "parallel_tool_calls": request.parallel_tool_calls,
-            "previous_response_id": request.previous_response_id,
             "reasoning": {"effort": request.reasoning.effort, "summary": None},
             "service_tier": "default",
             "store": self._kept is not None,
-            "temperature": request.temperature,
             "text": {"format": {"type": request.text.format.type, **wanted}, "verbosity": "medium"},
-            "tool_choice": request.tool_choice,
-            "tools": [tool.model_dump() for tool in request.tools],
             "top_logprobs": 0,
-            "top_p": request.top_p,
             "truncation": "disabled",
             "usage": None,
             "moa": {"seed": header.seeds[0]},

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -23,7 +22,7 @@ from moa_client.endpoint.answer import Fields
 from moa_client.endpoint.ask import ChatAsk
 from moa_client.endpoint.embeddings import EmbeddingRequest, embedding_fields
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
-from moa_client.endpoint.fields import DEFAULT_MODEL, REFUSED, REFUSED_IN_MESSAGES, parsed_request, refused
+from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
 from moa_client.endpoint.host_source import HostModel
 from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
@@ -73,81 +72,67 @@ def endpoint_routes(
 
 
 class Handlers:
-    """Handles requests. The first line of each handler's docstring is what the table says."""
+    """Handles requests; docs/api.md says what each is for."""
 
     def __init__(self, endpoint: Endpoint, history: Callable[[], HistoryStore | None]) -> None:
         self._endpoint = endpoint
         self._history = history
 
     async def models(self, request: Request) -> Response:
-        """The server's model, as OpenAI's and as Anthropic's clients read a list of one."""
         model = await self._endpoint.model()
         page = {"has_more": False, "first_id": model.name, "last_id": model.name}
         return JSONResponse({"object": "list", "data": [self._model_fields(model)], **page})
 
     async def model(self, request: Request) -> Response:
-        """The server's model by its name, or by `default`."""
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
     async def chat(self, request: Request) -> Response:
-        """The next message of a chat."""
         return await self._endpoint.answer(*openai.chat_request(await read_json(request)), request)
 
     async def text(self, request: Request) -> Response:
-        """The continuation of a text."""
         return await self._endpoint.answer(*openai.text_request(await read_json(request)), request)
 
     async def embeddings(self, request: Request) -> Response:
-        """The vectors of some texts."""
         asked = parsed_request(EmbeddingRequest, await read_json(request))
         model = await self._endpoint.model(asked.model)
         texts = await asyncio.to_thread(asked.texts, model)
         return JSONResponse(embedding_fields(asked, model.name, texts, await self._endpoint.embed(model, texts)))
 
     async def respond(self, request: Request) -> Response:
-        """An answer as a response, which can be continued by its id."""
         asked = responses.response_request(await read_json(request), self._kept())
         return await self._endpoint.answer(*asked, request)
 
     async def retrieve(self, request: Request) -> Response:
-        """A response that is kept."""
         if request.query_params.get("stream") == "true":
             raise refused("stream", "a response is not streamed again")
         return JSONResponse(json.loads(self._must_keep().load(request.path_params["identifier"]).body))
 
     async def delete(self, request: Request) -> Response:
-        """Deletes a response."""
         identifier = request.path_params["identifier"]
         self._must_keep().delete(identifier)
         return JSONResponse({"id": identifier, "object": "response", "deleted": True})
 
     async def messages(self, request: Request) -> Response:
-        """The next message of a chat, as Anthropic has it."""
         return await self._endpoint.answer(*anthropic.messages_request(await read_json(request)), request)
 
     async def count(self, request: Request) -> Response:
-        """How many tokens the prompt of such a request has."""
         ask, _ = anthropic.messages_request({**await read_json(request), "max_tokens": 1})
         model = await self._endpoint.model(ask.model)
         (prompt,) = await asyncio.to_thread(ask.prompts, model)
         return JSONResponse({"input_tokens": len(prompt.tokens)})
 
     async def ollama_version(self, request: Request) -> Response:
-        """The version of ollama whose API this is."""
         return JSONResponse({"version": VERSION})
 
     async def ollama_models(self, request: Request) -> Response:
-        """The server's model, as ollama has it."""
         return JSONResponse({"models": [self._ollama_fields(await self._endpoint.model())]})
 
     async def ollama_loaded(self, request: Request) -> Response:
-        """The same, which is always loaded."""
         model = await self._endpoint.model()
         loaded = {"expires_at": FOR_EVER, "size_vram": 0, "context_length": model.context_tokens}
         return JSONResponse({"models": [self._ollama_fields(model) | loaded]})
 
     async def ollama_model(self, request: Request) -> Response:
-        """What the model can do, and how long its context is."""
         body = await read_json(request)
         name = body.get("model") or body.get("name") or DEFAULT_MODEL
         if not isinstance(name, str):
@@ -168,12 +153,10 @@ class Handlers:
         )
 
     async def ollama_chat(self, request: Request) -> Response:
-        """The next message of a chat, as ollama has it."""
         body = await read_json(request)
         return await self._ollama(ollama.chat_request(body), request)
 
     async def ollama_text(self, request: Request) -> Response:
-        """The answer to a prompt, or the continuation of a raw one, as ollama has it."""
         body = await read_json(request)
         return await self._ollama(ollama.text_request(body), request)
 
@@ -275,24 +258,3 @@ class Health:
 
 def health_route(health: Health) -> BaseRoute:
     return Route(HEALTH, health.handle)
-
-
-def routes_table(routes: Iterable[BaseRoute]) -> str:
-    """The routes as a Markdown table, each with the first line of its handler's docstring."""
-    lines = ["| request | answer |", "| --- | --- |"]
-    for route in routes:
-        if isinstance(route, Route):
-            words = (inspect.getdoc(route.endpoint) or "").partition("\n")[0].removesuffix(".")
-            methods, path = sorted((route.methods or set()) - {"HEAD"}), route.path.replace("{name:path}", "NAME")
-            lines.append(f"| `{'|'.join(methods)} {path}` | {words[0].lower()}{words[1:]} |")
-    return "\n".join(lines) + "\n"
-
-
-def refused_table() -> str:
-    """The names that are refused, with their harmless values; an error says why each is."""
-    lines = ["| in | names |", "| --- | --- |"]
-    for where, refusals in (("a request", REFUSED), ("a message", REFUSED_IN_MESSAGES)):
-        values = {name: " or ".join(f"`{json.dumps(each)}`" for each in it.harmless) for name, it in refusals.items()}
-        names = [f"`{name}`" + (f" ({harmless})" if harmless else "") for name, harmless in values.items()]
-        lines.append(f"| {where} | {', '.join(names)} |")
-    return "\n".join(lines) + "\n"

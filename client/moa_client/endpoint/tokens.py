@@ -25,15 +25,15 @@ class ToldToken:
         text: what it adds to the text; of the tokens of one character the last one adds it.
         data: the same in UTF-8, as far as a character's tokens can be told apart by their bytes.
         start: characters of the text before it.
-        chance: the natural logarithm of its probability; None: nothing comes before the token, or nobody asked.
+        chance: the natural logarithm of its probability.
         likeliest: the likeliest tokens in its place, in UTF-8, with theirs.
     """
 
     text: str
     data: bytes
     start: int
-    chance: float | None = None
-    likeliest: tuple[tuple[bytes, float], ...] = ()
+    chance: float
+    likeliest: tuple[tuple[bytes, float], ...]
 
     @property
     def end(self) -> int:
@@ -46,32 +46,25 @@ class ToldTokens:
 
     def __init__(self, tokenizer: Tokenizer, decode: Callable[[Sequence[int]], str]) -> None:
         self.tokens: list[ToldToken] = []  # but for those that wait
-        self.length = 0  # characters of what they add up to
+        self._length = 0  # characters of what they add up to
         self._tokenizer = tokenizer
         self._decode = decode
         self._special = frozenset(tokenizer.special_tokens.values())
         self._stream = TextStream(decode)
-        self._waiting: list[tuple[int, TokenChances | None]] = []
+        self._waiting: list[tuple[int, TokenChances]] = []
 
     def __len__(self) -> int:
         return len(self.tokens) + len(self._waiting)
 
-    def take(self, tokens: Sequence[int], chances: Sequence[TokenChances | None]) -> None:
+    def take(self, tokens: Sequence[int], chances: Sequence[TokenChances]) -> None:
         for token, each in zip(tokens, chances, strict=True):
             self._waiting.append((token, each))
             if piece := self._stream.push((token,)):
                 self._add(piece)
 
-    def fill(self, tokens: Sequence[int], chances: Sequence[TokenChances | None]) -> None:
-        """Takes in a whole text. Takes a while where it is long."""
-        self.take(tokens, chances)
-        self.finish()
-
-    def finish(self, text: str | None = None) -> None:
-        """Ends the text; `text`: as it was sent, which may leave its end out; None: all of it was."""
+    def finish(self, text: str) -> None:
+        """Ends the text; `text`: as it was sent, which may leave its end out."""
         self._add(self._stream.finish())
-        if text is None:
-            return
         characters, nbytes = len(text), len(text.encode())
         for number, token in enumerate(self.tokens):
             start, data = min(token.start, characters), token.data[:nbytes]
@@ -85,14 +78,11 @@ class ToldTokens:
             parts = [b""] * (len(parts) - 1) + [piece.encode()] * bool(parts)
         characters = codecs.getincrementaldecoder("utf-8")()
         for part, (_, chances) in zip(parts, self._waiting, strict=True):
-            token = ToldToken(characters.decode(part), part, self.length)
-            self.length += len(token.text)
-            self.tokens.append(token if chances is None else self._with_chances(token, chances))
+            likeliest = zip(map(self._tokenizer.token_bytes, chances.tokens), chances.chances, strict=True)
+            text = characters.decode(part)
+            self.tokens.append(ToldToken(text, part, self._length, chances.chosen, tuple(likeliest)))
+            self._length += len(text)
         self._waiting.clear()
-
-    def _with_chances(self, token: ToldToken, chances: TokenChances) -> ToldToken:
-        likeliest = map(self._tokenizer.token_bytes, chances.tokens)
-        return replace(token, chance=chances.chosen, likeliest=tuple(zip(likeliest, chances.chances, strict=True)))
 
     def _bytes_of(self, token: int) -> bytes:
         return self._decode([token]).encode() if token in self._special else self._tokenizer.token_bytes(token)

@@ -11,9 +11,8 @@ from jinja2 import TemplateError
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 
-from moa_client.tools.effort import EFFORTS, effort_arguments
 from moa_client.tools.grammars import Reasoning, limited_grammar
-from moa_client.tools.thinking import ReasoningMarks, Thinking, find_thinking, have_any
+from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking, have_any
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer

@@ -10,7 +10,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from ipaddress import ip_address
@@ -21,10 +20,7 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback, successors_among
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol, clean_texts
-from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_to_proto
-from moa_shared.sampling.settings import TokenChances
 from moa_shared.tracing import TRACEPARENT
 
 from moa_client.link.channel import ServerCalls, ServerChannel
@@ -204,32 +200,6 @@ class Server:
         return self._read(
             lambda stub: stub.FetchDrafter(request, metadata=self.security.metadata), pb.FetchDrafterResponse
         )
-
-    async def score(self, tokens: Sequence[int], settings: AnswerSettings) -> list[TokenChances]:
-        """How likely the target finds the tokens of a text, all but the first.
-
-        `settings`: with what is wanted of their chances.
-        """
-        given = len(tokens) - 1
-        if not given:
-            return []
-        request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings), given=given)
-        back: list[int] = []
-        told: list[TokenChances] = []
-        async with aclosing(
-            self._read(lambda stub: stub.Generate(request, metadata=self.security.metadata), pb.GenerateResponse)
-        ) as responses:
-            async for response in responses:
-                back += response.tokens
-                told += chances_from_proto(response.tokens, response.chances)
-                if back != list(tokens[1 : 1 + len(back)]) or len(told) < len(back):
-                    raise MismatchError(
-                        f"The server at {self.label} does not tell how likely it finds a text.",
-                        hint="It is older than this device: have it updated.",
-                    )
-        if len(told) < given:
-            raise UnavailableError(f"The server at {self.label} has told the chances of only a part of the text.")
-        return told
 
     async def _read(
         self, begin: Callable[[ServerCalls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]

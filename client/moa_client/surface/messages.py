@@ -24,8 +24,7 @@ from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.text_runs import BY_LETTER, TextRun
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.tools.effort import EFFORTS
-from moa_client.tools.thinking import marks_from
+from moa_client.tools.thinking import EFFORTS, marks_from
 
 Fields = dict[str, Any]
 T = TypeVar("T")

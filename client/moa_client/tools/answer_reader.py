@@ -1,8 +1,8 @@
 """Reads an answer's text as it comes: its reasoning, its text, and the calls in it. Pure.
 
 A call is read when its closing mark has come, or with the answer's end where its form has none. Invariants: what comes
-out depends on the text alone, not on its pieces; text that is no call comes out as it is, but for white space before a
-call, which families write differently; no character is looked at more often because the answer is long.
+out depends on the text alone, not on its pieces; text that is no whole call comes out as it is, but for white space
+before a call, which families write differently; no character is looked at more often because the answer is long.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ class CallPiece:
 
     Args:
         index: of the call in the answer, from 0.
-        arguments: a JSON object, as the model wrote it; of a call that is not whole as far as it came.
+        arguments: a JSON object, as the model wrote it.
     """
 
     index: int
     name: str
     arguments: str
-    is_whole: bool = True
 
 
 Piece = ReasoningPiece | TextPiece | CallPiece
@@ -93,7 +92,8 @@ class AnswerReader:
             found = self._found(whole)
             rest = self._refuse(whole) if found is None else self._close(whole, found)
             if found is not None and found.is_cut:
-                self._break_off(opening, rest)
+                self.is_cut = opening in self._form.openings
+                self._write(rest)
             else:
                 self._read(rest)
         if self._held or not self._is_after_call:
@@ -195,17 +195,6 @@ class AnswerReader:
             self._space, self._is_after_call = "", True
         self._opening = ""
         return whole[found.end :]
-
-    def _break_off(self, opening: str, rest: str) -> None:
-        """The answer has ended within this call."""
-        call = self._form.cut(rest)
-        is_certain = opening in self._form.openings
-        self.is_cut = is_certain or (call is not None and call[0] in self._tools)
-        if call is None or not self.is_cut:
-            self._write(rest)
-            return
-        self._pieces.append(CallPiece(self._number, *call, is_whole=False))
-        self._space, self._is_after_call = "", True
 
     def _write(self, text: str) -> None:
         if sure := text.rstrip():

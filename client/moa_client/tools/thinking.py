@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from moa_shared.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
@@ -84,6 +86,72 @@ THINKINGS = (
 def find_thinking(chat_template: str) -> Thinking | None:
     """How a model with this chat template marks reasoning; None: it has none that is known."""
     return next((each for each in THINKINGS if each.sign in chat_template), None)
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")  # OpenAI's
+_GRADES = ("low", "medium", "high")  # that every template with `reasoning_effort` knows
+_DOES_NOT, _LEAVE_OUT = "This model does not reason before it answers.", "Leave it out."
+_EFFORT, _SWITCHES = "reasoning_effort", ("enable_thinking", "thinking")
+
+
+def uses(chat_template: str, name: str) -> bool:
+    """Whether a template's code, rather than its text, uses a variable."""
+    return re.search(r"\{[%{][^%}]*(?<![.\w'\"])" + re.escape(name) + r"(?![\w'\"])", chat_template) is not None
+
+
+def effort_arguments(chat_template: str, effort: str | None) -> dict[str, Any]:
+    """The arguments of a template that ask for an effort; `effort`: one of `EFFORTS`; None: as the model has it."""
+    if effort is None:
+        return {}
+    switch = next((name for name in _SWITCHES if uses(chat_template, name)), None)
+    if uses(chat_template, _EFFORT):
+        if effort in _GRADES or re.search(f"['\"]{effort}['\"]", chat_template):
+            switched = {switch: effort != "none"} if switch is not None else {}
+            return {_EFFORT: effort, **switched}
+        if effort != "none" or switch is None:
+            raise ConfigError(
+                f"This model cannot reason with the effort {effort!r}.", hint=f"It knows {', '.join(_GRADES)}."
+            )
+    if switch is not None:
+        return {switch: effort != "none"}
+    if effort == "medium" or (effort == "none" and find_thinking(chat_template) is None):
+        return {}  # what it does anyway
+    if find_thinking(chat_template) is None:
+        raise ConfigError(_DOES_NOT, hint=_LEAVE_OUT)
+    raise ConfigError("This model always reasons as much as it does.", hint=_LEAVE_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedReasoning:
+    """What is asked of the reasoning before an answer.
+
+    Args:
+        effort: one of `EFFORTS`; None: as the model has it.
+        is_on: whether the model is to reason at all; None: as it has it.
+        budget: the most tokens of it; None: any number.
+        param, budget_param: of the request, which errors name.
+    """
+
+    effort: str | None = None
+    is_on: bool | None = None
+    budget: int | None = None
+    param: str = "reasoning_effort"
+    budget_param: str = "thinking_token_budget"
+
+    @property
+    def is_off(self) -> bool:
+        return self.effort == "none" or self.is_on is False
+
+    def arguments(self, chat_template: str) -> dict[str, Any]:
+        """Those of a template that ask for it."""
+        if self.is_on is None or self.effort is not None:
+            return effort_arguments(chat_template, self.effort)
+        if self.is_on and find_thinking(chat_template) is None:
+            raise ConfigError(_DOES_NOT, hint=_LEAVE_OUT)
+        return effort_arguments(chat_template, "medium" if self.is_on else "none")
+
+
+AS_IT_IS = AskedReasoning()
 
 
 class ThinkingReader:
@@ -255,14 +323,13 @@ class AnswerSplit:
         return ahead.reasoning, ahead.text
 
     def _push(self, text: str) -> None:
-        if self._reader is None:
-            self.text += text
-        else:
-            self._take(self._reader.push(text))
+        self._take([TextPiece(text)] if self._reader is None else self._reader.push(text))
 
-    def _take(self, pieces: list[ReasoningPiece | TextPiece]) -> None:
-        for piece in pieces:
+    def _take(self, pieces: Sequence[ReasoningPiece | TextPiece]) -> None:
+        reasoning, text, self.reasoning, self.text = self.reasoning, self.text, "", ""
+        for piece in pieces:  # no other references: Python appends without a copy
             if isinstance(piece, ReasoningPiece):
-                self.reasoning += piece.text
+                reasoning += piece.text
             else:
-                self.text += piece.text
+                text += piece.text
+        self.reasoning, self.text = reasoning, text

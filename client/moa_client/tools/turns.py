@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from moa_shared.text.template import CALL_MARK, ChatTemplate
 
 from moa_client.tools.answer_reader import AnswerReader, CallPiece
-from moa_client.tools.effort import EFFORTS, effort_arguments
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import find_format
-from moa_client.tools.thinking import ThinkingReader, find_thinking
+from moa_client.tools.thinking import EFFORTS, ThinkingReader, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ class ConversationTurns:
         calls = tuple(
             ToolCall(call_id(identifier, piece.index), piece.name, piece.arguments)
             for piece in [*reader.push(self._spelled(answer)), *reader.finish()]
-            if isinstance(piece, CallPiece) and piece.is_whole
+            if isinstance(piece, CallPiece)
         )
         return calls if self._form.is_parallel else calls[:1]
 

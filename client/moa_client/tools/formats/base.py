@@ -13,7 +13,6 @@ from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import Tool, ToolCall
 
 NOTHING = re.compile("(?!)")
-_CUT_OBJECT = re.compile(r'"name"\s*:\s*"([\w-]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(\{.*)', re.DOTALL)
 _TOLD = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -93,11 +92,6 @@ class ToolFormat(ABC):
         Raises:
             ValueError: it is no call.
         """
-
-    def cut(self, text: str) -> tuple[str, str] | None:
-        """The name and the arguments of a call without its end, as far as they came; None: they did not come so far."""
-        found = _CUT_OBJECT.search(text)
-        return None if found is None else (found[1], found[2])
 
     @abstractmethod
     def render_call(self, call: ToolCall) -> str:

@@ -1,6 +1,6 @@
 """Gemma 4: calls in a notation of its own between marks. Pure.
 
-Keys have no quotes, and a text is between two marks, without escapes.
+Keys have no quotes, and a text is between two marks, without escapes; JSON is read as well, which required calls are.
 Source: https://ai.google.dev/gemma/docs/capabilities/text/function-calling-gemma4, and the chat template of Gemma 4.
 """
 
@@ -11,32 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from moa_client.tools.formats.base import Found, ToolFormat
+from moa_client.tools.formats.base import Found, ToolFormat, arguments_grammar
 from moa_client.tools.formats.json_calls import CutError, json_value
 from moa_client.tools.grammars import Grammar
-from moa_client.tools.schemas import ANY, check_keywords, choices_of, refusal, types_of
 from moa_client.tools.tool import Tool, ToolCall, is_name
 
 OPENING, CLOSING = "<|tool_call>", "<tool_call|>"
 CALL, QUOTE = "call:", '<|"|>'
-_QUOTED = r'<\|"\|>(.*?)(?:<\|"\|>|\Z)'
+_QUOTED = r'<\|"\|>(.*?)(?:<\|"\|>|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z)'
 _TOKEN = re.compile(rf'{_QUOTED}|([^\s:,{{}}\[\]"<][^:,{{}}\[\]<]*?)(?=\s*:)', re.DOTALL)
 _TEXT_OR_END = re.compile(rf"{_QUOTED}|{re.escape(CLOSING)}", re.DOTALL)
-_KNOWN = {
-    "object": {"properties", "required", "additionalProperties"},
-    "array": {"items"},
-    "string": {"enum", "const"},
-    "integer": {"enum", "const"},
-    "number": {"enum", "const"},
-    "boolean": {"enum", "const"},
-    "null": {"enum", "const"},
-}
-_PLAIN = {
-    "integer": r"/-?(0|[1-9][0-9]{0,17})/",
-    "number": r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/",
-    "boolean": '("true" | "false")',
-    "null": '"null"',
-}
 
 
 class Gemma4(ToolFormat):
@@ -72,23 +56,24 @@ class Gemma4(ToolFormat):
             raise
         if not CLOSING.startswith(written[end:].strip()):
             raise ValueError("more than an object")
-        made = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        is_json = written == brace + values
+        made = written[:end] if is_json else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         return Found([(name.strip(), made)], len(text) if closing is None else closing.end())
-
-    def cut(self, text: str) -> tuple[str, str] | None:
-        name, brace, values = text[len(OPENING) :].strip()[len(CALL) :].partition("{")
-        return (name.strip(), _as_json(brace + values)) if brace and is_name(name.strip()) else None
 
     def render_call(self, call: ToolCall) -> str:
         return f"{OPENING}{CALL}{call.name}{_written(call.values)}{CLOSING}"
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
         head = grammar.markup(f"{OPENING}{CALL}{tool.name}")
-        return f"{head} {value_grammar(tool.name, tool.parameters, grammar)} {grammar.markup(CLOSING)}"
+        return f"{head} {arguments_grammar(tool, grammar)} {grammar.markup(CLOSING)}"
 
 
 def _as_json(values: str) -> str:
-    made = _TOKEN.sub(lambda each: json.dumps(each[1] if each[2] is None else each[2], ensure_ascii=False), values)
+    def written(found: re.Match[str]) -> str:
+        text = found[1] if found[2] is None else found[2]
+        return found[0] if text is None else json.dumps(text, ensure_ascii=False)
+
+    made = _TOKEN.sub(written, values)
     return made[:-1] if values.count(QUOTE) % 2 else made
 
 
@@ -102,52 +87,3 @@ def _written(value: Any) -> str:
             return "[" + ",".join(map(_written, value)) + "]"
         case _:
             return json.dumps(value)
-
-
-def value_grammar(place: str, schema: Mapping[str, Any] | bool, grammar: Grammar) -> str:
-    """A term for a value of a schema; `place`: of the schema, for errors."""
-    if isinstance(schema, bool):
-        schema = {}
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            check_keywords(place, schema, {key})
-            return grammar.choice([value_grammar(place, each, grammar) for each in schema[key]])
-    kinds = types_of(schema, {})
-    check_keywords(place, schema, set().union(*(_KNOWN[kind] for kind in kinds)))
-    if (values := choices_of(place, schema, kinds)) is not None:
-        return grammar.choice([_constant(value, grammar) for value in values])
-    if kinds == ANY:
-        raise refusal("allows any value", place)
-    return grammar.choice([_of_type(kind, place, schema, grammar) for kind in sorted(kinds)])
-
-
-def _of_type(kind: str, place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
-    if kind == "object":
-        return grammar.rule(_object(place, schema, grammar))
-    if kind == "array":
-        item = value_grammar(f"{place}[]", schema.get("items", {}), grammar)
-        return grammar.rule(f'"[" ({item} ("," {item})*)? "]"')
-    if kind == "string":
-        return grammar.rule(f"{grammar.markup(QUOTE)} {grammar.text_until(QUOTE)}")
-    return grammar.rule(_PLAIN[kind])
-
-
-def _object(place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
-    """An object with its properties in the schema's order, of which those that are not required may be left out."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    required = schema.get("required", [])
-    first = rest = '"}"'  # what may follow before any property was written, and after one
-    for key, each in reversed(list(properties.items())):
-        value = value_grammar(f"{place}.{key}", each, grammar)
-        written = f"{grammar.markup(key + ':')} {value} {rest}"
-        if key in required:
-            first, rest = grammar.rule(written), grammar.rule(f'"," {written}')
-        else:
-            first, rest = grammar.rule(f"{written} | {first}"), grammar.rule(f'"," {written} | {rest}')
-    return f'"{{" {first}'
-
-
-def _constant(value: Any, grammar: Grammar) -> str:
-    if isinstance(value, str):
-        return grammar.markup(f"{QUOTE}{value}{QUOTE}")
-    return grammar.markup(json.dumps(value))

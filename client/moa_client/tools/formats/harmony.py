@@ -55,11 +55,6 @@ class Harmony(ToolFormat):
             return Found(is_cut=True)
         return Found([(recipient[1], arguments_of(text[at:end]))], after_mark(text, end, CALL))
 
-    def cut(self, text: str) -> tuple[str, str] | None:
-        header, _, message = text.partition(MESSAGE)
-        recipient = _RECIPIENT.search(header)
-        return None if recipient is None or not message else (recipient[1], message)
-
     def render_call(self, call: ToolCall) -> str:
         return f"{_header(call.name)}{call.arguments}{CALL}"
 

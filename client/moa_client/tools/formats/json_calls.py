@@ -277,12 +277,6 @@ class Mistral(ToolFormat):
             return Found(is_cut=True)
         return Found([(named[1], arguments_of(text[named.end() : end]))], end)
 
-    def cut(self, text: str) -> tuple[str, str] | None:
-        named = _NAMED.match(text, len(TOOL_CALLS)) if text.startswith(TOOL_CALLS) else None
-        if named is None or named.end() == len(text):
-            return super().cut(text)
-        return named[1], text[named.end() :]
-
     def render_call(self, call: ToolCall) -> str:
         return call_object(call, "arguments")
 

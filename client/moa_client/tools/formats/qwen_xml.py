@@ -1,6 +1,7 @@
 """Qwen3-Coder, Qwen3.5 and Nemotron 3: a tag for the function and one for each argument, in `<tool_call>`. Pure.
 
 Texts are written as they are, all else as JSON, so that arguments are read by the tool's schema.
+Hermes' form is read as well, which required calls have.
 Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 """
 
@@ -9,15 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from moa_client.tools.formats.base import Found, ToolFormat, after_mark
-from moa_client.tools.formats.json_calls import CutError, json_value, skip
-from moa_client.tools.grammars import Grammar
-from moa_client.tools.schemas import ANY, check_keywords, choices_of, refusal, resolved, type_of, types_of
+from moa_client.tools.formats.base import Found, after_mark
+from moa_client.tools.formats.json_calls import TOOL_CALL as OPENING
+from moa_client.tools.formats.json_calls import TOOL_CALL_END as CLOSING
+from moa_client.tools.formats.json_calls import CutError, Hermes, json_value, skip
+from moa_client.tools.schemas import ANY, type_of, types_of
 from moa_client.tools.tool import Tool, ToolCall, is_name
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 TEXT = frozenset({"string"})
@@ -25,33 +26,27 @@ _PARAMETER = re.compile(rf"\s*{PARAMETER}([^>]{{1,256}})>\n?")
 _VALUE_END = re.compile(rf"\s*{PARAMETER_END}")
 _WHOLE_NUMBER = re.compile(r"\s*-?(?:0|[1-9][0-9]*)\s*")  # of any length: Python reads no more than 4,300 digits
 _PYTHONS = {"True": "true", "False": "false", "None": "null"}  # templates write values as Python does
-_DEFINITIONS = ("$defs", "definitions")
-_KNOWN = {"properties", "required", "additionalProperties", *_DEFINITIONS}
 
 
-class QwenXml(ToolFormat):
+class QwenXml(Hermes):
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`."""
 
-    openings: ClassVar = (OPENING,)
-    likely_openings: ClassVar = (FUNCTION,)  # models leave out the tag around it
-    closing: ClassVar = CLOSING
+    likely_openings: ClassVar[tuple[str, ...]] = (FUNCTION,)  # models leave out the tag around it
     after_text: ClassVar = "\n\n"
 
     def detect(self, chat_template: str) -> bool:
         return OPENING in chat_template and FUNCTION in chat_template
 
     def starts(self, opening: str, tools: Mapping[str, Tool]) -> tuple[str, ...]:
-        return (FUNCTION,) if opening == OPENING else tuple(f"{name}>" for name in tools)
+        return (FUNCTION, "{") if opening == OPENING else tuple(f"{name}>" for name in tools)
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Found:
+        if opening == OPENING and text[len(opening) :].lstrip().startswith("{"):
+            return super().parse(text, opening, tools)
         name, members, end = _read(text, opening, tools)
         if end < 0:
             return Found(is_cut=True)
         return Found([(name, f"{{{', '.join(members)}}}")], after_mark(text, skip(text, end, FUNCTION_END), CLOSING))
-
-    def cut(self, text: str) -> tuple[str, str] | None:
-        name, members, _ = _read(text, OPENING if text.startswith(OPENING) else FUNCTION, {})
-        return (name, "{" + ", ".join(members)) if name else None
 
     def render_call(self, call: ToolCall) -> str:
         lines = [f"{OPENING}\n{FUNCTION}{call.name}>"]
@@ -59,15 +54,6 @@ class QwenXml(ToolFormat):
             written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             lines.append(f"{PARAMETER}{key}>\n{written}\n{PARAMETER_END}")
         return "\n".join([*lines, f"{FUNCTION_END}\n{CLOSING}"])
-
-    def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
-        check_keywords(tool.name, tool.parameters, _KNOWN)
-        required = tool.parameters.get("required", [])
-        terms = [grammar.markup(f"{OPENING}\n{FUNCTION}{tool.name}>\n")]
-        for key, schema in tool.properties.items():
-            term = grammar.rule(_parameter_grammar(tool, key, schema, grammar))
-            terms.append(term if key in required else f"{term}?")
-        return " ".join([*terms, grammar.markup(f"{FUNCTION_END}\n{CLOSING}")])
 
 
 def _read(text: str, opening: str, tools: Mapping[str, Tool]) -> tuple[str, list[str], int]:
@@ -125,19 +111,3 @@ def _kind_of(text: str) -> str:
     except ValueError:
         return "string"
     return type_of(value) if skip(text, end) == len(text) else "string"
-
-
-def _parameter_grammar(tool: Tool, key: str, schema: Any, grammar: Grammar) -> str:
-    head, end = grammar.markup(f"{PARAMETER}{key}>\n"), f"\n{PARAMETER_END}\n"
-    place, types = f"{tool.name}.{key}", types_of(schema, tool.parameters)
-    if "string" not in types:
-        definitions = {name: tool.parameters[name] for name in _DEFINITIONS if name in tool.parameters}
-        return f"{head} {grammar.json({**schema, **definitions}, f'schema of {place}')} {grammar.markup(end)}"
-    if types != TEXT:
-        raise refusal("allows a text or something else", place)
-    schema = resolved(schema, tool.parameters)
-    choices = choices_of(place, schema, TEXT)
-    check_keywords(place, schema, set() if choices is None else {"const", "enum"})
-    if choices is None:
-        return f'{head} {grammar.text_until(PARAMETER_END)} "\\n"'
-    return f"{head} {grammar.choice([grammar.markup(choice + end) for choice in choices])}"

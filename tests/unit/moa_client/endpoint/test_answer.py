@@ -25,7 +25,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.endpoint.answer import Answer, AnswerHeader
-from moa_client.endpoint.ask import PLAIN, AnswerMarkup
+from moa_client.endpoint.ask import Prompt
 from moa_client.endpoint.openai import ChatForm
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.formats.harmony import Harmony
@@ -41,8 +41,11 @@ from tests.support.tool_calls import TOOLS
 ENDED = (Provisional((1,), added="Hi"), Ended(Finish.END_OF_TEXT, provisional=True))
 
 
-def begun(markup: AnswerMarkup = PLAIN, *, ends: bool = False) -> Answer:
-    answer = Answer(ends_unverified=ends, settle_seconds=10.0, identifier="1", markup=markup)
+PLAIN = Prompt([])
+
+
+def begun(prompt: Prompt = PLAIN, *, ends: bool = False) -> Answer:
+    answer = Answer(ends_unverified=ends, settle_seconds=10.0, identifier="1", prompt=prompt)
     answer.on_link(LinkState.GOOD, 0.0)
     return answer
 
@@ -77,7 +80,7 @@ def test_provisional_text_is_told_apart_without_reading_the_answer_again(
     whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = Harmony() if whole == HARMONY else None
-    markup = AnswerMarkup(form, thinking=find_thinking(whole))
+    markup = Prompt([], form=form, thinking=find_thinking(whole))
     reasoning, text = begun(markup).ahead(whole)
     assert reasoning.startswith("hm")
     assert text.endswith("day")
@@ -103,11 +106,11 @@ def test_provisional_text_is_told_apart_without_reading_the_answer_again(
 
 
 def test_reasoning_is_counted_in_tokens() -> None:
-    answer = begun(AnswerMarkup(thinking=find_thinking("<think>")))
+    answer = begun(Prompt([], thinking=find_thinking("<think>")))
     for word in ("<think>", "Hm", "</think>", "Good", " day"):
         tell(answer, Committed((1,), text=word))
     assert (answer.reasoning_tokens, answer.completion_tokens, begun().reasoning_tokens) == (3, 5, None)
-    at_once = begun(AnswerMarkup(thinking=find_thinking("<think>"), is_thinking=True))
+    at_once = begun(Prompt([], thinking=find_thinking("<think>"), is_thinking=True))
     tell(at_once, Committed((1, 2, 3), text="Hm</think>Good"), Committed((4,), text=" day"))
     assert at_once.reasoning_tokens == 3
 
@@ -126,21 +129,21 @@ PARIS, NEXT = CallPiece(0, "get_weather", '{"city": "Paris"}'), CallPiece(1, "no
         (CALL, Finish.MAX_TOKENS, [PARIS], "length"),
         ("<tool_call> is a tag", Finish.END_OF_TEXT, [TextPiece("<tool_call> is a tag")], "stop"),
         ("<tool_call>", Finish.END_OF_TEXT, [TextPiece("<tool_call>")], "length"),
-        (CALL[:61], Finish.END_OF_TEXT, [CallPiece(0, "get_weather", '{"city": "Pa', is_whole=False)], "length"),
+        (CALL[:61], Finish.END_OF_TEXT, [TextPiece(CALL[:61])], "length"),
     ],
 )
 def test_why_an_answer_that_may_call_has_ended(text: str, finish: Finish, pieces: list[Piece], reason: str) -> None:
-    answer = begun(AnswerMarkup(Hermes(), ToolOffer(TOOLS)))
+    answer = begun(Prompt([], form=Hermes(), offer=ToolOffer(TOOLS)))
     tell(answer, Committed((1,), text=text), Ended(finish))
     assert (answer.take(), answer.reason) == (pieces, reason)
-    one = begun(AnswerMarkup(Hermes(), ToolOffer(TOOLS, is_parallel=False)))
+    one = begun(Prompt([], form=Hermes(), offer=ToolOffer(TOOLS, is_parallel=False)))
     tell(one, Committed((1,), text=text), Ended(finish))
     assert (one.take(), one.reason) == ([piece for piece in pieces if piece != NEXT], reason)
 
 
 def test_special_tokens_are_needed_where_they_are_marks() -> None:
-    assert not AnswerMarkup(Hermes(), thinking=find_thinking("<think>")).has_any({"<|im_end|>": 2})
-    assert AnswerMarkup(Mistral()).has_any({"</s>": 2, "[TOOL_CALLS]": 5})
+    assert not Prompt([], form=Hermes(), thinking=find_thinking("<think>")).is_marked_by({"<|im_end|>": 2})
+    assert Prompt([], form=Mistral()).is_marked_by({"</s>": 2, "[TOOL_CALLS]": 5})
 
 
 def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it() -> None:
@@ -254,7 +257,7 @@ def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:
 
 def test_the_text_is_that_of_the_decoder_if_there_is_one() -> None:
     decoder = AnswerDecoder(AnswerText(), lambda tokens: "".join(f"<{token}>" for token in tokens))
-    answer = Answer(ends_unverified=False, settle_seconds=10.0, decoder=decoder)
+    answer = Answer(ends_unverified=False, settle_seconds=10.0, prompt=PLAIN, decoder=decoder)
     for event in (Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)):
         answer.apply(Update(event, 1), 0.0)
     assert (answer.text.committed, answer.text.tokens, answer.reason) == ("<5><6><7>", 3, "stop")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from moa_client.endpoint.ask import PLAIN, Prompt
+from moa_client.endpoint.ask import Prompt
 from moa_client.tools.thinking import ReasoningPiece, TextPiece
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.error_form import RequestError
@@ -67,20 +67,20 @@ def prompt_of(model: ScriptedSource, given: dict[str, Any], api: str = "chat") -
 
 def test_tools_have_the_template_that_the_model_has_for_them() -> None:
     several = Several()
-    assert prompt_of(several, {"tools": TOOLS}).markup.form is not None
+    assert prompt_of(several, {"tools": TOOLS}).form is not None
     assert not several.rendered  # the other one was
-    assert prompt_of(Several(), {}).markup == PLAIN
+    assert prompt_of(Several(), {}).form is None
 
 
 def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> None:
-    reader = prompt_of(Qwen(), {}).markup.reader()
+    reader = prompt_of(Qwen(), {}).reader()
     assert [*reader.push("<think>Hm</think>Hi <tool_call>"), *reader.finish()] == [
         ReasoningPiece("Hm"),
         TextPiece("Hi <tool_call>"),
     ]
-    markup = prompt_of(GptOss(), {}).markup
-    assert markup.has_any(GptOss.special_tokens)
-    reader = markup.reader()
+    prompt = prompt_of(GptOss(), {})
+    assert prompt.is_marked_by(GptOss.special_tokens)
+    reader = prompt.reader()
     assert reader.push("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>fin") == [
         ReasoningPiece("Hm")
     ]
@@ -93,11 +93,8 @@ def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> No
     [
         (Qwen, "chat", {"reasoning_effort": "none"}, {"enable_thinking": False}),
         (Qwen, "chat", {"reasoning_effort": "high"}, {"enable_thinking": True}),
-        (Qwen, "chat", {"enable_thinking": False}, {"enable_thinking": False}),
-        (Qwen, "chat", {"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}),
         (GptOss, "chat", {"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
         (ScriptedSource, "chat", {"reasoning_effort": "none"}, {}),
-        (ScriptedSource, "chat", {"chat_template_kwargs": {"enable_thinking": False}}, {}),
         (Qwen, "anthropic", {"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         (Qwen, "anthropic", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True}),
         (
@@ -125,16 +122,8 @@ def test_a_template_is_asked_for_what_it_knows(
     [
         (GptOss(), {"reasoning_effort": "none"}, "cannot reason with the effort 'none'"),
         (ScriptedSource(), {"reasoning_effort": "high"}, "does not reason"),
-        (ScriptedSource(), {"enable_thinking": True}, "does not reason"),
         (Thinking(), {"reasoning_effort": "low"}, "always reasons"),
-        (Qwen(), {"chat_template_kwargs": {"messages": []}}, "messages is set by the request itself"),
-        (Qwen(), {"chat_template_kwargs": {"colour": 1}}, "knows no 'colour'"),
-        (
-            Qwen(),
-            {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"},
-            "enable_thinking is set by the request itself",
-        ),
-        (Thinking(), {"thinking_budget": 3}, "has no token </think>"),
+        (Thinking(), {"thinking_token_budget": 3}, "has no token </think>"),
         (Thinking(), {"structured_outputs": {"grammar": 'start: "a"'}}, "A Lark grammar cannot be enforced after"),
         (ScriptedSource(), {"messages": [{"role": "user", "content": "REFUSE"}]}, "refuses it"),
         (ScriptedSource(), {"logit_bias": {"1000": 1}}, "logit_bias: expected tokens 0 to 999, got 1000"),
@@ -211,16 +200,16 @@ def test_a_template_without_tools_has_them_in_the_system_prompt_unless_none_may_
     model = ScriptedSource()
     prompt = prompt_of(model, {"tools": TOOLS})
     assert '"name": "get_weather"' in model.rendered[0]["content"]
-    assert (prompt.markup.thinking, prompt.constraint) == (None, None)
+    assert (prompt.thinking, prompt.constraint) == (None, None)
     prompt = prompt_of(model, {"tools": TOOLS, "tool_choice": "none"})
     assert model.rendered == HI
-    assert (prompt.markup.form, prompt.constraint) == (None, None)
+    assert (prompt.form, prompt.constraint) == (None, None)
 
 
 def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
     choice = {"type": "function", "function": {"name": "now"}}
     prompt = prompt_of(Thinking(), {"tools": TOOLS, "tool_choice": choice})
-    assert prompt.markup.is_thinking
+    assert prompt.is_thinking
     assert prompt.constraint is not None
     assert prompt.constraint.kind is ConstraintKind.LARK
     assert "</think>" in prompt.constraint.text

@@ -9,7 +9,6 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.scripted_answers import ScriptedAnswer
@@ -82,52 +81,6 @@ async def test_a_text_has_lists_of_tokens() -> None:
             ],
         }
     )
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_prompt_that_is_repeated_comes_with_its_own_chances(stream: bool) -> None:
-    async with asking(speak) as (client, source):
-        form = {"structured_outputs": {"choice": ["day"]}}  # of the answer, not of the prompt
-        asked: Any = await client.completions.create(**ASKED, echo=True, stream=stream, extra_body=form)
-        choices = [choice async for chunk in asked for choice in chunk.choices] if stream else asked.choices
-    assert source.scored == [(7, 8)]
-    assert source.answers[0].options.constraint is not None
-    assert "".join(choice.text for choice in choices) == "hiday"
-    told = [choice.logprobs for choice in choices if choice.logprobs is not None]
-    lists: dict[str, list[Any]] = {}
-    for each in told:
-        for name, values in each.model_dump().items():
-            lists.setdefault(name, []).extend(values)
-    assert lists["tokens"] == ["h", "i", "d", "a", "y", ""]
-    assert lists["token_logprobs"] == [None, -8.0, -3.0, 0.0, -24.0, -99.0]
-    assert lists["text_offset"] == [0, 1, 2, 3, 4, 5]
-    assert lists["top_logprobs"][:2] == [None, {"j": -0.25, "k": -0.5, "i": -8.0}]
-
-
-async def test_a_prompt_alone_may_be_asked_for_with_and_without_chances() -> None:
-    async with asking(speak) as (client, source):
-        alone = await client.completions.create(**ASKED | {"max_tokens": 0}, echo=True)
-        plain = await client.completions.create(**ASKED | {"max_tokens": 0, "logprobs": None}, echo=True)
-    assert not source.answers
-    assert (alone.choices[0].text, plain.choices[0].text) == ("hi", "hi")
-    assert (alone.choices[0].finish_reason, alone.usage) == ("length", plain.usage)
-    assert alone.choices[0].logprobs is not None
-    assert alone.choices[0].logprobs.token_logprobs == [None, -8.0]
-    assert plain.choices[0].logprobs is None
-    assert source.scored == [(7, 8)]
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(UnavailableError("The server has left."), 503), (RateLimitError("Too much."), 429)],
-)
-async def test_a_prompt_that_is_not_scored_is_an_error(error: MoaError, status: int) -> None:
-    async with asking(speak) as (client, source):
-        source.absent_score = error
-        with pytest.raises(openai.APIStatusError) as refused:
-            await client.completions.create(**ASKED, echo=True)
-    assert refused.value.status_code == status
-    assert not source.answers
 
 
 async def test_tokens_without_chances_are_an_error_and_no_guess() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +17,10 @@ from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
 
 from tests.support.openai_client import openai_client
-from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
+from tests.support.scripted_answers import MODEL, Script, ScriptedSource, saying, serving, silence
 
 WORDS = ("Good", " day", ".")
 ASKED: dict[str, Any] = {"model": MODEL, "input": "Hi there", "extra_body": {"seed": 5}}
@@ -203,16 +204,13 @@ async def test_a_kept_response_is_read_and_deleted_also_after_a_restart(tmp_path
     store.close()
 
 
-async def test_a_call_that_was_cut_is_not_continued(store: HistoryStore) -> None:
-    async def cut(answer: ScriptedAnswer) -> None:
-        answer.commit("See:", *CALLING[1:2])
-        answer.end(Finish.MAX_TOKENS)
-
-    async with asking(cut, history=store) as (client, source):
-        made = await created(client, tools=[NOW])
-        assert made.output[-1].type == "function_call"
-        await created(client, previous_response_id=made.id)
-    assert source.rendered[1] == {"role": "assistant", "content": "See:"}
+async def test_a_call_that_an_older_version_has_cut_is_not_continued(store: HistoryStore) -> None:
+    said = {"type": "message", "status": "incomplete", "role": "assistant", "content": "See:"}
+    call = {"type": "function_call", "status": "incomplete", "call_id": "1", "name": "now", "arguments": "{"}
+    store.responses.keep(KeptResponse("resp_1", None, int(time.time()), "[]", json.dumps({"output": [said, call]})))
+    async with asking(saying(*WORDS), history=store) as (client, source):
+        await created(client, previous_response_id="resp_1")
+    assert source.rendered[0] == {"role": "assistant", "content": "See:"}
 
 
 async def test_nothing_is_kept_by_the_users_wish() -> None:

@@ -30,7 +30,7 @@ def decode(tokens: Sequence[int]) -> str:
     return bytes(token for token in tokens if token != END).decode("utf-8", "replace")
 
 
-def told(tokens: Sequence[int], text: str | None = None) -> ToldTokens:
+def told(tokens: Sequence[int], text: str) -> ToldTokens:
     taken = ToldTokens(BYTES, decode)
     taken.take(tokens, [TokenChances(-float(number)) for number, _ in enumerate(tokens)])
     taken.finish(text)
@@ -54,15 +54,16 @@ def test_texts_and_bytes_add_up_wherever_the_text_is_cut(text: str, length: int)
 
 
 def test_a_character_s_text_comes_with_its_last_token_and_its_bytes_with_each() -> None:
-    taken = told("aé".encode())
+    taken = told("aé".encode(), "aé")
     assert [(token.text, token.data) for token in taken.tokens] == [("a", b"a"), ("", b"\xc3"), ("é", b"\xa9")]
-    assert text_of(told([0x61, 0xFF, 0x62])) == "a�b"
+    assert text_of(told([0x61, 0xFF, 0x62], "a�b")) == "a�b"
 
 
 def test_a_space_that_the_tokenizer_leaves_out_is_left_out() -> None:
     taken = ToldTokens(BYTES, lambda tokens: decode(tokens).removeprefix(" "))
-    taken.fill(b" a", [None, TokenChances(-1.0, (0x62, 0xC3), (-0.5, -0.75))])
-    assert (text_of(taken), [token.chance for token in taken.tokens]) == ("a", [None, -1.0])
+    taken.take(b" a", [TokenChances(-2.0), TokenChances(-1.0, (0x62, 0xC3), (-0.5, -0.75))])
+    taken.finish("a")
+    assert (text_of(taken), [token.chance for token in taken.tokens]) == ("a", [-2.0, -1.0])
     assert taken.tokens[1].likeliest == ((b"b", -0.5), (b"\xc3", -0.75))
 
 

@@ -70,8 +70,7 @@ def test_a_text_is_read_alike_in_all_pieces(form: ToolFormat, text: str, places:
     assert read(form, text, range(len(text))) == whole
     calls = [piece for piece in whole if isinstance(piece, CallPiece)]
     assert [each.index for each in calls] == list(range(len(calls)))
-    assert all(isinstance(json.loads(each.arguments), dict) for each in calls if each.is_whole)
-    assert all(each.is_whole for each in calls[:-1])
+    assert all(isinstance(json.loads(each.arguments), dict) for each in calls)
     if not calls and not isinstance(form, Harmony):  # whose marks are dropped
         assert "".join(piece.text for piece in whole if isinstance(piece, TextPiece)) == text
 
@@ -85,18 +84,14 @@ def test_text_without_marks_comes_out_as_it_is(form: ToolFormat, text: str) -> N
 
 @each_format
 @given(call=calls_of_tools(), data=st.data())
-def test_a_call_that_is_cut_is_whole_or_cut_or_text(form: ToolFormat, call: ToolCall, data: st.DataObject) -> None:
+def test_a_call_that_is_cut_is_whole_or_text(form: ToolFormat, call: ToolCall, data: st.DataObject) -> None:
     assume(writable(form, call))
     written = form.render("", [call])
     text = written[: data.draw(st.integers(0, len(written)))]
     assume(not isinstance(form, Gemma4) or not held_back(text, ['<|"|>']))  # which is one token
     match read(form, text):
-        case [CallPiece(0, name, arguments, is_whole=True)]:
-            assert (name, json.loads(arguments)) == (call.name, call.values)
         case [CallPiece(0, name, arguments)]:
-            assert name == call.name
-            made = json.dumps(call.values, ensure_ascii=False)
-            assert made.replace(" ", "").startswith(arguments.replace(" ", ""))
+            assert (name, json.loads(arguments)) == (call.name, call.values)
         case [TextPiece(raw)]:
             assert raw == text
         case pieces:
@@ -219,7 +214,6 @@ def test_what_only_looks_like_a_call_is_text(form: ToolFormat, text: str) -> Non
 
 NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
 CUT = '{"name": "get_weather", "parameters": {"city": "Pa'
-GIVEN = [CallPiece(0, "get_weather", '{"city": "Pa', is_whole=False)]
 
 
 @pytest.mark.parametrize(
@@ -243,25 +237,21 @@ GIVEN = [CallPiece(0, "get_weather", '{"city": "Pa', is_whole=False)]
                 TextPiece(" Done."),
             ],
         ),
-        (Hermes(), f"<tool_call>{CUT}", GIVEN),
+        (Hermes(), f"<tool_call>{CUT}", [TextPiece(f"<tool_call>{CUT}")]),
+        (QwenXml(), NOW, ONE),
         (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", ONE),
-        (
-            QwenXml(),
-            '<tool_call><function=take-note><parameter=tags>\n["</parameter>"]\n</parameter><parameter=text>a',
-            [CallPiece(0, "take-note", '{"tags": ["</parameter>"]', is_whole=False)],
-        ),
         (
             Gemma4(),
             '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
             [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
         ),
-        (Gemma4(), '<|tool_call>call:now{a:1,b:<|"|>c', [CallPiece(0, "now", '{"a":1,"b":"c', is_whole=False)]),
-        (Mistral(), f"[TOOL_CALLS] [{OBJECT}, {CUT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Pa', False)]),
+        (
+            Gemma4(),
+            '<|tool_call>call:f{"t": "a: \\"<tool_call|>\\"", "n": 1}<tool_call|>',
+            [CallPiece(0, "f", '{"t": "a: \\"<tool_call|>\\"", "n": 1}')],
+        ),
+        (Mistral(), f"[TOOL_CALLS] [{OBJECT}, {CUT}", [*PARIS, TextPiece(f", {CUT}")]),
         (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
-        (Mistral11(), '[TOOL_CALLS]get_weather[ARGS]{"city": "Pa', GIVEN),
-        (Llama(), CUT, GIVEN),
-        (Gemma3(), f"```json\n{CUT}", GIVEN),
-        (Harmony(), f'<|channel|>{TO_WEATHER}{{"city": "Pa', GIVEN),
         (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
         (Harmony(), "<|channel|>final<|mess", []),
         (

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import FORMATS
-from moa_client.tools.formats.gemma4 import Gemma4
-from moa_client.tools.formats.qwen_xml import QwenXml
-from moa_client.tools.grammars import Grammar, forced_grammar
+from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.schemas import ANY, MOST_DEPTH, check_schema, types_of
 from moa_client.tools.tool import Tool
 from moa_shared.errors import ConfigError
@@ -60,22 +58,6 @@ def test_whatever_passes_is_enforced_or_refused(form: ToolFormat, schema: Any) -
     except ConfigError as error:
         outcome = error.message
     assert outcome.startswith("start: ") or "cannot be enforced" in outcome
-
-
-@pytest.mark.parametrize(
-    ("form", "schema", "problem"),
-    [
-        (Gemma4(), {"type": "string", "maxLength": 3}, "f.x uses maxLength"),
-        (Gemma4(), {}, "f.x allows any value"),
-        (Gemma4(), {"type": "array", "items": {"$ref": "#/$defs/a"}}, "f.x[] uses $ref"),
-        (QwenXml(), {"type": "string", "pattern": "a+"}, "f.x uses pattern"),
-        (QwenXml(), {"type": ["string", "integer"]}, "f.x allows a text or something else"),
-    ],
-)
-def test_what_a_form_cannot_enforce_is_refused(form: ToolFormat, schema: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        form.call_grammar(Tool("f", parameters={"type": "object", "properties": {"x": schema}}), Grammar({}))
-    assert caught.value.message == f"The schema of {problem}, which cannot be enforced in this model's form of calls."
 
 
 @pytest.mark.parametrize(
