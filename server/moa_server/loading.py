@@ -22,7 +22,7 @@ from moa_shared.drafter.checkpoint.statistics import ngrams_for
 from moa_shared.drafter.choice import choose_drafter
 from moa_shared.drafter.companion import fitting_companions
 from moa_shared.drafter.layers.weights import TargetParts
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import CheckpointError, ConfigError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.dflash import BlockState
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting import draft_chain
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
@@ -105,24 +105,6 @@ def test_all_rounds(vectors: Vectors) -> None:
         drafts = draft_chain(state, 7, GREEDY).tokens
         assert list(drafts) == infer[f"r{number}.draft_ids"].tolist()
         same(np.concatenate([*state._blocks.values()]), infer[f"r{number}.logits"])
-
-
-def test_rows_that_come_out_of_order_or_twice_change_nothing(vectors: Vectors) -> None:
-    infer = vectors.infer
-    whole, late = vectors.state(vectors.dflash), vectors.state(vectors.dflash)
-    prompt, rows = infer["vanilla_ids"].tolist()[:25], infer["r0.context_rows"]
-    for state in (whole, late):
-        state.extend(prompt)
-    whole.append_memory(0, rows)
-    late.append_memory(16, rows[16:])
-    unaware = late.begin()
-    late.append_memory(0, rows[:20])
-    assert np.abs(unaware - infer["r0.logits"][:1]).max() > 0.01
-    same(late.begin(), infer["r0.logits"][:1])
-    late.append_memory(24, np.ones((3, 64), np.float32))
-    late.crop(24)
-    late.extend(prompt[24:])
-    same(late.begin(), whole.begin())
 
 
 def test_a_sparks_chain(vectors: Vectors) -> None:

@@ -153,39 +153,3 @@ def test_below_it_their_nodes_see_one_column_too_far(reference: Reference) -> No
     np.testing.assert_allclose(state.decoder.logits(out), theirs, rtol=0, atol=1e-4)
     state.begin()
     assert np.abs(state.expand(tokens, [-1] * 8) - theirs).max() > 0.1
-
-
-def test_a_tree_says_along_each_path_what_a_chain_says(reference: Reference) -> None:
-    state = prefilled(reference)
-    state.begin()
-    state.expand([5, 6, 7], [-1, -1, -1])
-    in_tree = state.expand([8, 9], [1, 2])[0]
-    state.begin()
-    state.expand([6], [-1])
-    np.testing.assert_allclose(state.expand([8], [0])[0], in_tree, rtol=0, atol=1e-5)
-    state.begin()
-    np.testing.assert_allclose(state.expand([6, 8], [-1, 0])[1], in_tree, rtol=0, atol=1e-5)
-
-
-def test_features_that_come_late_change_nothing_in_the_end(reference: Reference) -> None:
-    checkpoint = eagle(reference)
-    new_state = checkpoint.states(reference.arrays(), "float32")
-    tokens = reference.infer["prompt_ids"].tolist()
-    hidden = reference.infer["prefill.target_last_hidden"]
-    whole, late = new_state(), new_state()
-    whole.extend(tokens)
-    whole.append_memory(0, hidden)
-    late.extend(tokens[:7])
-    unaware = late.begin()
-    late.append_memory(3, hidden[3:9])
-    late.extend(tokens[7:])
-    late.begin()
-    late.expand([1, 2], [-1, -1])
-    late.append_memory(0, hidden[:5])
-    late.append_memory(5, hidden[5:])
-    np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(late.expand([1, 2], [-1, 0]), whole.expand([1, 2], [-1, 0]), rtol=0, atol=1e-5)
-    late.crop(7)
-    whole.crop(7)
-    np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
-    assert np.abs(late.begin() - unaware).max() > 1e-2

@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4338, 31,
     ),
-    "server": (("server",), 16481, 112),
-    "shared": (("shared",), 17921, 125),
+    "server": (("server",), 16477, 112),
+    "shared": (("shared",), 17768, 122),
     "training": (("training",), 4699, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 80932, 518),
+    "tests": (("tests",), 80857, 518),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -61,7 +61,7 @@ class BenchDrafter:
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
     """A drafter for this target: "default", which comes with moa or is untrained; "deep"; or one by path or id."""
     from moa_shared.drafter import load_checkpoint
-    from moa_shared.drafter.published.find import find_drafter as find_published
+    from moa_shared.drafter.published import find_drafter as find_published
 
     origin, path = SHIPPED, shipped_drafter(files.fingerprint)
     if name == DEEP_DRAFTER:

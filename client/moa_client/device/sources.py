@@ -20,7 +20,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
 )
 from moa_shared.drafter.companion import find_companion, fitting_companions
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.gguf.entry import describe_entry, entry_of, is_ready

@@ -215,7 +215,7 @@ class MoaDrafter:
 
     @property
     def _is_dropped(self) -> bool:
-        return self._trial is not None and self._trial.is_dropped
+        return self._trial is not None and self._trial.is_dropped is True
 
     @property
     def _is_blind(self) -> bool:

@@ -38,17 +38,12 @@ PLACES = PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
 
 @dataclass(frozen=True, slots=True)
 class ListedDrafter:
-    """A drafter of the list.
-
-    Args:
-        target: the model that it was trained for; "": it does not say.
-        licence, seen: as of `KnownDrafter`.
-    """
+    """A drafter of the list; `licence` and `seen` as of `KnownDrafter`."""
 
     name: str
     form: Form
     place: str
-    target: str
+    target: str  # the model that it was trained for; "": it does not say
     fit: Fit
     is_run: bool
     licence: str = ""

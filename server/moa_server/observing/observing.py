@@ -98,7 +98,7 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
         hangs=lifecycle.hangs,
         expires_at=tls.certificate.expires_at.timestamp() if tls is not None else None,
         dropped={
-            names[each.fingerprint]: each.drafter.trial.is_dropped
+            names[each.fingerprint]: bool(each.drafter.trial.is_dropped)
             for each in host.services.engine.stepper.sources
             if each.drafter is not None and each.fingerprint in names
         },

@@ -160,7 +160,8 @@ def offered_companion(
     files = find_companion(spec, cache_dir, progress)
     if files.tokenizer_hash != target.tokenizer_hash:
         check_vocabulary(load_tokenizer(files), load_tokenizer(target), files.target_id, target.target_id)
-    return CompanionFiles(files, _hub_name(spec, files), measured_file(files, target, cache_root(cache_dir)))
+    measured = measured_file(files, target, cache_root(cache_dir))
+    return CompanionFiles(files, _hub_name(spec, files), measured and measured[0])
 
 
 def _hub_name(spec: str, files: ModelFiles) -> str:

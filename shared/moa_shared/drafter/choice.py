@@ -21,9 +21,8 @@ from typing import Any
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
-from moa_shared.drafter.published.adopt import convert
-from moa_shared.drafter.published.files import PICKLED, PublishedFiles
-from moa_shared.drafter.published.find import drafter_in_folder, model_key, named_target
+from moa_shared.drafter.published import convert, drafter_in_folder, model_key, named_target
+from moa_shared.drafter.published_files import PICKLED, PublishedFiles
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf, read_parts
@@ -142,9 +141,6 @@ def choose_drafter(
 
     One that cannot be used after all, such as a quantised one, is passed over. Says what it takes and why, or what
     could be fetched.
-
-    Raises:
-        ConfigError, DiskFullError: moa's cache cannot be written.
     """
     root, progress = cache_root(cache_dir), progress or SilentProgress()
     names = names_of(files.target_id, files.weights)

@@ -8,8 +8,9 @@ or in the cache folder, which name both models, so that one of others is passed 
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,33 +48,16 @@ class KnownCompanion:
     licence: str  # of its weights
 
 
-_SMOLLM2 = (("llama",), (49152,))
-_GEMMA3 = (("gemma3_text",), (262144, 262208))
-# Of those that fit, the larger one first: it agrees with more of the target's text.
-KNOWN_COMPANIONS = (
-    KnownCompanion("HuggingFaceTB/SmolLM2-360M-Instruct", 362, 960, *_SMOLLM2, "SmolLM2 1.7B", "Apache-2.0"),
-    KnownCompanion("HuggingFaceTB/SmolLM2-135M-Instruct", 135, 576, *_SMOLLM2, "SmolLM2 360M and 1.7B", "Apache-2.0"),
-    KnownCompanion(
-        "Qwen/Qwen3-0.6B", 596, 1024, ("qwen3", "qwen3_moe"), (151936,), "Qwen3 1.7B to 235B-A22B", "Apache-2.0"
-    ),
-    KnownCompanion(
-        "Qwen/Qwen2.5-0.5B-Instruct", 494, 896, ("qwen2",), (151936, 152064), "Qwen2.5 1.5B to 72B", "Apache-2.0"
-    ),
-    KnownCompanion(
-        "meta-llama/Llama-3.2-1B-Instruct",
-        1236,
-        2048,
-        ("llama",),
-        (128256,),
-        "Llama 3.1 to 3.3, 3B to 405B",
-        "Llama 3.2",
-    ),
-    KnownCompanion("google/gemma-3-1b-it", 1000, 1152, *_GEMMA3, "Gemma 3 4B to 27B", "Gemma"),
-    KnownCompanion("google/gemma-3-270m-it", 268, 640, *_GEMMA3, "Gemma 3 1B to 27B", "Gemma"),
-    KnownCompanion(
-        "allenai/OLMo-2-0425-1B-Instruct", 1485, 2048, ("olmo2",), (100352,), "OLMo 2 7B to 32B", "Apache-2.0"
-    ),
-)
+def _read(path: Path) -> tuple[KnownCompanion, ...]:
+    with path.open(encoding="utf-8", newline="") as table:
+        _, *rows = csv.reader(table)
+    return tuple(
+        KnownCompanion(hub, int(millions), int(hidden), tuple(types.split()), tuple(map(int, sizes.split())), *words)
+        for hub, millions, hidden, types, sizes, *words in rows
+    )
+
+
+KNOWN_COMPANIONS = _read(Path(__file__).with_name("companions.csv"))  # of those that fit the larger one first
 
 
 def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
@@ -103,7 +87,6 @@ _SAME_SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_
 
 
 def remember_agreement(root: Path, companion: str, target: str, agreement: Agreement) -> None:
-    """Keeps what was counted."""
     remember(root, _key(companion, target), {"tokens": agreement.tokens, "right": agreement.right})
 
 
@@ -122,19 +105,18 @@ def _key(companion: str, target: str) -> str:
 
 def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> LearnedConfidence:
     """The confidence in a companion's text beside a target, from which it goes on to learn."""
-    measured = _measured(companion, target, root)
+    measured = measured_file(companion, target, root)
     return measured[1] if measured is not None else kind_confidence(companion, target)
 
 
-def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> Path | None:
-    """The file of these two models; None: they were never measured."""
-    measured = _measured(companion, target, root)
-    return measured[0] if measured is not None else None
-
-
-def _measured(companion: ModelFiles, target: ModelFiles, root: Path) -> tuple[Path, LearnedConfidence] | None:
+def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> tuple[Path, LearnedConfidence] | None:
+    """The file of these two models, and what it says; None: they were never measured."""
     pair = companion.fingerprint, target.fingerprint
-    for path in _files(companion, target.fingerprint, root):
+    beside = sorted(companion.weights[0].parent.glob(f"*{SUFFIX}"))
+    paths = [path for path in beside if path.name.removesuffix(SUFFIX)[-1:] in ("", ".")]
+    if (cached := cache_file(*pair, root)).is_file():
+        paths.append(cached)
+    for path in paths:
         said = read_confidence(path)
         if said is not None and said[0] == pair:
             return path, said[1]
@@ -150,13 +132,6 @@ def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfide
 def cache_file(companion: str, target: str, root: Path) -> Path:
     """Where the cache has the file of two models, given their fingerprints."""
     return root / "companions" / f"{combine([companion, target])[:32]}.{SUFFIX}"
-
-
-def _files(companion: ModelFiles, target_fingerprint: str, root: Path) -> Iterator[Path]:
-    folder = companion.weights[0].parent
-    yield from (path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.name.removesuffix(SUFFIX)[-1:] in ("", "."))
-    if (path := cache_file(companion.fingerprint, target_fingerprint, root)).is_file():
-        yield path
 
 
 def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
@@ -192,10 +167,6 @@ def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, 
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-_MOST_SHOWN = 40  # characters of a token in a message
-_HINT = "Choose a small model of the target's own family (docs/drafters.md#a-companion)."
-
-
 @dataclass(frozen=True, slots=True)
 class Companion:
     """A small model beside a target."""
@@ -214,7 +185,6 @@ class Companion:
 
     @property
     def fingerprint(self) -> str:
-        """Of configuration and weights, hexadecimal."""
         return self.files.fingerprint
 
     @property
@@ -235,12 +205,7 @@ class Companion:
 
 
 def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
-    """The files of a companion, fetched if need be.
-
-    Raises:
-        ModelSourceError: it is of a kind that the kernels do not compute.
-        MoaError: as of `resolve`.
-    """
+    """The files of a companion, fetched if need be; refused if it is of a kind that the kernels do not compute."""
     files = resolve(spec, cache_dir, progress)
     try:
         check_kernels(files.config)
@@ -263,10 +228,6 @@ def load_companion(
         files: its own, of `find_companion`.
         target: of which only the tokenizer is read; its own files: it writes for itself.
         weights: "int8", or "float32" for a reference.
-
-    Raises:
-        MismatchError: it has another vocabulary.
-        ModelSourceError: it cannot be read or computed.
     """
     progress = progress or SilentProgress()
     tokenizer = load_tokenizer(files)
@@ -324,7 +285,7 @@ def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_
             raise MismatchError(
                 f"{name} cannot be a companion of {target_name}: token {number} is {_words(token)} there and"
                 f" {_words(own)} here.",
-                hint=_HINT,
+                hint="Choose a small model of the target's own family (docs/drafters.md#a-companion).",
             )
 
 
@@ -344,4 +305,4 @@ def _words(token: tuple[str, bool] | None) -> str:
     if token is None:
         return "none"
     text, is_special = token
-    return f"{'the special token ' if is_special else ''}{plain_line(repr(text), _MOST_SHOWN)}"
+    return f"{'the special token ' if is_special else ''}{plain_line(repr(text), 40)}"

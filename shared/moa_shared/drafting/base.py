@@ -25,29 +25,24 @@ class Drafter(Protocol):
     @property
     def tokens(self) -> Sequence[int]:
         """The committed tokens."""
-        ...
 
     @property
     def next_position(self) -> int:
         """Position of the first token to guess: the number of committed tokens."""
-        ...
 
     @property
     def most_depth(self) -> int | None:
         """The levels of a draft that come with its first one, without a further step, and the most that a draft for a
         server has; None: each level takes a step, and there is no limit.
         """
-        ...
 
     def begin(self) -> Rows:
         """Drops any draft under way; logits [1, columns], float32, of the token after the newest committed one."""
-        ...
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns], float32, after
         each.
         """
-        ...
 
 
 class TextForm(Protocol):
@@ -55,15 +50,12 @@ class TextForm(Protocol):
 
     def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
         """Which tokens may follow each path, [paths, vocabulary]; all, where the path itself is not of the form."""
-        ...
 
     def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """Those of some tokens that may follow a path; all, where the path itself is not of the form."""
-        ...
 
     def forced(self, path: Sequence[int] = ()) -> list[int]:
         """The tokens that follow a path in any case; none where there is a choice."""
-        ...
 
 
 class GrowingDrafter(Drafter, Protocol):
@@ -76,7 +68,6 @@ class GrowingDrafter(Drafter, Protocol):
             former numbers of the draft nodes below the last of them, numbered 0, 1, ... from now on; None: no draft is
             left, the next must `begin`. A drafter that cannot keep a draft always returns None.
         """
-        ...
 
 
 class ConversationDrafter(GrowingDrafter, Protocol):
@@ -87,16 +78,12 @@ class ConversationDrafter(GrowingDrafter, Protocol):
 
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""
-        ...
 
     def append_memory(self, start: int, rows: Rows) -> None:
         """Adds memory rows, [rows, memory width] float32, of positions from `start`."""
-        ...
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32."""
-        ...
 
     def catch_up(self, most: int) -> bool:
         """Reads up to `most` committed tokens ahead of the next draft; whether that can begin without reading many."""
-        ...

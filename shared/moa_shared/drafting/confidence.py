@@ -11,17 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
-
-
-class TokenConfidence(Protocol):
-    """What stated chances are worth."""
-
-    def chance(self, written: WrittenToken) -> float:
-        """The chance that a token is right if all before it are."""
-        ...
 
 
 class Confidence:
@@ -35,19 +26,6 @@ class Confidence:
     def chance(self, written: WrittenToken) -> float:
         """The chance that a token is right if all before it are."""
         return self.curves[written.origin].corrected(_stated(written))
-
-
-def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> float:
-    """The chance that a token is right if all before it are.
-
-    Args:
-        confidence: None: it was never measured, and the stated chance is taken for it.
-    """
-    return _stated(written) if confidence is None else confidence.chance(written)
-
-
-def _stated(written: WrittenToken) -> float:
-    return math.exp(min(0.0, written.log_chance))
 
 
 MOST_EVIDENCE = 50.0  # of the past: some 1,000 tokens of a companion that is right nine times in ten
@@ -64,7 +42,7 @@ class LearnedConfidence:
 
     def chance(self, written: WrittenToken) -> float:
         """The chance that a token is right if all before it are."""
-        return self.corrected(math.exp(min(0.0, written.log_chance)))
+        return self.corrected(_stated(written))
 
     def corrected(self, stated: float) -> float:
         """What a stated chance is worth."""
@@ -77,6 +55,22 @@ class LearnedConfidence:
         self.evidence += chance * (1.0 - chance)
         self.shift += (right - chance) / self.evidence
         self.evidence = min(self.evidence, MOST_EVIDENCE)
+
+
+TokenConfidence = Confidence | LearnedConfidence
+
+
+def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> float:
+    """The chance that a token is right if all before it are.
+
+    Args:
+        confidence: None: it was never measured, and the stated chance is taken for it.
+    """
+    return _stated(written) if confidence is None else confidence.chance(written)
+
+
+def _stated(written: WrittenToken) -> float:
+    return math.exp(min(0.0, written.log_chance))
 
 
 BINS = 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 from moa_shared.tree import ROOT, DraftTree
 
@@ -137,14 +136,6 @@ RIGHT_SHARE = 0.2
 NOISE = 2.0  # standard deviations by which look-up must be ahead, of the places where only one of both was right
 
 
-class TrialResult(Enum):
-    """What a trial has shown."""
-
-    OPEN = "open"
-    KEPT = "kept"
-    DROPPED = "dropped"
-
-
 class DrafterTrial:
     """The first guesses of one drafter, in all conversations.
 
@@ -152,24 +143,20 @@ class DrafterTrial:
         on_decided: called once, on the thread of `add`; None: whoever is interested looks.
 
     Attributes:
+        is_dropped: whether the drafter is not worth its steps; None while that is open.
         tokens: chosen by the target where the drafter had been asked; `right`: those that were its first choice;
             `looked_up`: those that look-up would have guessed.
     """
 
     def __init__(self, on_decided: Callable[[DrafterTrial], None] | None = None) -> None:
-        self.result = TrialResult.OPEN
+        self.is_dropped: bool | None = None
         self.tokens = self.right = self.looked_up = 0
         self._on_decided = on_decided
         self._only_right = self._only_looked_up = 0
 
     @property
     def is_open(self) -> bool:
-        return self.result is TrialResult.OPEN
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether the drafter is not worth its steps."""
-        return self.result is TrialResult.DROPPED
+        return self.is_dropped is None
 
     @property
     def lacks_tokens(self) -> bool:
@@ -191,15 +178,13 @@ class DrafterTrial:
         self.looked_up += is_copy
         self._only_right += is_right and not is_copy
         self._only_looked_up += is_copy and not is_right
-        if not self.lacks_tokens:
-            self._decide()
-
-    def _decide(self) -> None:
+        if self.lacks_tokens:
+            return
         lead, differing = self._only_looked_up - self._only_right, self._only_looked_up + self._only_right
         if self.right >= RIGHT_SHARE * self.tokens:
-            self.result = TrialResult.KEPT
+            self.is_dropped = False
         elif lead > NOISE * math.sqrt(differing):
-            self.result = TrialResult.DROPPED
+            self.is_dropped = True
         if not self.is_open and self._on_decided is not None:
             self._on_decided(self)
 

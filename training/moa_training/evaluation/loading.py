@@ -8,7 +8,7 @@ from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import confidence_for
 from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root

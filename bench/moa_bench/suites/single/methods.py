@@ -17,7 +17,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import ngrams_for
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError

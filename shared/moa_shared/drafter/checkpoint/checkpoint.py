@@ -24,7 +24,7 @@ from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
-from moa_shared.drafter.kinds.projection import PROJECTION
+from moa_shared.drafter.kinds.layout import PROJECTION
 from moa_shared.drafter.layers.weights import INT8, ArrayWeights, StoredTensors, TargetParts
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
@@ -76,9 +76,6 @@ class Checkpoint:
         """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
 
         Drafters with `config.state_entries` make them from those states, [tokens, entries * state width].
-
-        Raises:
-            ConfigError: weights other than "int8" and "float32".
         """
         self.check_server_half()
         with _computable():
@@ -98,12 +95,7 @@ class Checkpoint:
         parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> NewState:
-        """What makes a conversation's drafter, the device's half; arguments as of `DeviceHalf`.
-
-        Raises:
-            ConfigError: other weights.
-            ModelSourceError: a part of the target is missing, does not fit, or cannot be used.
-        """
+        """What makes a conversation's drafter, the device's half; arguments as of `DeviceHalf`."""
         with _computable():
             own = ArrayWeights(self.tensors)
             return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts, states_from))
@@ -127,10 +119,6 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
 
     Args:
         config: for a file without our metadata (the authors' own).
-
-    Raises:
-        NotFoundError: no such file.
-        CheckpointError: corrupt, truncated, or not the tensors that its configuration asks for.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
@@ -158,10 +146,6 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt
 
     Args:
         tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
-
-    Raises:
-        CheckpointError: not the tensors that `config` asks for, or the path cannot be written.
-        DiskFullError: no room.
     """
     _check(path, config, tensors)
     with whole_checkpoint(path, "checkpoint") as partial:

@@ -33,7 +33,7 @@ from moa_shared.drafter.kinds.config import (
     Published,
     Shapes,
 )
-from moa_shared.drafter.kinds.projection import KindOfStates
+from moa_shared.drafter.kinds.layout import KindOfStates
 from moa_shared.drafter.layers.state import BaseState, MemoryCache
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import CheckpointError
@@ -47,9 +47,6 @@ _OFFSETS = "d2t"
 _LEFT_OUT = (layout.OWN_EMBEDDINGS, layout.OWN_HEAD, "t2d")
 _CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
 _EPS = 1e-6  # where the configuration names none
-
-
-Numbers = npt.NDArray[np.int32]
 
 
 class BlockDecoder:
@@ -82,7 +79,7 @@ class BlockDecoder:
     def new_cache(self) -> Cache:
         return self.stack.new_cache(kv=self.arithmetic.kv)
 
-    def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
+    def remember(self, cache: Cache, rows: Rows, positions: npt.NDArray[np.int32]) -> None:
         """Appends context rows, [rows, hidden size], to those that blocks see; keys are rotated here."""
         config = self.config
         split = self._context(rows).reshape(len(rows), config.own_layers, 2, config.sa_kv_heads, config.head_dim)
@@ -99,20 +96,13 @@ class BlockDecoder:
         return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
 
     def segment(self, cache: Cache, position: int, unseen: Sequence[int] = ()) -> Segment:
-        """The rows of a block that begins at this position: each sees the whole block, and all of the context but the
-        rows `unseen` of the cache, which are ascending.
-        """
+        """The rows of a block: each sees the whole block, and all of the context but the cache's rows `unseen`."""
         size, held = self.config.block_size, cache.length
         seen = unseen[0] if unseen else held + size
         behind = np.setdiff1d(np.arange(seen, held + size, dtype=np.int32), np.array(unseen, np.int32))
-        return Segment(
-            cache,
-            held,
-            np.arange(position, position + size, dtype=np.int32),
-            np.full(size, seen, np.int32),
-            np.arange(size + 1, dtype=np.int32) * np.int32(len(behind)),
-            np.tile(behind, size),
-        )
+        positions, seen_by_all = np.arange(position, position + size, dtype=np.int32), np.full(size, seen, np.int32)
+        starts = np.arange(size + 1, dtype=np.int32) * np.int32(len(behind))
+        return Segment(cache, held, positions, seen_by_all, starts, np.tile(behind, size))
 
     def block(self, cache: Cache, token: int, position: int, unseen: Sequence[int] = ()) -> Rows:
         """The rows of a block that guess, after the final norm, [block levels, hidden size].
@@ -282,15 +272,11 @@ def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states:
     """
     layers = int(of.target["num_hidden_layers"])
     outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")
-    if given := of.config.get(layout.OVERRIDE) or of.config.get("aux_hidden_state_layer_ids"):
-        entries = [int(number) for number in given]
-    elif outputs:
-        entries = [int(number) + 1 for number in outputs]
-    elif drafters == 1:
-        entries = [layers // 2 + 1]
-    else:
-        entries = [round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters)]
-    return layout.checked_entries(of, entries, states)
+    usual = [layers // 2 + 1]
+    if drafters > 1:
+        usual = [round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters)]
+    inputs = of.config.get("aux_hidden_state_layer_ids")
+    return layout.read_entries(of, states, inputs=inputs, outputs=outputs, usual=usual)
 
 
 def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_spark: bool) -> bool:

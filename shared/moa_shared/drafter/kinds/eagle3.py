@@ -29,7 +29,7 @@ from moa_shared.drafter.kinds.config import (
     Published,
     Shapes,
 )
-from moa_shared.drafter.kinds.projection import KindOfStates
+from moa_shared.drafter.kinds.layout import KindOfStates
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, check_tables, read_head
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import read_layer, stack_shape
@@ -154,12 +154,8 @@ def _state_entries(of: Published, states: int) -> tuple[int, ...]:
     *output* is read, one more. Without any, they are EAGLE's usual ones.
     """
     outputs = (of.config.get("eagle_config") or {}).get(_AUX_IDS) or of.config.get("target_layer_ids")
-    entries: Sequence[int] = EAGLE3.usual_entries(int(of.target["num_hidden_layers"]))
-    if inputs := of.config.get(layout.OVERRIDE) or of.config.get(_AUX_IDS):
-        entries = [int(number) for number in inputs]
-    elif outputs:
-        entries = [int(number) + 1 for number in outputs]
-    return layout.checked_entries(of, entries, states)
+    usual = EAGLE3.usual_entries(int(of.target["num_hidden_layers"]))
+    return layout.read_entries(of, states, inputs=of.config.get(_AUX_IDS), outputs=outputs, usual=usual)
 
 
 def _plain(name: str) -> str:

@@ -6,13 +6,20 @@ Invariant: what fits no drafter of the target is refused by the tensor's name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from moa_kernels.transformer.layer import SILU
 
-from moa_shared.drafter.kinds.config import Published, Shapes
+from moa_shared.drafter.kinds.config import EACH, JOINT, DrafterConfig, Kind, MakeRows, Published, Shapes
+from moa_shared.drafter.layers.weights import Arithmetic, Rows
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.layers import stack_shape
+from moa_shared.models.network.layers import Weights, stack_shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from moa_shared.drafter.kinds.config import Device, Tensors, TorchRows
 
 OWN_EMBEDDINGS, OWN_HEAD = "embed_tokens.weight", "lm_head.weight"
 OVERRIDE = "moa_state_entries"  # a key for config.json, by which a user corrects numbers of layers
@@ -113,8 +120,15 @@ def own_sizes(of: Published, shapes: Shapes, heads: int, head_dim: int, eps: flo
     }
 
 
-def checked_entries(of: Published, entries: Sequence[int], states: int) -> tuple[int, ...]:
-    """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1."""
+def read_entries(of: Published, states: int, *, inputs: Any, outputs: Any, usual: Sequence[int]) -> tuple[int, ...]:
+    """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1.
+
+    Args:
+        inputs: numbers of layers whose input is read, which is the entry of that number; a user's come first.
+        outputs: of layers whose output is read; usual: the entries where neither is said.
+    """
+    entries = [int(number) for number in of.config.get(OVERRIDE) or inputs or ()]
+    entries = entries or [int(number) + 1 for number in outputs or ()] or [*usual]
     if len(entries) != states:
         raise CheckpointError(
             f"{of.where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
@@ -137,3 +151,76 @@ def rope_of(config: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
     parameters.setdefault("rope_type", given.get("type", "default"))
     parameters.setdefault("rope_theta", config.get("rope_theta") or default_theta)
     return parameters
+
+
+# Beginnings of the names of what the server runs; the device's half begins with what it projects states to.
+PROJECTION_TENSORS = ("fc.", "fc_norm.", "input_norm.", "hidden_norm.")
+PROJECTION = "fc.weight"
+OUT_NORM = "hidden_norm.weight"
+
+
+class StateProjection:
+    """Makes memory rows."""
+
+    def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:
+        self._arithmetic = Arithmetic.of(weights, (config.state_width, config.hidden_size))
+        self._eps = config.rms_norm_eps
+        self._in_norms = [own.array(name) for name in in_norms(config)]
+        self._projection = self._arithmetic.linear([own.array(PROJECTION)])
+        self._out_norm = own.array(OUT_NORM) if OUT_NORM in own.names() else None
+
+    def __call__(self, states: Rows) -> Rows:
+        if self._in_norms:
+            parts = np.split(states, len(self._in_norms), axis=-1)
+            normed = [self._normed(part, weight) for part, weight in zip(parts, self._in_norms, strict=True)]
+            states = np.concatenate(normed, axis=-1)
+        rows = self._projection(states)
+        return rows if self._out_norm is None else self._normed(rows, self._out_norm)
+
+    def _normed(self, rows: Rows, weight: Rows) -> Rows:
+        return self._arithmetic.norm(np.ascontiguousarray(rows), weight, self._eps)
+
+
+def in_norms(config: DrafterConfig) -> list[str]:
+    """The norms before the projection, each of an equal part of the states side by side."""
+    if config.feature_norm == JOINT:
+        return ["input_norm.weight"]
+    if config.feature_norm == EACH:
+        return [f"fc_norm.{index}.weight" for index in range(len(config.state_entries))]
+    return []
+
+
+class KindOfStates(Kind):
+    """A kind whose memory rows are projected from some of the target's hidden states."""
+
+    reads_states = True
+    takes = frozenset({"qkv_bias", "state_entries", "target_hidden_size", "own_heads", "own_head_dim", "head_norms"})
+
+    def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
+        return {f"{self.name} reads the states of layers (state_entries)": bool(config.state_entries)}
+
+    def server_tensors(self, config: DrafterConfig) -> tuple[str, ...]:
+        return PROJECTION_TENSORS
+
+    def rows(self, config: DrafterConfig, own: Weights, weights: str) -> MakeRows:
+        return StateProjection(config, own, weights)
+
+    def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
+        import torch
+        from torch.nn import functional as F
+
+        projection = tensors[PROJECTION].to(device, dtype)
+        before = [tensors[name].to(device) for name in in_norms(config)]
+        after = tensors[OUT_NORM].to(device) if OUT_NORM in tensors else None
+
+        def normed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return F.rms_norm(rows.float(), weight.shape, weight, config.rms_norm_eps).to(dtype)
+
+        def project(states: torch.Tensor) -> torch.Tensor:
+            if before:
+                parts = states.chunk(len(before), dim=-1)
+                states = torch.cat([normed(part, weight) for part, weight in zip(parts, before, strict=True)], dim=-1)
+            rows = F.linear(states, projection)
+            return rows if after is None else normed(rows, after)
+
+        return project

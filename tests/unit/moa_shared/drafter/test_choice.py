@@ -1,4 +1,4 @@
-"""The table of published drafters, how a model is recognised in it, and what --drafter auto finds in the hub's cache and takes."""
+"""The table of published drafters, how a model is recognised in it, and what --drafter auto takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.drafter import choice
+from moa_shared.drafter import choice, published, published_files
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.drafter.choice import (
@@ -28,9 +28,7 @@ from moa_shared.drafter.choice import (
     ranked,
 )
 from moa_shared.drafter.companion import KNOWN_COMPANIONS
-from moa_shared.drafter.published import files as published_files
-from moa_shared.drafter.published import find
-from moa_shared.drafter.published.find import find_drafter, model_key
+from moa_shared.drafter.published import find_drafter, model_key
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.hub import HUB_ID
@@ -160,7 +158,7 @@ def _without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing may be fetched")
 
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(find, "fetch_from_hub", fetch)
+    monkeypatch.setattr(published, "fetch_from_hub", fetch)
 
 
 @pytest.fixture

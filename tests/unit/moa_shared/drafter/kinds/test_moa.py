@@ -203,24 +203,6 @@ def test_a_long_chain_holds_no_tails_and_is_as_a_short_one_read_again() -> None:
     same(decoder, fresh.begin(), logits)
 
 
-def test_a_long_conversation_can_be_cut_back() -> None:
-    decoder = make_decoder(2, "float32")
-    state, fresh = DraftState(decoder), DraftState(decoder)
-    rows = normal(600, decoder.config.memory_width, seed=2)
-    states = normal(600, decoder.config.hidden_size, seed=3)
-    text = [place % 30 for place in range(600)]
-    for one, length in ((state, 600), (fresh, 301)):
-        one.extend(text[:length])
-        one.append_memory(0, rows[: length - 1])
-        one.append_reused_state(0, states[: length - 1])
-        one.begin()
-        one.expand([1, 2], [-1, -1])
-        one.extend([2])
-    state.crop(300)
-    fresh.crop(300)
-    same(decoder, state.begin(), fresh.begin())
-
-
 def test_taking_memory_in_does_not_look_at_what_has_come_before() -> None:
     decoder = make_decoder(0, WIDE[0])
     state = DraftState(decoder)

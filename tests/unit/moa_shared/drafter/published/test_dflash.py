@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.kinds.config import Published, Shapes
-from moa_shared.drafter.published.adopt import convert
+from moa_shared.drafter.published import convert
 from moa_shared.errors import CheckpointError
 
 from tests.support.messages import raises

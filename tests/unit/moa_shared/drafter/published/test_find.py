@@ -13,7 +13,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError, NotFoundError
 from moa_shared.models import ModelFiles, resolve
 

@@ -99,11 +99,8 @@ def _mapped(path: Path) -> dict[str, FileTensor]:
 
 def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
     if tensor.dtype not in _STORED:  # such as EAGLE-3's marks of the target's tokens, which are not needed
-        return _shape_alone(tensor.shape)
-    values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
-    if values.dtype == np.float64:
-        return values.astype(np.float32)
-    return values.astype(np.int64) if values.dtype == np.int32 else values
+        return np.broadcast_to(np.int32(0), tensor.shape)
+    return _plain(tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape))
 
 
 def _unpickled(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -129,18 +126,15 @@ def _unpickled(path: Path) -> dict[str, npt.NDArray[Any]]:
 def _as_array(tensor: Any) -> npt.NDArray[Any]:
     import torch
 
-    if tensor.dtype == torch.bfloat16 and tensor.layout == torch.strided:
-        bits: npt.NDArray[Any] = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
-        return bits
-    if tensor.dtype == torch.float64 and tensor.layout == torch.strided:
-        tensor = tensor.float()
-    if tensor.dtype == torch.int32 and tensor.layout == torch.strided:
-        tensor = tensor.long()
-    if tensor.dtype not in (torch.float32, torch.float16, torch.int64) or tensor.layout != torch.strided:
-        return _shape_alone(tuple(tensor.shape))
-    values: npt.NDArray[Any] = tensor.contiguous().numpy()
-    return values
+    is_plain, floats = tensor.layout == torch.strided, (torch.float64, torch.float32, torch.float16)
+    if is_plain and tensor.dtype == torch.bfloat16:
+        return _plain(tensor.contiguous().view(torch.int16).numpy().view(np.uint16))
+    if not is_plain or tensor.dtype not in (*floats, torch.int64, torch.int32):
+        return np.broadcast_to(np.int32(0), tuple(tensor.shape))
+    return _plain(tensor.contiguous().numpy())
 
 
-def _shape_alone(shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    return np.broadcast_to(np.int32(0), shape)
+def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.dtype == np.float64:
+        return values.astype(np.float32)
+    return values.astype(np.int64) if values.dtype == np.int32 else values

@@ -1,1 +1,0 @@
-"""Drafters as their authors publish them, turned into checkpoints of ours."""
