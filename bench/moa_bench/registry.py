@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import click
+from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
-from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import ACCEPTANCES, SHAPES

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
-from moa_shared.protocol.levels import INT8, LEVELS
+from moa_shared.defaults import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import SHAPES

@@ -29,8 +29,7 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
-from moa_shared.models.sources.files import RAW_TEXT_ONLY
-from moa_shared.models.sources.generation import end_of_text, find_pooling, read_sampling_defaults
+from moa_shared.models.sources.files import RAW_TEXT_ONLY, end_of_text, find_pooling, read_sampling_defaults
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_server.cli import cli
 from moa_shared.errors import MoaError
-from moa_shared.models import library
+from moa_shared.models.sources import source
 
 from tests.support.messages import steady
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
@@ -24,7 +24,7 @@ def _nothing_of_this_machine(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_OLLAMAS_SERVICE", tmp_path / "none")
+    monkeypatch.setattr(source, "_OLLAMAS_SERVICE", tmp_path / "none")
 
 
 def run(*words: object) -> str:

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_server.cli import cli
 from moa_shared.errors import MoaError
-from moa_shared.models import library, resolve
+from moa_shared.models import resolve
+from moa_shared.models.sources import source
 from moa_shared.models.sources.packaged import PACKAGED
 
 from tests.support.fake_hub import FakeHub, serving
@@ -26,7 +27,7 @@ from tests.support.tiny_models import SMALL, save_tiny_model
 @pytest.fixture(autouse=True)
 def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_OLLAMAS_SERVICE", tmp_path / "none")
+    monkeypatch.setattr(source, "_OLLAMAS_SERVICE", tmp_path / "none")
 
 
 def run(*words: object) -> str:
@@ -89,7 +90,7 @@ def test_a_machine_without_models(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(library, "find_installed", lambda *_: None)
+    monkeypatch.setattr(source, "find_installed", lambda *_: None)
     assert run("models") == snapshot("""\
 No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
 `moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.

@@ -9,7 +9,7 @@ import pytest
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import process_logits
-from moa_shared.sampling.penalties import TextBefore, adjusted
+from moa_shared.sampling.scores import TextBefore, adjusted
 from moa_shared.sampling.settings import Sampling
 from scipy import stats
 

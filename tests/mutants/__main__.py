@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_shared/protocol", "tests/wire"),
     ),
     "coupling": (
-        ("shared/moa_shared/sampling/coupling.py", "shared/moa_shared/sampling/penalties.py"),
+        ("shared/moa_shared/sampling/coupling.py", "shared/moa_shared/sampling/scores.py"),
         ("tests/unit/moa_shared/sampling",),
     ),
     "KV pool": (("server/moa_server/engine/sessions/kv_pool.py",), ("tests/unit/moa_server/engine/sessions",)),

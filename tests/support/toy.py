@@ -17,7 +17,7 @@ from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import draft_candidates, select
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 

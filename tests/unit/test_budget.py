@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28607, 183),
+    "client": (("client",), 28602, 183),
     "client: endpoint": (("client/moa_client/endpoint",), 3248, 15),
     "client: tools": (("client/moa_client/tools",), 2086, 14),
     "client: link": (("client/moa_client/link",), 3138, 17),
@@ -23,19 +23,19 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6612, 39,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3786, 21,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3782, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4338, 31,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4337, 31,
     ),
-    "server": (("server",), 16477, 112),
-    "shared": (("shared",), 17768, 122),
-    "training": (("training",), 4699, 30),
+    "server": (("server",), 16472, 112),
+    "shared": (("shared",), 17504, 109),
+    "training": (("training",), 4698, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 80857, 518),
+    "tests": (("tests",), 79887, 511),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

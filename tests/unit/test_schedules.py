@@ -48,7 +48,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree import DraftTree

@@ -166,7 +166,7 @@ def _vocabulary(size: int) -> dict[str, Any]:
             hint=f"Install it with `{install_command(DEFAULT_MODEL)}`.",
         )
     header = read_header(paths[0])
-    tokens, kinds = header.texts(_TOKENS), header.integers(_KINDS)
+    tokens, kinds = header.values(_TOKENS), header.values(_KINDS)
     unused = [f"<|unused-{number}|>" for number in range(size - len(tokens))]
     metadata = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
     return metadata | {_TOKENS: [*tokens, *unused], _KINDS: [*kinds, *[_UNUSED] * len(unused)]}

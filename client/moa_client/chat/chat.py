@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from moa_shared.defaults import BF16
 from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError, MoaError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat import messages

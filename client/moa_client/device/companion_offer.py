@@ -90,7 +90,7 @@ async def _fetch(server: Server, root: Path, offered: pb.Companion, progress: Pr
         if entry.kind not in (pb.PART_TEXT, pb.PART_COMPANION):
             raise ProtocolError("files of a companion", f"{entry.name} of the kind {entry.kind}")
     folder = folder_of(root, digest)
-    async with locked_meanwhile(folder, progress):
+    async with locked_meanwhile(folder, progress, asyncio.sleep):
         await fetch_files(
             server, root, folder, manifest.files, progress, f"the companion {offered.name}", allowed, companion=True
         )

@@ -27,8 +27,7 @@ from moa_kernels import threads, variant_name
 from moa_shared.drafter import Checkpoint, ConversationDrafter, DrafterConfig, load_checkpoint
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import recall, remember
+from moa_shared.models.sources.cache import cache_root, recall, remember
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.machine import ms_since
 

@@ -19,8 +19,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.served import check_family
-from moa_shared.models.sources.cache import locked_meanwhile, require_space, writing
-from moa_shared.models.sources.digest import hash_file, remembered_hash
+from moa_shared.models.sources.cache import hash_file, locked_meanwhile, remembered_hash, require_space, writing
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.models.weights.parts import Precision
@@ -139,7 +138,7 @@ async def _fetch(
             f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
         )
     folder, what = folder_of(root, digest), f"the drafter for {manifest.identity.target_id}"
-    async with locked_meanwhile(folder, progress):
+    async with locked_meanwhile(folder, progress, asyncio.sleep):
         first = [entry for entry in chosen if entry.name == CONFIG]
         await fetch_files(server, root, folder, first, SilentProgress(), what)
         config = await asyncio.to_thread(read_config, folder)

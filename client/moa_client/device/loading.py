@@ -20,7 +20,7 @@ from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.generation import end_of_text, read_sampling_defaults
+from moa_shared.models.sources.files import end_of_text, read_sampling_defaults
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import check_identity

@@ -25,7 +25,7 @@ from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.generation import end_of_text
+from moa_shared.models.sources.files import end_of_text
 from moa_shared.models.weights.parts import layer_names
 from moa_shared.models.weights.tile_file import TiledWeights, map_some_tiles
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD

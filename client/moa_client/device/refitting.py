@@ -7,8 +7,7 @@ import ctypes
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.cache import cache_root, remembered_hash
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import check_identity
 

@@ -24,8 +24,7 @@ from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.gguf.entry import describe_entry, entry_of, is_ready
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import FORMAT, MANIFEST, recall, remember, remembered_hash
+from moa_shared.models.sources.cache import FORMAT, MANIFEST, cache_root, recall, remember, remembered_hash
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, resolve_packaged
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION

@@ -17,8 +17,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, si_bytes
-from moa_shared.protocol.call_reasons import system_reason
-from moa_shared.protocol.tls_reasons import OWN_EXPIRED
+from moa_shared.protocol.call_reasons import OWN_EXPIRED, system_reason
 
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace, speedup
 from moa_client.device.fetching import WINDOW_BYTES, fetch_manifest

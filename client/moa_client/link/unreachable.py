@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from moa_shared.errors import DeniedError, MoaError, OverloadedError, UnavailableError
 from moa_shared.programs.addresses import host_of
-from moa_shared.protocol import tls_reasons
-from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason
+from moa_shared.protocol import call_reasons
+from moa_shared.protocol.call_reasons import NOT_CONNECTED, TlsReason, call_reason, tls_reason
 from moa_shared.protocol.handshake_checks import CODE_KEY, error_from_rpc
 
 from moa_client.link.security import Security, open_connection
@@ -47,7 +47,7 @@ class Handshake:
 class HandshakeError(Exception):
     """A handshake that went wrong; `reason` says why."""
 
-    def __init__(self, reason: tls_reasons.TlsReason) -> None:
+    def __init__(self, reason: TlsReason) -> None:
         super().__init__(reason.why)
         self.reason = reason
 
@@ -64,14 +64,14 @@ async def shake_hands(address: str, security: Security) -> Handshake:
     try:
         reader, writer = await open_connection(address, security, context)
     except ssl.SSLCertVerificationError as error:
-        reason = tls_reasons.tls_reason(error.verify_message) or tls_reasons.TlsReason(
+        reason = tls_reason(error.verify_message) or TlsReason(
             f"its certificate is refused ({error.verify_message.rstrip('.')})", "Have it renewed."
         )
         raise HandshakeError(reason) from None
     except (ssl.SSLEOFError, ConnectionResetError, ConnectionAbortedError):
-        raise HandshakeError(tls_reasons.CLOSED) from None
+        raise HandshakeError(call_reasons.CLOSES_BEFORE_TLS) from None
     except ssl.SSLError as error:
-        raise HandshakeError(_refusal(security) if _is_refusal(error) else tls_reasons.NO_TLS) from None
+        raise HandshakeError(_refusal(security) if _is_refusal(error) else call_reasons.NO_TLS) from None
     try:
         await _wait_for_first_bytes(reader, security)
         tls = writer.get_extra_info("ssl_object")
@@ -92,12 +92,12 @@ async def speaks_tls(address: str, security: Security) -> bool:
     return True
 
 
-async def find_reason(address: str, security: Security, seconds: float) -> tls_reasons.TlsReason | None:
+async def find_reason(address: str, security: Security, seconds: float) -> TlsReason | None:
     """Why a connection through which no call came was of no use; None: TLS is not why."""
     try:
         async with asyncio.timeout(seconds):
             if not security.tls:
-                return tls_reasons.ONLY_TLS if await speaks_tls(address, security) else None
+                return call_reasons.ONLY_TLS if await speaks_tls(address, security) else None
             await shake_hands(address, security)
     except HandshakeError as error:
         return error.reason
@@ -123,11 +123,11 @@ def _is_refusal(error: ssl.SSLError) -> bool:
     return any(each in str(error.reason) for each in REFUSALS)
 
 
-def _refusal(security: Security) -> tls_reasons.TlsReason:
+def _refusal(security: Security) -> TlsReason:
     if security.certificate is None:
-        return tls_reasons.WANTS_CERTIFICATE
+        return call_reasons.WANTS_CERTIFICATE
     end = certificate_end(security.certificate.read_text("ascii", "replace"))
-    return tls_reasons.OWN_EXPIRED if end is not None and end < time.time() else tls_reasons.OWN_REFUSED
+    return call_reasons.OWN_EXPIRED if end is not None and end < time.time() else call_reasons.OWN_REFUSED
 
 
 PROBE_SECONDS = 2.0  # to find out why a connection was of no use
@@ -149,7 +149,7 @@ async def why_unreachable(
         why = f"nothing answered within {seconds:g} s"
     elif status is grpc.StatusCode.UNAVAILABLE:
         is_known = why in NOT_CONNECTED or (has_answered and security.certificate is None)  # and then not looked into
-        if (found := tls_reasons.tls_reason(words)) is None and not is_known:
+        if (found := tls_reason(words)) is None and not is_known:
             found = await find_reason(address, security, min(seconds, PROBE_SECONDS))
         if found is not None:
             return _unusable(label, found)
@@ -175,6 +175,6 @@ def _metadata(error: grpc.RpcError) -> dict[str, str | bytes]:
     return dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
 
 
-def _unusable(label: str, reason: tls_reasons.TlsReason) -> UnavailableError:
+def _unusable(label: str, reason: TlsReason) -> UnavailableError:
     """All of it in the message: a chat that starts without its server shows no hints."""
     return UnavailableError(f"The server at {label} cannot be used: {reason.why}. {reason.hint}", hint="")

@@ -11,7 +11,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.programs.values import plain_words
-from moa_shared.text.json_text import parse_request
+from moa_shared.text.plain_text import parse_request
 from pydantic import BaseModel, ValidationError, model_validator
 
 SHAPE = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}, or "url" in place of "command"'

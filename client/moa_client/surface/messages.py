@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from moa_shared.errors import ConfigError, DataError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances
-from moa_shared.text.json_text import parse_json, parse_request
+from moa_shared.text.plain_text import parse_json, parse_request
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures, LinkStatus

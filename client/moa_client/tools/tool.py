@@ -15,7 +15,7 @@ from string import ascii_letters, digits
 from typing import Any, Protocol
 
 from moa_shared.errors import ConfigError
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import parse_json
 
 from moa_client.tools.schemas import check_schema
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from moa_shared.defaults import INT8
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.command_line import table
 from moa_shared.programs.machine import free_memory_bytes
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 
 from moa_server.capacity.speed import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from moa_kernels import PAGE_ROWS, set_threads, threads
-from moa_shared.protocol.levels import INT8
+from moa_shared.defaults import INT8
 
 from moa_server.verifier import PREFILL_CHUNK_TOKENS, Target
 from moa_server.verifier.execution_level import Execution

@@ -75,10 +75,10 @@ def pull(model: str) -> None:
     the safetensors are fetched where there are any, else Q4_K_M. What was interrupted goes on where it was. HF_TOKEN is
     sent, HF_HOME says where the cache is. Prints the name by which the model can be served.
     """
-    from moa_shared.models.library import hub_models
     from moa_shared.models.sources.hub import HubModel, hub_cache
     from moa_shared.models.sources.hub import pull as fetch
     from moa_shared.models.sources.packaged import PACKAGED, find_installed, not_installed
+    from moa_shared.models.sources.source import hub_models
     from moa_shared.programs.progress import make_progress
 
     progress = make_progress()

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from moa_shared.defaults import INT8
 from moa_shared.programs.machine import Check
-from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 
 from moa_server.capacity.plan import Needed, estimate_text

@@ -21,13 +21,12 @@ from moa_shared.drafter.choice import (
     names_of,
 )
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.gguf.entry import identify
-from moa_shared.models.gguf.parts import read_parts
-from moa_shared.models.library import LocalModel, examine, find_model, installed_models, models_in
+from moa_shared.models.gguf.entry import identify, read_parts
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
 from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.sources.packaged import PACKAGED, packaged_file
+from moa_shared.models.sources.source import LocalModel, examine, find_model, installed_models, models_in
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress
 

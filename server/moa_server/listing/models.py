@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.drafter.checkpoint.shipped import shipped_drafters_for
-from moa_shared.models.gguf.entry import identify
-from moa_shared.models.gguf.parts import read_parts
-from moa_shared.models.library import Examined, examine, installed_models, models_in
+from moa_shared.models.gguf.entry import identify, read_parts
 from moa_shared.models.sources.files import gguf_fingerprint
+from moa_shared.models.sources.source import Examined, examine, installed_models, models_in
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal

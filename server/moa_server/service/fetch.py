@@ -19,8 +19,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, DiskFullError, MoaError, NotFoundError, OverloadedError
 from moa_shared.models import ModelFiles
-from moa_shared.models.sources.cache import building, cache_root, locked
-from moa_shared.models.sources.digest import FORMAT, MANIFEST, check_manifest, remembered_hash, write_manifest
+from moa_shared.models.sources import cache
 from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 
@@ -179,20 +178,20 @@ class DrafterFiles:
         if self._companion is None:
             raise NotFoundError("This server offers no companion.", hint="Give --companion FILE, or leave it out.")
         with _said_to_clients():
-            offer = self._companion_offer = self._companion.offer(cache_root(self._cache_dir))
+            offer = self._companion_offer = self._companion.offer(cache.cache_root(self._cache_dir))
         name, hub = self._companion.files.target_id, self._companion.hub
         log.info("a companion is offered", companion=name, bytes=offer.bytes, **({"hub": hub} if hub else {}))
         return offer
 
     def _prepare(self) -> Offer:
-        root = cache_root(self._cache_dir)
+        root = cache.cache_root(self._cache_dir)
         with _said_to_clients():
             texts = [self._files.folder / name for name in TEXT_FILES]
             found = [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts if path.is_file()]
             if self._drafters:
                 found += [OfferedFile.of(path, kind, root) for path, kind in self._tensors(root)]
             for drafter in self._drafters:
-                name = f"drafter-{remembered_hash(drafter.path, root)[:16]}.safetensors"
+                name = f"drafter-{cache.remembered_hash(drafter.path, root)[:16]}.safetensors"
                 found.append(OfferedFile.of(drafter.path, pb.PART_DRAFTER, root, name))
         return Offer(self._identity, found)
 
@@ -201,19 +200,21 @@ class DrafterFiles:
         files = self._files
         reused = max(drafter.reused_layers for drafter in self._drafters)
         reads_head = any(drafter.reads_head for drafter in self._drafters)
-        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused if reads_head else 'no-head'}-v{FORMAT}"
+        entry = (
+            root / "served-parts" / f"{files.fingerprint[:32]}-{reused if reads_head else 'no-head'}-v{cache.FORMAT}"
+        )
         plan = [("embeddings", [EMBEDDINGS])]
         reader = WeightReader(files)
         plan += [("head", [HEAD])] if reader.has_own_head and reads_head else []
         plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
-        with locked(entry):
-            if (entry / MANIFEST).is_file():
+        with cache.locked(entry):
+            if (entry / cache.MANIFEST).is_file():
                 try:
-                    check_manifest(entry, root)
+                    cache.check_manifest(entry, root)
                 except MoaError as error:
                     log.warning("parts for clients are made again", reason=error.message)
-                    (entry / MANIFEST).unlink()
-            if not (entry / MANIFEST).is_file():
+                    (entry / cache.MANIFEST).unlink()
+            if not (entry / cache.MANIFEST).is_file():
                 self._make(entry, plan, reader)
         order = {"embeddings": 0, "head": 1, f"layers-{reused}": 2}
         return [
@@ -224,11 +225,11 @@ class DrafterFiles:
 
     def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reader: WeightReader) -> None:
         numbers = sum(math.prod(reader.shape(name)) for _, names in plan for name in names)
-        with building(entry, 4 * numbers, "What clients fetch") as folder:  # bf16, and packed at most that again
+        with cache.building(entry, 4 * numbers, "What clients fetch") as folder:  # bf16, and packed at most that again
             for precision in PRECISIONS:
                 for name, tensors in plan:
                     write_part(reader, tensors, folder / f"{name}.{precision}.safetensors", precision)
-            write_manifest(folder, self._files.target_id, self._files.fingerprint)
+            cache.write_manifest(folder, self._files.target_id, self._files.fingerprint)
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
 from moa_shared.errors import MismatchError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.cache import cache_root, remembered_hash
 from moa_shared.models.sources.files import WEIGHTS_INDEX
 from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.weights.parts import TEXT_FILES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, NoFormsError, OverloadedError
-from moa_shared.models.sources.generation import UNKNOWN_POOLING, ModelPooling
+from moa_shared.models.sources.files import UNKNOWN_POOLING, ModelPooling
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Constraint
 

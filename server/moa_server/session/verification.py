@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import chances_of, select
-from moa_shared.sampling.penalties import TextBefore
-from moa_shared.sampling.scores import Scores
+from moa_shared.sampling.scores import Scores, TextBefore
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import DraftTree, longest_path
 

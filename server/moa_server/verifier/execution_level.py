@@ -16,6 +16,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
 from moa_kernels.bindings import STORED_FLOATS
+from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.errors import ConfigError, DiskFullError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
@@ -27,14 +28,12 @@ from moa_shared.models.network.served import (
     is_for_torch,
     unsupported,
 )
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import canonical_json
+from moa_shared.models.sources.cache import cache_root, canonical_json
 from moa_shared.models.weights.packing import conversions, plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import structlog
 from moa_kernels import F16, FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0
 from moa_kernels.bindings import STORED_FLOATS
+from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
 from moa_shared.models.network.layer_sizes import cached_heads
 from moa_shared.models.weights.experts import is_of_expert
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, idle_share
 from moa_shared.programs.machine import FreeMemory, free_memory
-from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings

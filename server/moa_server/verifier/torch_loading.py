@@ -8,13 +8,13 @@ from importlib.util import find_spec
 
 import structlog
 import torch
+from moa_shared.defaults import BF16
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
-from moa_shared.models.cuda_graphs import CudaGraphs
 from moa_shared.models.network.served import torch_plan
+from moa_shared.models.weights.loading import CudaGraphs
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.levels import BF16
 
 from moa_server.settings import ServerSettings
 from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention

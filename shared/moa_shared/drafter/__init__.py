@@ -4,7 +4,7 @@ from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, 
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.models.network.layers import Weights
+from moa_shared.models.network.network import Weights
 
 __all__ = [
     "KINDS",

@@ -25,7 +25,7 @@ from moa_shared.drafter.published import convert, drafter_in_folder, model_key, 
 from moa_shared.drafter.published_files import PICKLED, PublishedFiles
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.parts import is_gguf, read_parts
+from moa_shared.models.gguf.entry import is_gguf, read_parts
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.hub import hub_cache, hub_snapshots
 from moa_shared.models.tensors import read_metadata

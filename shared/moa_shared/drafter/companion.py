@@ -23,16 +23,13 @@ from moa_shared.drafter.layers.weights import INT8
 from moa_shared.drafting.confidence import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
-from moa_shared.models.network.layers import Weights
-from moa_shared.models.network.network import Network
+from moa_shared.models.network.network import Network, Weights
 from moa_shared.models.network.served import check_kernels
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.digest import combine, recall, remember
+from moa_shared.models.sources.cache import cache_root, combine, recall, remember
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.json_text import parse_json
-from moa_shared.text.plain_text import plain_line
+from moa_shared.text.plain_text import parse_json, plain_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,16 +26,22 @@ from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafter.published_files import PICKLED, SAFETENSORS, PublishedFiles
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.parts import model_name, storage_label
-from moa_shared.models.sources.cache import building, cache_root, locked, writing
-from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
+from moa_shared.models.gguf.entry import model_name, storage_label
+from moa_shared.models.sources.cache import (
+    building,
+    cache_root,
+    canonical_json,
+    combine,
+    locked,
+    remembered_hash,
+    writing,
+)
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
 from moa_shared.models.tensors import read_metadata
-from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+from moa_shared.models.tokenizer.trial import hash_tokenizer
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.json_text import parse_json
-from moa_shared.text.plain_text import plain_line
+from moa_shared.text.plain_text import parse_json, plain_line
 
 _WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 

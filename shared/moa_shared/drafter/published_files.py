@@ -18,7 +18,7 @@ from moa_shared.drafter.kinds.config import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tensors import FileTensor, map_tensors
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import parse_json
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order

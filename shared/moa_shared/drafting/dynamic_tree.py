@@ -15,7 +15,7 @@ import numpy as np
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates, draft_scores
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree, path_to, pick
 

@@ -19,7 +19,7 @@ from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
 from moa_shared.drafting.confidence import Guess
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from moa_kernels.variants import source_hash
 
 from moa_shared.models.gguf.entry import SOURCE, source_paths
-from moa_shared.models.sources.cache import is_being_written
-from moa_shared.models.sources.digest import FORMAT, MANIFEST
+from moa_shared.models.sources.cache import FORMAT, MANIFEST, is_being_written
 from moa_shared.models.weights.tile_file import read_table
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import parse_json
 
 TILES, MODEL, DRAFTER, LEFTOVER = "packed weights", "model", "drafter", "leftover"
 PARTS, FETCHED = "parts for devices", "fetched parts"

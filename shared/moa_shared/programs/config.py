@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.values import plain_kind, read_value
+from moa_shared.programs.values import LIMITS, plain_kind, read_value
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 
@@ -50,16 +50,16 @@ class SettingsBase:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a settings class says about one field; see `setting`."""
+    """What a settings class says about one field."""
 
-    text: str
-    metavar: str = ""
-    shown: str = ""
-    flag: str = ""
-    variable: str = ""
-    check: Check | None = None
+    text: str  # what help and docs say about it: sentences
+    metavar: str = ""  # placeholder for its value; "": made from the type
+    shown: str = ""  # the default in words, where the value itself says little ("any")
+    flag: str = ""  # its option, or the name of an argument ("MODEL"); "": an option with the field's name
+    variable: str = ""  # another environment variable that gives it, after all other sources
+    check: Check | None = None  # raises ValueError for a value that is not allowed
     limits: Mapping[str, float] = field(default_factory=dict)
-    may_be_path: bool = False
+    may_be_path: bool = False  # of a text: one that names a file or a folder here is its path
     name: str = ""
     kind: Any = None
     default: Any = None
@@ -105,33 +105,10 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def setting(
-    default: Value,
-    text: str,
-    metavar: str = "",
-    *,
-    shown: str = "",
-    flag: str = "",
-    variable: str = "",
-    check: Check | None = None,
-    may_be_path: bool = False,
-    **limits: float,
-) -> Value:
-    """A field of a settings class.
-
-    Args:
-        default: its value where none is given.
-        text: what help and docs say about it: sentences.
-        metavar: placeholder for its value; "": made from the type.
-        shown: the default in words, where the value itself says little ("any").
-        flag: its option, or the name of an argument ("MODEL"); "": an option with the field's name.
-        variable: another environment variable that gives it, after all other sources.
-        check: raises ValueError for a value that is not allowed.
-        may_be_path: of a text: one that names a file or a folder here is its path.
-        limits: of a number: ge, gt, le, lt.
-    """
-    about = Setting(text, metavar, shown, flag, variable, check, limits, may_be_path)
-    return field(default=default, metadata={"setting": about})
+def setting(default: Value, text: str, metavar: str = "", **about: Any) -> Value:
+    """A field of a settings class, with its default; `about`: as of `Setting`, and its limits: ge, gt, le, lt."""
+    limits = {name: about.pop(name) for name in LIMITS if name in about}
+    return field(default=default, metadata={"setting": Setting(text, metavar, limits=limits, **about)})
 
 
 def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
@@ -159,18 +136,17 @@ class SettingOrigin:
 DEFAULT = SettingOrigin("default")
 
 
-def load_settings(
+def load_settings_and_origins(
     cls: type[Settings],
     section: str,
     flags: Mapping[str, Any],
     config_file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     shown: Callable[[str], str] | None = None,
-) -> Settings:
-    """Settings of one program.
+) -> tuple[Settings, dict[str, SettingOrigin]]:
+    """Settings of one program, and where the value of each field comes from.
 
     Args:
-        cls: of the settings.
         section: table of the TOML file ("server"); the environment's names are MOA_<SECTION>_<FIELD>.
         flags: from the command line; None and empty tuples count as not given.
         config_file: TOML file; None takes the one that MOA_CONFIG names, if any.
@@ -180,18 +156,6 @@ def load_settings(
         ConfigError: an unknown name or a value that is not allowed.
         NotFoundError: the file does not exist.
     """
-    return load_settings_and_origins(cls, section, flags, config_file, environment, shown)[0]
-
-
-def load_settings_and_origins(
-    cls: type[Settings],
-    section: str,
-    flags: Mapping[str, Any],
-    config_file: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-    shown: Callable[[str], str] | None = None,
-) -> tuple[Settings, dict[str, SettingOrigin]]:
-    """As `load_settings`; also where the value of each field comes from."""
     known = settings_of(cls)
     given: dict[str, Any] = {}
     origins: dict[str, SettingOrigin] = {}
@@ -217,6 +181,11 @@ def load_settings_and_origins(
             raise ConfigError(f"{what} {cls.RETIRED[name]}", hint="Leave it out: moa 0.2.0 was the last that had it.")
     values = {name: _read(known, section, name, value, origins[name]) for name, value in given.items()}
     return cls(**values), {name: origins.get(name, DEFAULT) for name in known}
+
+
+def load_settings(cls: type[Settings], *arguments: Any, **named: Any) -> Settings:
+    """As `load_settings_and_origins`, without these."""
+    return load_settings_and_origins(cls, *arguments, **named)[0]
 
 
 def _read(known: Mapping[str, Setting], section: str, name: str, value: object, origin: SettingOrigin) -> object:

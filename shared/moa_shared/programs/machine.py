@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -46,12 +46,8 @@ def pin_to_cores(cores: frozenset[int]) -> None:
 
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")  # version 2, or version 1 below `memory`; within a container these are its own
+CGROUP = Path("/sys/fs/cgroup")  # version 2; within a container it is its own
 OWN_GROUPS = Path("/proc/self/cgroup")
-_FILES = (  # limit, use, and what of the use are pages of files, which the system drops when it needs room
-    ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,57 +72,39 @@ def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, own: Path = OWN_
     """The memory that can be had; if the machine does not say (not Linux), half of what it has."""
     least = FreeMemory(_available(meminfo) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
     for folder in _groups(cgroup, own):
-        for limit_file, used_file, droppable in _FILES:
-            limit, used = _number(folder / limit_file), _number(folder / used_file)
-            if limit is None or used is None:
-                continue
-            files = sum(_stat(folder / "memory.stat").get(name, 0) for name in droppable)
-            left = max(0, limit - max(0, used - files))
-            if left < least.nbytes:
-                least = FreeMemory(left, limit)
+        limit, used = (_numbers(folder / f"memory.{each}").get("") for each in ("max", "current"))
+        if limit is None or used is None:
+            continue
+        stat = _numbers(folder / "memory.stat")  # pages of files are dropped when the system needs room
+        left = max(0, limit - max(0, used - stat.get("inactive_file", 0) - stat.get("active_file", 0)))
+        if left < least.nbytes:
+            least = FreeMemory(left, limit)
     return least
 
 
 def _groups(cgroup: Path, own: Path) -> Iterator[Path]:
     yield cgroup
-    yield cgroup / "memory"
-    try:
-        lines = own.read_text("utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        root = cgroup if not controllers else cgroup / "memory"
-        if not controllers or "memory" in controllers.split(","):
-            folder = root
-            for name in Path(path.lstrip("/")).parts:
-                folder /= name
-                yield folder
+    with suppress(OSError):
+        for line in own.read_text("utf-8").splitlines():
+            if line.startswith("0::"):
+                folder = cgroup
+                for name in Path(line[3:].lstrip("/")).parts:
+                    folder /= name
+                    yield folder
 
 
 def _available(meminfo: Path) -> int | None:
+    found = _numbers(meminfo).get("MemAvailable:")
+    return None if found is None else 1024 * found
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """The numbers of a file of the kernel's, by the word before each; "": one that stands alone; "max" is none."""
     try:
-        lines = meminfo.read_text("ascii").splitlines()
+        lines = [line.removesuffix(" kB").split() for line in file.read_text("ascii").splitlines()]
     except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _stat(file: Path) -> dict[str, int]:
-    try:
-        pairs = (line.split() for line in file.read_text("ascii").splitlines())
-        return {name: int(value) for name, value in pairs}
-    except (OSError, ValueError):
         return {}
-
-
-def _number(file: Path) -> int | None:
-    """The number in one of a group's files; None for no limit, or no such file."""
-    try:
-        text = file.read_text("ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+    return {" ".join(words[:-1]): int(words[-1]) for words in lines if words and words[-1].isdigit()}
 
 
 @contextmanager

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.filesize import decimal
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
 
 class Task:
-    """One running piece of work, which counts what is done."""
+    """One running piece of work, which counts what is done. `show`: is told of each count."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[int], object] = lambda done: None) -> None:
         self.done = 0
+        self._show = show
 
     def advance(self, amount: int) -> None:
         """Count `amount` more units as done."""
@@ -32,6 +30,7 @@ class Task:
     def reach(self, done: int) -> None:
         """Say that `done` units in all are done."""
         self.done = done
+        self._show(done)
 
 
 class Progress:
@@ -53,24 +52,6 @@ class Progress:
 SilentProgress = Progress
 
 
-class _PlainTask(Task):
-    """Prints a line at each quarter of the way: enough to see life in a log, too little to fill it."""
-
-    def __init__(self, title: str, total: int | None, stream: TextIO) -> None:
-        super().__init__()
-        self._title, self._total, self._stream = title, total, stream
-        self._quarters = 0
-
-    def reach(self, done: int) -> None:
-        super().reach(done)
-        if not self._total:
-            return
-        quarters = min(4 * done // self._total, 3)  # the closing line reports the last quarter
-        if quarters > self._quarters:
-            self._quarters = quarters
-            print(f"{self._title}: {25 * quarters} %", file=self._stream, flush=True)
-
-
 class PlainProgress(Progress):
     """Lines for logs and pipes."""
 
@@ -81,8 +62,16 @@ class PlainProgress(Progress):
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
         size = f" ({decimal(total)})" if is_bytes and total else ""
         self.note(f"{title}{size} ...")
-        start = time.monotonic()
-        yield _PlainTask(title, total, self._stream)
+        start, quarters = time.monotonic(), 0
+
+        def show(done: int) -> None:
+            """Tells each quarter of the way: enough to see life in a log, too little to fill it."""
+            nonlocal quarters
+            if total and (reached := min(4 * done // total, 3)) > quarters:  # the closing line reports the last one
+                quarters = reached
+                self.note(f"{title}: {25 * quarters} %")
+
+        yield Task(show)
         self.note(f"{title}: done in {time.monotonic() - start:.1f} s")
 
     def note(self, line: str) -> None:
@@ -109,9 +98,11 @@ class TerminalProgress(Progress):
             rich_progress.TimeRemainingColumn(),
             console=self._console,
         ) as bars:
-            bar = _BarTask(bars, title, total)
-            yield bar
-            bar.finish()
+            bar = bars.add_task(title, total=total)
+            task = Task(lambda done: bars.update(bar, completed=done))
+            yield task
+            whole = total or max(task.done, 1)
+            bars.update(bar, total=whole, completed=whole)
 
     def note(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False)
@@ -121,21 +112,6 @@ class TerminalProgress(Progress):
             return False
         self._console.print(f"{question} [y/N] ", markup=False, highlight=False, end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-class _BarTask(Task):
-    def __init__(self, bars: Bars, title: str, total: int | None) -> None:
-        super().__init__()
-        self._bars, self._total = bars, total
-        self._id = bars.add_task(title, total=total)
-
-    def reach(self, done: int) -> None:
-        super().reach(done)
-        self._bars.update(self._id, completed=done)
-
-    def finish(self) -> None:
-        total = self._total or max(self.done, 1)
-        self._bars.update(self._id, total=total, completed=total)
 
 
 def make_progress(stream: TextIO | None = None) -> Progress:

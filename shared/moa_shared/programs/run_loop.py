@@ -173,7 +173,13 @@ class _WantedProgress(Progress):
         self.check()
         with ExitStack() as shown:
             self._shown.append(shown)
-            yield _WantedTask(shown.enter_context(self._progress.task(title, total, is_bytes=is_bytes)), self.check)
+            task = shown.enter_context(self._progress.task(title, total, is_bytes=is_bytes))
+
+            def show(done: int) -> None:
+                self.check()
+                task.reach(done)
+
+            yield Task(show)
 
     def note(self, line: str) -> None:
         self.check()
@@ -194,20 +200,6 @@ class _WantedProgress(Progress):
         error = asyncio.CancelledError()
         for shown in self._shown:
             shown.__exit__(asyncio.CancelledError, error, None)
-
-
-class _WantedTask(Task):
-    def __init__(self, task: Task, check: Callable[[], None]) -> None:
-        super().__init__()
-        self._task, self._check = task, check
-
-    def advance(self, amount: int) -> None:
-        self._check()
-        self._task.advance(amount)
-
-    def reach(self, done: int) -> None:
-        self._check()
-        self._task.reach(done)
 
 
 async def look_up(host: str, seconds: float) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Why a server cannot be reached, in words for people: gRPC's and the system's own are for developers. Pure.
+"""Why a server cannot be reached, in words for people: gRPC's, OpenSSL's and the system's are for developers. Pure.
 
 Each reason completes "The server cannot be reached: ". Invariant: there is always one, and it has no word of gRPC.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import grpc
 
@@ -32,35 +34,20 @@ FAILED = "what answers there is no moa server, or does not work"
 NOT_CONNECTED = (REFUSED, UNKNOWN_NAME, NO_NAME_SERVER, NO_ROUTE)
 
 _ATTEMPT = "failed to connect"  # gRPC's words before those of a connection that could not be made
-_SIGNS = (
-    ("HTTP proxy returned", PROXY_REFUSES),
-    ("refused", REFUSED),
-    ("contact DNS servers", NO_NAME_SERVER),
-    ("contacting DNS servers", NO_NAME_SERVER),
-    ("emporary failure in name resolution", NO_NAME_SERVER),
-    ("resol", UNKNOWN_NAME),
-    ("ame or service not known", UNKNOWN_NAME),
-    ("No address associated", UNKNOWN_NAME),
-    ("unreachable", NO_ROUTE),
-    ("No route to host", NO_ROUTE),
-    ("is down", NO_ROUTE),
-    ("timed out before receiving SETTINGS", SILENT),
-    ("handshaker shutdown", NO_ANSWER),
-    ("timed out", NO_ANSWER),
-    ("Failed parsing HTTP/2", NOT_GRPC),
-    ("SETTINGS", NOT_GRPC),
-    ("http2 header with status", NOT_GRPC),
-    ("andshake", NO_TLS_CONNECTION),
-    ("keepalive", WENT_SILENT),
-    ("ping timeout", WENT_SILENT),
-    ("onnection reset", RESET),
-    ("aborted", RESET),
-    ("closed", CLOSED),
-    ("Stream removed", CLOSED),
-    ("roken pipe", CLOSED),
-    ("GOAWAY", CLOSED),
-    ("RST_STREAM", CLOSED),
-)
+_SIGNS: Mapping[str, tuple[str, ...]] = {
+    PROXY_REFUSES: ("HTTP proxy returned",),
+    REFUSED: ("refused",),
+    NO_NAME_SERVER: ("contact DNS servers", "contacting DNS servers", "emporary failure in name resolution"),
+    UNKNOWN_NAME: ("resol", "ame or service not known", "No address associated"),
+    NO_ROUTE: ("unreachable", "No route to host", "is down"),
+    SILENT: ("timed out before receiving SETTINGS",),
+    NO_ANSWER: ("handshaker shutdown", "timed out"),
+    NOT_GRPC: ("Failed parsing HTTP/2", "SETTINGS", "http2 header with status"),
+    NO_TLS_CONNECTION: ("andshake",),
+    WENT_SILENT: ("keepalive", "ping timeout"),
+    RESET: ("onnection reset", "aborted"),
+    CLOSED: ("closed", "Stream removed", "roken pipe", "GOAWAY", "RST_STREAM"),
+}
 _OF_STATUS = {
     grpc.StatusCode.UNAVAILABLE: LOST,
     grpc.StatusCode.DEADLINE_EXCEEDED: NO_ANSWER,
@@ -96,4 +83,67 @@ def system_reason(error: OSError) -> str:
 
 
 def _reason_in(words: str) -> str | None:
-    return next((why for sign, why in _SIGNS if sign in words), None)
+    return next((why for why, signs in _SIGNS.items() if any(sign in words for sign in signs)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsReason:
+    """A reason in words.
+
+    Args:
+        why: completes "The server cannot be used: "; `hint`: what to do.
+    """
+
+    why: str
+    hint: str
+
+
+EXPIRED = TlsReason(
+    "its certificate has expired", "Whoever runs the server must renew it; or this device's clock is wrong."
+)
+NOT_YET = TlsReason("its certificate is not valid yet", "Check this device's clock.")
+OTHER_NAME = TlsReason(
+    "its certificate is for another name",
+    "Use the name or address that the certificate is for, or have a certificate made for this one.",
+)
+UNKNOWN_AUTHORITY = TlsReason(
+    "nobody whom this device trusts vouches for its certificate",
+    "Name the certificate of the authority that does with --tls-ca FILE.",
+)
+NO_TLS = TlsReason(
+    "what listens there does not speak TLS", "Leave --tls out, or use the port on which the server speaks TLS."
+)
+CLOSES_BEFORE_TLS = TlsReason(
+    "it closes the connection before TLS begins",
+    "It may have no room for another connection, or not speak TLS at this port.",
+)
+ONLY_TLS = TlsReason(
+    "it speaks TLS only", "Connect with --tls, or with --tls-ca FILE if the server has an authority of its own."
+)
+WANTS_CERTIFICATE = TlsReason(
+    "it wants a certificate of this device",
+    "Ask whoever runs the server for one, and name it with --tls-cert FILE --tls-key FILE.",
+)
+OWN_EXPIRED = TlsReason("this device's certificate has expired", "Ask whoever runs the server for a new one.")
+OWN_REFUSED = TlsReason(
+    "it does not accept this device's certificate",
+    "Ask whoever runs the server for one of an authority that it knows (its --tls-client-ca).",
+)
+NONE_BEHIND = TlsReason(
+    "the proxy there reaches no server behind it", "Whoever runs it must look after these servers, and its settings."
+)
+
+_TLS_SIGNS: Mapping[TlsReason, tuple[str, ...]] = {
+    # Envoy's words come first: what they go on with is about a connection of its own.
+    NONE_BEHIND: ("no healthy upstream", "upstream connect error"),
+    EXPIRED: ("certificate has expired",),
+    NOT_YET: ("not yet valid",),
+    OTHER_NAME: ("Hostname", "IP address mismatch"),
+    NO_TLS: ("WRONG_VERSION_NUMBER",),
+    UNKNOWN_AUTHORITY: ("CERTIFICATE_VERIFY_FAILED", "issuer certificate", "self-signed", "self signed"),
+}
+
+
+def tls_reason(words: str) -> TlsReason | None:
+    """What the words of a failure mean; None: nothing about TLS is in them."""
+    return next((reason for reason, signs in _TLS_SIGNS.items() if any(sign in words for sign in signs)), None)

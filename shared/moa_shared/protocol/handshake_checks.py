@@ -23,8 +23,7 @@ from moa_shared.errors import (
     error_from_code,
 )
 from moa_shared.programs.addresses import successors_among
-from moa_shared.protocol.call_reasons import call_reason
-from moa_shared.protocol.tls_reasons import tls_reason
+from moa_shared.protocol.call_reasons import call_reason, tls_reason
 from moa_shared.text.plain_text import plain_line
 
 PROTOCOL_VERSION = 4

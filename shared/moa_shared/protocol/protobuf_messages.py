@@ -26,6 +26,8 @@ from moa_shared.tree import ROOT
 MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed", "min_p", "presence_penalty", "frequency_penalty")
+_OF_ASK = ("id", "base", "prefix_hash", "answer_start", "traceparent")
+_OF_MEMORY = ("start", "count", "payload", "prefix_hash")
 _OF_DRAFT = ("epoch", "base", "prefix_hash", "first_node")
 _OF_VERDICT = ("ask", "base", "prefix_hash", "accepted", "drafted", "server_drafted", "server_accepted", "shared")
 
@@ -82,32 +84,18 @@ def constraint_from_proto(message: pb.Constraint) -> Constraint:
 
 
 def ask_to_proto(ask: Ask) -> pb.Ask:
-    return pb.Ask(
-        id=ask.id,
-        base=ask.base,
-        prefix_hash=ask.prefix_hash,
-        tokens=ask.tokens,
-        sampling=settings_to_proto(ask.settings),
-        answer_start=ask.answer_start,
-        provisional=draft_to_proto(ask.provisional) if ask.provisional is not None else None,
-        traceparent=ask.traceparent,
-    )
+    provisional = draft_to_proto(ask.provisional) if ask.provisional is not None else None
+    sampling = settings_to_proto(ask.settings)
+    return pb.Ask(**_same(ask, _OF_ASK), tokens=ask.tokens, sampling=sampling, provisional=provisional)
 
 
 def ask_from_proto(message: pb.Ask) -> Ask:
     """A question from the wire."""
     if not message.id:
         raise ProtocolError("an Ask with an id of 1 or more", "none")
-    return Ask(
-        message.id,
-        message.base,
-        message.prefix_hash,
-        tuple(message.tokens),
-        settings_from_proto(message.sampling),
-        message.answer_start,
-        draft_from_proto(message.provisional) if message.HasField("provisional") else None,
-        message.traceparent,
-    )
+    provisional = draft_from_proto(message.provisional) if message.HasField("provisional") else None
+    settings = settings_from_proto(message.sampling)
+    return Ask(**_same(message, _OF_ASK), tokens=tuple(message.tokens), settings=settings, provisional=provisional)
 
 
 def draft_to_proto(draft: Draft) -> pb.Draft:
@@ -164,26 +152,15 @@ def _token_chances(message: pb.TokenChances) -> TokenChances:
 
 
 def memory_to_proto(memory: Memory) -> pb.Memory:
-    return pb.Memory(
-        start=memory.start,
-        count=memory.count,
-        codec=memory.codec.value,  # type: ignore[arg-type]
-        payload=memory.payload,
-        plane=memory.plane.value,  # type: ignore[arg-type]
-        prefix_hash=memory.prefix_hash,
-    )
+    kinds: dict[str, Any] = {"codec": memory.codec.value, "plane": memory.plane.value}
+    return pb.Memory(**_same(memory, _OF_MEMORY), **kinds)
 
 
 def memory_from_proto(message: pb.Memory) -> Memory:
     """Raises ProtocolError for a plane or codec that this version does not know."""
-    return Memory(
-        message.start,
-        message.count,
-        _known(Codec, message.codec, "memory in a codec that this version knows", "codec "),
-        message.payload,
-        _known(Plane, message.plane, "memory of plane 0 or 1", "plane "),
-        message.prefix_hash,
-    )
+    codec = _known(Codec, message.codec, "memory in a codec that this version knows", "codec ")
+    plane = _known(Plane, message.plane, "memory of plane 0 or 1", "plane ")
+    return Memory(**_same(message, _OF_MEMORY), codec=codec, plane=plane)
 
 
 def thin_memory_to_proto(thin: ThinMemory) -> pb.ThinMemory:

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import InternalError
-from moa_shared.sampling.penalties import TextBefore, adjusted
-from moa_shared.sampling.scores import Scores, choose, largest, log_softmax
+from moa_shared.sampling.scores import Scores, TextBefore, adjusted, choose, largest, log_softmax
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 
 _FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time

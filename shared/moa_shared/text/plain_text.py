@@ -8,8 +8,10 @@ direction of the text around them.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
+from typing import Any
 
 TAB = "    "
 _NEVER = ("Cc", "Cs")  # controls, and halves of surrogate pairs
@@ -47,3 +49,25 @@ def is_text(string: str) -> bool:
 def marked_text(string: str) -> str:
     """The string with a mark in place of each character that is no text."""
     return string if is_text(string) else _HALVES.sub("\N{REPLACEMENT CHARACTER}", string)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError: no JSON, or nested so deeply that reading would exhaust the stack."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
+def parse_request(text: str | bytes) -> Any:
+    """The value of a JSON text that others have sent, all of whose strings are text.
+
+    Half a surrogate pair, which programs make that cut a text within a character, is marked: a history that has one
+    would be refused for ever.
+    """
+    value = parse_json(text)
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+    return value if is_text(written) else parse_json(marked_text(written))

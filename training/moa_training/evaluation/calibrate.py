@@ -17,7 +17,7 @@ from moa_shared.drafter.companion import kind_confidence
 from moa_shared.drafting.confidence import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import resolve
-from moa_shared.models.sources.generation import asked_sampling
+from moa_shared.models.sources.files import asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import THIN
 

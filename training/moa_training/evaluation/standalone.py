@@ -18,8 +18,7 @@ import numpy as np
 from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafting.confidence import TokenConfidence, chance_of
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.penalties import TextBefore
-from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.scores import TextBefore, log_softmax
 from moa_shared.sampling.settings import Sampling
 
 from moa_training.data.text import stated_result

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources.generation import end_of_text
+from moa_shared.models.sources.files import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 

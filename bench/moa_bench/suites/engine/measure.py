@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16
 from moa_kernels.library import variant_name
+from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.gguf.parts import is_gguf
+from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.network.layer_sizes import cached_heads
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_experts_nbytes
 from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress, make_progress
-from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import WorkerCommand, WorkerProcess, running_workers
 from moa_bench.machine import on_cores

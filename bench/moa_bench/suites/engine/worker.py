@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 from moa_server.verifier import Target
+from moa_shared.defaults import LEVELS
 from moa_shared.programs.machine import ms_since
-from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.stage import load_level
 from moa_bench.machine import memory_mb

@@ -18,7 +18,7 @@ from moa_shared.drafting.confidence import Confidence, ReliabilityCurve, TokenOr
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError
 from moa_shared.models.tensors import map_tensors, write_tensors
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import parse_json
 
 _TYPES = {"contexts": "I32", "counts": "U8", "tokens": "I32", "chances": "U8"}
 

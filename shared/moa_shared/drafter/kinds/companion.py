@@ -18,7 +18,7 @@ from moa_shared.drafter.layers.state import BaseState, Placement, batches, draft
 from moa_shared.drafter.layers.weights import Rows
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.coupling import draft_candidates
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 
 LIKELIEST = Sampling(0.0)

@@ -16,9 +16,8 @@ from moa_shared.drafter.layers.weights import Rows, TargetParts
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.gguf.keys import MOST_LAYERS
-from moa_shared.models.network.layers import Weights
-from moa_shared.text.json_text import parse_json
-from moa_shared.text.plain_text import plain_line
+from moa_shared.models.network.network import Weights
+from moa_shared.text.plain_text import parse_json, plain_line
 
 if TYPE_CHECKING:
     import torch

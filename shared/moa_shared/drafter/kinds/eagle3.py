@@ -32,7 +32,7 @@ from moa_shared.drafter.kinds.config import (
 from moa_shared.drafter.kinds.layout import KindOfStates
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, check_tables, read_head
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.layers import read_layer, stack_shape
+from moa_shared.models.network.network import read_layer, stack_shape
 from moa_shared.models.weights.weights import EMBEDDINGS
 
 _OFFSETS, _MASK = "d2t", "t2d"

@@ -14,7 +14,7 @@ from moa_kernels.transformer.layer import SILU
 from moa_shared.drafter.kinds.config import EACH, JOINT, DrafterConfig, Kind, MakeRows, Published, Shapes
 from moa_shared.drafter.layers.weights import Arithmetic, Rows
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.layers import Weights, stack_shape
+from moa_shared.models.network.network import Weights, stack_shape
 
 if TYPE_CHECKING:
     import torch

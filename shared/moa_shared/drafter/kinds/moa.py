@@ -28,7 +28,7 @@ from moa_shared.drafter.kinds.layout import check_whole, layer_shapes, rope_of, 
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.layers.weights import Arithmetic, Rows
 from moa_shared.errors import CheckpointError, InternalError
-from moa_shared.models.network.layers import Weights, read_layer, stack_shape
+from moa_shared.models.network.network import Weights, read_layer, stack_shape
 
 if TYPE_CHECKING:
     import torch

@@ -21,7 +21,7 @@ from moa_shared.drafter.layers.reused_layers import BridgedLayers, ReusedLayers
 from moa_shared.drafter.layers.state import BaseState, MemoryCache, Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.layers.weights import Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import ProtocolError
-from moa_shared.models.network.layers import offset_norm, read_layer
+from moa_shared.models.network.network import offset_norm, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
 Numbers = npt.NDArray[np.int32]

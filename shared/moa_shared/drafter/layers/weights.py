@@ -30,7 +30,7 @@ from moa_kernels.blocks import joined
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.families import EARLIEST
-from moa_shared.models.network.layers import Weights, read_layer
+from moa_shared.models.network.network import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
 from moa_shared.models.tensors import FileTensor, drop_pages
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD

@@ -14,7 +14,7 @@ from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.keys import FACTOR_TENSORS, rope_parameters
 from moa_shared.models.gguf.names import hugging_face_name, known_shapes
 from moa_shared.models.network.served import check_family
-from moa_shared.models.sources.generation import GGUF_KEY, GGUF_TYPES
+from moa_shared.models.sources.files import GGUF_KEY, GGUF_TYPES
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
@@ -49,7 +49,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
         config[GGUF_KEY] = pooling.value
     check_family(config, header.path.name)
     _check_tensors(header, config)
-    tokens = header.texts("tokenizer.ggml.tokens")
+    tokens = header.values("tokenizer.ggml.tokens")
     if tokens and len(tokens) != config["vocab_size"]:
         raise ModelSourceError(
             f"{header.path} has {len(tokens)} tokens, but embeddings of {config['vocab_size']}.", hint=DAMAGED
@@ -151,9 +151,9 @@ _UNLESS = (({"<|return|>", "<|call|>"}, _TURN), ({"<|calls|>", "<|flush|>"}, _TU
 
 def special_ids(header: GgufHeader) -> dict[str, Any]:
     """`bos_token_id` and so on of config.json; `eos_token_id` is a list where several tokens end an answer."""
-    tokens = header.texts("tokenizer.ggml.tokens")
+    tokens = header.values("tokenizer.ggml.tokens")
     found: dict[str, Any] = {f"{key}_token_id": header.token_id(name) for key, name in _NAMED.items()}
-    kinds = header.integers("tokenizer.ggml.token_type") or [_CONTROL] * len(tokens)
+    kinds = header.values("tokenizer.ggml.token_type") or [_CONTROL] * len(tokens)
     spelled = {
         token: index
         for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False))

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors import BF16, BLOCKS, F16, F32, TensorFormat
@@ -80,7 +80,7 @@ class GgufHeader:
     def token_id(self, name: str) -> int | None:
         """The id of a special token; None where there is none, which files say by -1 too."""
         key = f"tokenizer.ggml.{name}_token_id"
-        value, tokens = self.integer(key), self.texts("tokenizer.ggml.tokens")
+        value, tokens = self.integer(key), self.values("tokenizer.ggml.tokens")
         if value in _NO_TOKEN:
             return None
         if value is not None and tokens and not 0 <= value < len(tokens):
@@ -101,13 +101,7 @@ class GgufHeader:
             raise self.wrong(f"says {key} = {value}, expected a number above 0")
         return float(f"{value:.7g}") if value else None
 
-    def texts(self, key: str) -> list[str]:
-        return list(self._get(key, list) or ())
-
-    def integers(self, key: str) -> list[int]:
-        return list(self._get(key, list) or ())
-
-    def reals(self, key: str) -> list[float]:
+    def values(self, key: str) -> list[Any]:
         return list(self._get(key, list) or ())
 
     def required(self, key: str) -> int:

@@ -17,8 +17,18 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
-from moa_shared.tokenization.token_bytes import BYTE_LEVEL, SPACE, spell_bytes
-from moa_shared.tokenization.tokenizer_json import DEFAULT, GPT_4O, LLAMA_3, QWEN_2, TEKKEN, WITH_TOOLS, JsonTokenizer
+from moa_shared.tokenization.tokenizer_json import (
+    BYTE_LEVEL,
+    DEFAULT,
+    GPT_4O,
+    LLAMA_3,
+    QWEN_2,
+    SPACE,
+    TEKKEN,
+    WITH_TOOLS,
+    JsonTokenizer,
+    spell_bytes,
+)
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
@@ -45,7 +55,7 @@ _TEXT = (
 @collector_paused()
 def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
     kind = check_vocabulary(header)
-    tokens = header.texts("tokenizer.ggml.tokens")
+    tokens = header.values("tokenizer.ggml.tokens")
     named = {key: header.token_id(name) for key, name in _SPECIAL.items()}
     try:
         content = {"version": "1.0", "added_tokens": _added_tokens(header), **_KINDS[kind](header, progress)}
@@ -80,7 +90,7 @@ def check_vocabulary(header: GgufHeader) -> str:
 
 def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
     """Tokens that are found in a text before it is cut: special ones, and those that a user has defined."""
-    tokens, kinds = header.texts("tokenizer.ggml.tokens"), header.integers("tokenizer.ggml.token_type")
+    tokens, kinds = header.values("tokenizer.ggml.tokens"), header.values("tokenizer.ggml.token_type")
     named = (header.token_id(name) for name in _SPECIAL.values())
     special = {index for index in named if index is not None}
     special |= {index for index, kind in enumerate(kinds) if kind == _CONTROL}
@@ -95,8 +105,8 @@ def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
 
 
 def _describe_bytes(header: GgufHeader, progress: Progress) -> dict[str, Any]:
-    tokens, merges = header.texts("tokenizer.ggml.tokens"), _merges(header)
-    kinds = header.integers("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    tokens, merges = header.values("tokenizer.ggml.tokens"), _merges(header)
+    kinds = header.values("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(merges)} merges")
     whole = {index for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
@@ -128,7 +138,7 @@ def _describe_bytes(header: GgufHeader, progress: Progress) -> dict[str, Any]:
 
 
 def _merges(header: GgufHeader) -> list[tuple[str, str]]:
-    tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
+    tokens, merges = header.values("tokenizer.ggml.tokens"), header.values("tokenizer.ggml.merges")
     if not tokens or not merges:
         raise ValueError(f"{len(tokens)} tokens, {len(merges)} merges")
     return [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
@@ -142,8 +152,8 @@ def _spell(token: str) -> str:
 
 
 def _describe_sentencepiece(header: GgufHeader, _: Progress) -> dict[str, Any]:
-    tokens, scores = header.texts("tokenizer.ggml.tokens"), header.reals("tokenizer.ggml.scores")
-    kinds = header.integers("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    tokens, scores = header.values("tokenizer.ggml.tokens"), header.values("tokenizer.ggml.scores")
+    kinds = header.values("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     if not tokens or not len(scores) == len(kinds) == len(tokens):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(scores)} scores")
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -179,7 +189,7 @@ def _describe_gemma4(header: GgufHeader, _: Progress) -> dict[str, Any]:
 
 
 def _byte_pairs(header: GgufHeader, merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    tokens, unknown = header.texts("tokenizer.ggml.tokens"), header.token_id("unknown")
+    tokens, unknown = header.values("tokenizer.ggml.tokens"), header.token_id("unknown")
     return {
         "type": "BPE",
         "unk_token": tokens[unknown] if unknown is not None else None,

@@ -6,20 +6,236 @@ State: weights only. Invariant: with quantised weights a row's logits have the s
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, norm
+from moa_kernels import (
+    F16,
+    BesideNorms,
+    Cache,
+    Experts,
+    KernelError,
+    Layer,
+    LayerEmbedding,
+    Linear,
+    QuantisedMatrix,
+    Segment,
+    Stack,
+    StackShape,
+    Tiles,
+    norm,
+)
 
-from moa_shared.models.network.layers import LayerEmbeddings, Rows, Weights, offset_norm, read_layer, read_matrix
-from moa_shared.models.network.plan import plan_of
+from moa_shared.models.families import FAMILIES, Family
+from moa_shared.models.network.layer_sizes import MixturePlan
+from moa_shared.models.network.plan import LayerPlan, plan_of
 from moa_shared.models.network.served import unsupported
-from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
+from moa_shared.models.weights.weights import (
+    EMBEDDINGS,
+    FINAL_NORM,
+    HEAD,
+    LAYER_EMBEDDINGS,
+    LAYER_PROJECTION,
+    LAYER_PROJECTION_NORM,
+)
 from moa_shared.programs.progress import Progress, SilentProgress
+
+Rows = npt.NDArray[np.float32]
+Matrix = QuantisedMatrix | Tiles | Rows
+MakeLinear = Callable[[Sequence[Matrix], Rows | None], Linear]  # of matrices with the same input, and their bias
+_LLAMA = FAMILIES["llama"]
+_KEY_NORM = "self_attn.k_norm.weight"
+
+
+class Weights(Protocol):
+    """Tensors by name, as `moa_shared.models.WeightReader` has them."""
+
+    def names(self) -> Collection[str]: ...  # without a tied head, which is read all the same
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None: ...  # None where it is stored in floats
+    def array(self, name: str) -> Rows: ...
+    def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> Rows: ...
+
+
+def read_matrix(weights: Weights, name: str) -> Matrix:
+    """A matrix as the file has it, if the kernels take it so; else in float32."""
+    blocks = weights.blocks(name)
+    return weights.array(name) if blocks is None else blocks
+
+
+def read_layer(
+    weights: Weights,
+    prefix: str,
+    make_linear: MakeLinear,
+    *,
+    reads_memory: bool = False,
+    input_norm: bool = True,
+    family: Family = _LLAMA,
+    plan: LayerPlan | None = None,
+) -> Layer:
+    """One decoder layer, with biases (Qwen2) and norms of queries and keys (Qwen3) where it has them.
+
+    Args:
+        reads_memory: keys and values come from elsewhere: only queries are projected.
+        input_norm: false: the layer has none before attention (EAGLE's).
+        plan: None: it sees all positions, and is turned by the stack's first angles.
+    """
+    plan = plan or LayerPlan()
+    parts = _Parts(weights, prefix, make_linear, family, frozenset(weights.names()))
+    sizes, norms, mixture = plan.sizes, family.norms, plan.mixture
+    has_keys = not reads_memory and (sizes is None or sizes.reads_layer is None)
+    keys_are_values = sizes is not None and sizes.keys_are_values
+    parts.require([each for each in family.needed if has_keys or each != _KEY_NORM])
+    dense, out = mixture is None or mixture.beside, parts.linear("self_attn.o_proj")
+    gate_up = ["mlp.gate_up_proj"] if family.fused else ["mlp.gate_proj", "mlp.up_proj"]
+    projected = [f"self_attn.{each}_proj" for each in ("q" if not has_keys else "qk" if keys_are_values else "qkv")]
+    scalar = parts.vector("layer_scalar")
+    return Layer(
+        attention_norm=parts.norm(norms.attention) if input_norm else None,
+        qkv=parts.linear(*(["self_attn.qkv_proj"] if family.fused else projected)),
+        out=out,
+        mlp_norm=parts.norm(norms.mlp),
+        gate_up=parts.linear(*gate_up) if dense else None,
+        down=parts.linear("mlp.down_proj") if dense else None,
+        query_norm=parts.head_norm("q_norm"),
+        key_norm=parts.head_norm("k_norm") if has_keys else None,
+        attention_out_norm=parts.norm(norms.attention_out),
+        mlp_out_norm=parts.norm(norms.mlp_out),
+        window=plan.window,
+        rotary=plan.rotary,
+        sinks=parts.vector("self_attn.sinks"),
+        experts=None if mixture is None else parts.experts(mixture, in_numpy=not out.compiled),
+        beside=parts.beside() if mixture is not None and mixture.beside else None,
+        heads=None if sizes is None else sizes.heads,
+        inner=None if sizes is None else sizes.inner,
+        value_norm=np.ones(sizes.heads.dim, np.float32) if sizes and family.value_norm and has_keys else None,
+        keys_are_values=keys_are_values,
+        reads_layer=None if sizes is None else sizes.reads_layer,
+        embedding=parts.embedding() if plan.embeds else None,
+        out_scale=1.0 if scalar is None else float(scalar[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    weights: Weights
+    prefix: str
+    make_linear: MakeLinear
+    family: Family
+    names: frozenset[str]
+
+    def require(self, tensors: Sequence[str]) -> None:
+        missing = [each for each in tensors if f"{self.prefix}.{each}" not in self.names]
+        if missing:
+            raise KernelError(f"{self.prefix} lacks {', '.join(missing)}.")
+
+    def vector(self, name: str) -> Rows | None:
+        full = f"{self.prefix}.{name}"
+        return self.weights.array(full) if full in self.names else None
+
+    def norm(self, module: str | None) -> Rows | None:
+        return None if module is None else self.needed_norm(module)
+
+    def needed_norm(self, module: str) -> Rows:
+        return offset_norm(self.weights.array(f"{self.prefix}.{module}.weight"), self.family)
+
+    def head_norm(self, name: str) -> Rows | None:
+        found = self.vector(f"self_attn.{name}.weight")
+        return None if found is None else offset_norm(found, self.family)
+
+    def linear(self, *modules: str) -> Linear:
+        matrices = [read_matrix(self.weights, f"{self.prefix}.{module}.weight") for module in modules]
+        biases = [self.vector(f"{module}.bias") for module in modules]
+        bias = None
+        if any(each is not None for each in biases):
+            whole = [
+                np.zeros(matrix.shape[0], np.float32) if each is None else each
+                for matrix, each in zip(matrices, biases, strict=True)
+            ]
+            bias = np.concatenate(whole)
+        try:
+            return self.make_linear(matrices, bias)
+        except KernelError as error:
+            raise KernelError(f"{self.prefix}.{modules[0]}: {error}") from error
+
+    def experts(self, plan: MixturePlan, *, in_numpy: bool) -> Experts:
+        """By one product each; in numpy those are read that rows choose."""
+        scores = self.weights.array(f"{self.prefix}.mlp.gate.weight")
+        if len(scores) != plan.count:
+            raise KernelError(f"{self.prefix}.mlp.gate scores {len(scores)} experts, expected {plan.count}.")
+        router = Linear([scores], self.vector("mlp.gate.bias"), plain=True, reference=in_numpy)
+
+        def read(number: int) -> tuple[Linear, Linear]:
+            expert = f"mlp.experts.{number}"
+            return self.linear(f"{expert}.gate_proj", f"{expert}.up_proj"), self.linear(f"{expert}.down_proj")
+
+        try:
+            scales = self.vector("mlp.gate.expert_scale")
+            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all, scales=scales)
+            if found.inner != plan.inner:
+                raise KernelError(f"Its experts are {found.inner} wide, expected {plan.inner}.")
+            return found
+        except KernelError as error:
+            if str(error).startswith(self.prefix):  # of one expert's matrix, which it names
+                raise
+            raise KernelError(f"{self.prefix}.mlp: {error}") from error
+
+    def beside(self) -> BesideNorms:
+        self.require(["mlp.gate.scale", "mlp.gate.expert_scale"])
+        scale = self.weights.array(f"{self.prefix}.mlp.gate.scale")
+        return BesideNorms(
+            router=scale * np.float32(len(scale) ** -0.5),
+            experts=self.needed_norm("pre_feedforward_layernorm_2"),
+            experts_out=self.needed_norm("post_feedforward_layernorm_2"),
+            mlp_out=self.needed_norm("post_feedforward_layernorm_1"),
+        )
+
+    def embedding(self) -> LayerEmbedding:
+        gate, out = self.linear("per_layer_input_gate"), self.linear("per_layer_projection")
+        return LayerEmbedding(gate, out, self.needed_norm("post_per_layer_input_norm"))
+
+
+def offset_norm(weight: Rows, family: Family) -> Rows:
+    return weight + np.float32(family.norm_offset) if family.norm_offset else weight
+
+
+def stack_shape(config: Mapping[str, Any]) -> StackShape:
+    return plan_of(config).shape
+
+
+class LayerEmbeddings:
+    """The embeddings of all layers. `width`: of one layer's."""
+
+    def __init__(self, weights: Weights, make_linear: MakeLinear, layers: int, width: int, eps: float) -> None:
+        self._weights, self._width, self._eps = weights, width, eps
+        self._kept: npt.NDArray[np.int64] = np.arange(layers)
+        for name in (LAYER_EMBEDDINGS, LAYER_PROJECTION):
+            outputs = weights.shape(name)[1 if name == LAYER_EMBEDDINGS else 0]
+            if outputs != layers * width:
+                raise KernelError(f"{name} has {outputs} numbers for {layers} layers, expected {layers * width}.")
+        self._projection: Linear = make_linear([read_matrix(weights, LAYER_PROJECTION)], None)
+        self._norm = weights.array(LAYER_PROJECTION_NORM)
+        if self._norm.shape != (width,):
+            raise KernelError(f"{LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
+
+    def of_layers(self, kept: Sequence[int]) -> LayerEmbeddings:
+        chosen = copy.copy(self)
+        chosen._kept = self._kept[list(kept)]
+        return chosen
+
+    def __call__(self, tokens: Sequence[int], entering: Rows) -> Rows:
+        """[rows, layers, width] of tokens, and the rows that enter the first layer."""
+        size = (len(tokens), -1, self._width)
+        own = self._weights.rows(LAYER_EMBEDDINGS, tokens).reshape(size)[:, self._kept]
+        projected = self._projection(entering) * np.float32(self._projection.inputs**-0.5)
+        projected = projected.reshape(size)[:, self._kept].reshape(-1, self._width)
+        normed = norm(projected, self._norm, self._eps).reshape(own.shape)
+        added: Rows = (normed + own * np.float32(self._width**0.5)) * np.float32(0.5**0.5)
+        return added
 
 
 @dataclass(frozen=True, slots=True)

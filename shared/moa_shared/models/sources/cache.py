@@ -1,25 +1,31 @@
-"""The cache folder: where models live, and how they are made whole or not at all.
+"""The cache folder: where models live, how they are made whole or not at all, and the hashes of what lies there.
 
 An entry is a folder. It is built under a temporary name next to its final one and renamed when complete, under a lock
-file, so that two processes do not build it twice and none ever reads half an entry.
+file, so that two processes do not build it twice and none ever reads half an entry. Its manifest says what it was made
+from, and size and sha256 of each file in it. State: hashes of files under `<cache>/hashes`, each while path, size,
+modification time and inode are the same. Invariant: a digest was computed from the bytes; an entry that is used agrees
+with its manifest, in sizes at every start and in bytes whenever a file is not the very one that was hashed before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from moa_shared.errors import ConfigError, DiskFullError
+from moa_shared.errors import ChecksumError, ConfigError, DiskFullError, NotFoundError
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.text.plain_text import parse_json
 
 if TYPE_CHECKING:
     import filelock
@@ -67,13 +73,15 @@ def locked(entry: Path, progress: Progress | None = None) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def locked_meanwhile(entry: Path, progress: Progress) -> AsyncIterator[None]:
-    """As `locked`, for an event loop that has other things to do while it waits."""
+async def locked_meanwhile(
+    entry: Path, progress: Progress, sleep: Callable[[float], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """As `locked`, for an event loop that has other things to do while it waits; `sleep`: of that loop."""
     lock = _lock_file(entry)
     if not _take(lock):
         with progress.task(_waiting_for(entry)):
-            while not _take(lock):  # noqa: ASYNC110 (another process cannot set an event)
-                await asyncio.sleep(POLL_SECONDS)
+            while not _take(lock):
+                await sleep(POLL_SECONDS)
     try:
         yield
     finally:
@@ -161,3 +169,101 @@ def is_disk_full(error: BaseException) -> bool:
 def disk_full(folder: Path, needed: int | None, purpose: str) -> DiskFullError:
     amount = f"; {decimal(needed + SPARE_BYTES)} are needed in all" if needed is not None else ""
     return DiskFullError(f"The disk of {folder} ran full while writing {purpose}{amount}.")
+
+
+_BLOCK = 1 << 20
+_BAR_BYTES = 1_000_000_000  # sha256 does about 1 GB/s: below this there is nothing to wait for
+
+
+def hash_file(path: Path, progress: Progress | None = None) -> str:
+    progress = progress or SilentProgress()
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    shown = progress if size >= _BAR_BYTES else SilentProgress()
+    with path.open("rb") as file, shown.task(f"Checking {path.name}", size, is_bytes=True) as task:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            task.advance(len(block))
+    return digest.hexdigest()
+
+
+def remembered_hash(path: Path, root: Path, progress: Progress | None = None) -> str:
+    """sha256 (hex) of a file, from the record under `root` where the file is unchanged since; raises NotFoundError."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {path}.") from error
+    identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    key = hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]
+    known = recall(root, key)
+    if known.get("identity") == identity and isinstance(known.get("sha256"), str):
+        return str(known["sha256"])
+    digest = hash_file(path, progress)
+    remember(root, key, {"identity": identity, "sha256": digest})
+    return digest
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON with one spelling for one value, for hashing."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
+
+
+def combine(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def recall(root: Path, key: str) -> dict[str, Any]:
+    """The record of that name under `root`; empty where there is none, or a damaged one."""
+    try:
+        known = parse_json((root / "hashes" / f"{key}.json").read_text("utf-8"))
+    except (OSError, ValueError):  # then it is computed again
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def remember(root: Path, key: str, content: dict[str, Any]) -> None:
+    record = root / "hashes" / f"{key}.json"
+    try:
+        with whole_file(record, several_writers=True) as partial:
+            partial.write_bytes(json.dumps(content).encode())
+    except OSError:
+        return  # a record only saves time: on a read-only or full disk the next start computes again
+
+
+MANIFEST = "manifest.json"
+FORMAT = 8  # raise when what an entry holds changes: older entries are then no longer found
+
+
+def write_manifest(folder: Path, target_id: str, source: str) -> None:
+    """Record the files of `folder`, read back from the disk. `source`: the hash of what the entry is made from."""
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": hash_file(path)}
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != MANIFEST
+    }
+    content = {"format": FORMAT, "target_id": target_id, "source": source, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def check_manifest(folder: Path, root: Path, progress: Progress | None = None) -> str:
+    """Check an entry against its manifest and return its target id. Files unchanged since are not read again."""
+    hint = f"Delete {folder}; it is built again at the next start."
+    try:
+        content = parse_json((folder / MANIFEST).read_text("utf-8"))
+        target_id, files = str(content["target_id"]), dict(content["files"])
+        expected = {str(name): (int(record["size"]), str(record["sha256"])) for name, record in files.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ChecksumError(f"The manifest of {folder} cannot be read: {error}.", hint=hint) from error
+    for name, (size, sha256) in expected.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            got = "is missing" if found is None else f"has {found} bytes"
+            raise ChecksumError(f"{path} {got}, expected {size} bytes.", hint=hint)
+        digest = remembered_hash(path, root, progress)
+        if digest != sha256:
+            raise ChecksumError(f"{path} has the sha256 {digest}, expected {sha256}.", hint=hint)
+    return target_id

@@ -16,9 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
-from moa_shared.models.gguf.parts import files_below, find_parts, first_parts, is_model_file, model_name, storage_label
-from moa_shared.models.sources.cache import is_disk_full, require_space
-from moa_shared.models.sources.digest import hash_file
+from moa_shared.models.gguf.entry import files_below, find_parts, first_parts, is_model_file, model_name, storage_label
+from moa_shared.models.sources.cache import hash_file, is_disk_full, require_space
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, find_weights
 from moa_shared.programs.progress import Progress, Task
 

@@ -9,7 +9,6 @@ terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -18,8 +17,7 @@ from pathlib import Path
 from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.gguf.configuration import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.gguf.entry import adopt_gguf
-from moa_shared.models.sources.cache import locked, require_space
-from moa_shared.models.sources.digest import hash_file, remembered_hash
+from moa_shared.models.sources.cache import hash_file, remembered_hash, require_space
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.entry import pip_install
@@ -111,20 +109,14 @@ def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Pr
     if path.is_file() and path.stat().st_size == total:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.parent, progress):
-        if path.is_file() and path.stat().st_size == total:  # another process has made it while we waited
-            return path
-        require_space(path.parent, total, f"The file of {model.target_id}")
-        if model.terms:
-            progress.note(f"{model.target_id}: {model.terms}.")
-        with progress.task(f"Joining {model.member} (once)", total, is_bytes=True) as task, whole_file(path) as partial:
-            with partial.open("wb") as joined:
-                for piece in pieces:
-                    with piece.open("rb") as file:
-                        shutil.copyfileobj(file, joined)
-                    task.advance(piece.stat().st_size)
-            if (got := hash_file(partial)) != model.gguf_sha256:
-                raise _another(model, pieces[0].parent, got)
+    require_space(path.parent, total, f"The file of {model.target_id}")
+    progress.note(f"{model.target_id}: {model.terms}.")
+    with progress.task(f"Joining {model.member} (once)"), whole_file(path, several_writers=True) as partial:
+        with partial.open("wb") as joined:
+            for piece in pieces:
+                joined.write(piece.read_bytes())
+        if (got := hash_file(partial)) != model.gguf_sha256:
+            raise _another(model, pieces[0].parent, got)
     return path
 
 

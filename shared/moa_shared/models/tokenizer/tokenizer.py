@@ -20,7 +20,6 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
-from moa_shared.tokenization.token_bytes import token_bytes
 from moa_shared.tokenization.tokenizer_json import (
     DEFAULT,
     GUARD,
@@ -30,6 +29,7 @@ from moa_shared.tokenization.tokenizer_json import (
     read_special,
     read_templates,
     read_tokenizer,
+    token_bytes,
 )
 
 

@@ -1,12 +1,12 @@
-"""Reading a resolved target into torch: the whole model, or some tensors of it.
+"""Reading a resolved target into torch: the whole model, or some tensors of it; and what makes it quick there.
 
 Imports torch and transformers; `moa_shared.models` imports this module only when one of its functions is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -150,3 +150,25 @@ def pack_linears(module: nn.Module) -> int:
 def _is_packable(linear: nn.Linear) -> bool:
     weight = linear.weight
     return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and not weight.requires_grad
+
+
+T = TypeVar("T")
+
+
+class CudaGraphs:
+    """Records graphs."""
+
+    def __init__(self) -> None:
+        self._memory: Any = torch.cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Runs a function once and records it; gives what plays it again, and the tensors that it then writes."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()  # what is compiled or allocated at the first call must not be recorded
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            written = run()
+        return graph.replay, written

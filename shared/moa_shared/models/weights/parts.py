@@ -16,8 +16,7 @@ import numpy.typing as npt
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.cache import disk_full, is_disk_full
-from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.sources.generation import GENERATION_CONFIG
+from moa_shared.models.sources.files import GENERATION_CONFIG, ModelFiles
 from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
 from moa_shared.models.weights.weights import (
     EMBEDDINGS,

@@ -22,8 +22,7 @@ from moa_kernels.bindings import aligned_zeros
 from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
 
-from moa_shared.models.sources.cache import locked, require_space, writing
-from moa_shared.models.sources.digest import combine
+from moa_shared.models.sources.cache import combine, locked, require_space, writing
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors import Floats, map_file
 from moa_shared.models.weights.experts import is_of_expert
@@ -31,7 +30,7 @@ from moa_shared.models.weights.packing import PAGE, pack_places, plan_places, to
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import parse_json
 
 _MAGIC = b"moatiles"
 _START = struct.Struct("<8sQQ")  # magic, start and size of the table

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from moa_kernels import QuantisedMatrix
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.gguf.header import read_header
 from moa_shared.models.gguf.names import (
     added_offset,
@@ -28,7 +29,6 @@ from moa_shared.models.gguf.names import (
     paired_places,
     unpair_rows,
 )
-from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.models.network.layer_sizes import unread_tensors
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors import (

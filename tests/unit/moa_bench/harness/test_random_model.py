@@ -12,8 +12,8 @@ from gguf.quants import dequantize
 from moa_bench.harness.random_model import _SCALES, STD, _Tensor, _tensors, random_model
 from moa_bench.harness.shapes import SHAPES, ModelShape
 from moa_shared.models import WeightReader, resolve
+from moa_shared.models.gguf.entry import file_type
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.parts import file_type
 from moa_shared.programs.progress import SilentProgress
 
 SILENT = SilentProgress()

@@ -17,8 +17,8 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import choose_level, load_execution
 from moa_shared.errors import ConfigError, MoaError, ModelSourceError
 from moa_shared.models import resolve
-from moa_shared.models.library import LocalModel, examine
 from moa_shared.models.network import served
+from moa_shared.models.sources.source import LocalModel, examine
 from moa_shared.programs.progress import SilentProgress
 from transformers import PreTrainedModel
 

@@ -16,8 +16,7 @@ from moa_shared.drafter.layers.state import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.confidence import TokenOrigin
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.penalties import TextBefore
-from moa_shared.sampling.scores import largest, log_softmax
+from moa_shared.sampling.scores import TextBefore, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 

@@ -94,7 +94,3 @@ def test_items_are_found_by_model_and_path_and_removed(root: Path) -> None:
     for item in items:
         remove_item(item)
     assert list_cache(root) == []
-
-
-def test_an_empty_cache_has_no_items(tmp_path: Path) -> None:
-    assert list_cache(tmp_path) == []

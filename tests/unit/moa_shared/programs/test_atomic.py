@@ -40,19 +40,6 @@ def test_a_writer_that_fails_changes_nothing(tmp_path: Path, several_writers: bo
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_name_that_cannot_be_taken_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space left"), whole_file(path) as partial:
-        partial.write_text("new")
-    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "old")]
-
-
 def test_several_writers_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with whole_file(path, several_writers=True) as first:
@@ -68,12 +55,6 @@ def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
     with whole_file(path) as partial:
         partial.write_text("new")
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "new")]
-
-
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OSError, match="file"), whole_file(tmp_path / "file" / "inner"):
-        pytest.fail("there is nowhere to write")
 
 
 def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:

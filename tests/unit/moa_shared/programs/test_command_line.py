@@ -13,11 +13,8 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
-from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import config_command, options_table, settings_options, table
 from moa_shared.programs.config import SettingsBase, load_settings, setting, settings_of
-
-from tests.support.messages import raises
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,6 @@ def test_a_switch_that_is_off_overrides_the_file(tmp_path: Path) -> None:
     file.write_text("[example]\nlines = true\nport = 7\n")
     assert given("--config", str(file)) == Example(lines=True, port=7)
     assert given("--config", str(file), "--no-json") == Example(port=7)
-
-
-def test_the_model_refuses_bad_values() -> None:
-    with raises(ConfigError, snapshot("--mode is 'c': expected 'a' or 'b'. See --help for the values allowed.")):
-        given("--mode", "c")
-    with pytest.raises(ConfigError, match="--port is 'x': expected a whole number"):
-        given("--port", "x")
 
 
 def test_help_has_type_text_and_default() -> None:

@@ -38,15 +38,6 @@ def test_programs_of_one_machine_have_no_proxy_between_them() -> None:
     assert "127.0.0.1" in environment["no_proxy"].split(",")
 
 
-def test_memory_is_not_searched_for_garbage_at_the_end() -> None:
-    code = (
-        "import atexit, gc; from moa_shared.programs.entry import prepare_process\n"
-        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
-        "prepare_process()"
-    )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"True\n"
-
-
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
 PIP = f"{sys.executable} -m pip install "
 
@@ -57,10 +48,6 @@ def test_a_module_is_named_by_its_extra() -> None:
     assert steady(str(told)) == (
         "This needs zstandard, which is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[train]'."
     )
-
-
-def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
-    assert missing_extra(ModuleNotFoundError("No module named 'moa_x'", name="moa_x")) is None
 
 
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
@@ -201,16 +188,6 @@ def test_a_program_that_is_started_without_standard_streams_has_them_on_dev_null
     assert report.read_text().splitlines() == ["/dev/null False"] * 3
 
 
-def test_a_stream_that_is_open_is_left_alone(tmp_path: Path) -> None:
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh"]
-    command = [*closed, sys.executable, "-c", CODE, "moa_client.cli", str(tmp_path / "report")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("Usage:")
-    stdin, stdout, _ = (tmp_path / "report").read_text().splitlines()
-    assert stdin == "/dev/null False"
-    assert "pipe:" in stdout
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -239,10 +216,3 @@ def test_a_terminal_that_cannot_clear_a_line_is_left_alone(monkeypatch: pytest.M
     terminal = Terminal()
     StartLine(terminal).show("Starting ...")
     assert terminal.getvalue() == ""
-
-
-def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    pipe = io.StringIO()
-    StartLine(pipe).show("Starting ...")
-    assert pipe.getvalue() == ""

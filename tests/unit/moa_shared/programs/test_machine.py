@@ -62,11 +62,10 @@ def meminfo(tmp_path: Path) -> Path:
     return path
 
 
-def group(folder: Path, limit: str, used: int, version: int = 2, stat: str = "") -> None:
+def group(folder: Path, limit: str, used: int, stat: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    (folder / names[0]).write_text(f"{limit}\n")
-    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
     (folder / "memory.stat").write_text(stat)
 
 
@@ -94,19 +93,6 @@ def test_the_limits_of_a_service_and_of_what_it_is_in_count(meminfo: Path, tmp_p
     assert free_memory(meminfo, tmp_path, own) == FreeMemory(8000, 9000)
     group(tmp_path / "system.slice/moa.service", "3000", 500)
     assert free_memory(meminfo, tmp_path, own) == FreeMemory(2500, 3000)
-
-
-def test_groups_of_version_1_count(meminfo: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("5:cpu,cpuacct:/\n4:memory:/box\n")
-    group(tmp_path / "memory", "9223372036854771712", 10**9, 1)
-    assert free_memory(meminfo, tmp_path, own).limit is None
-    group(tmp_path / "memory/box", "6000", 5000, 1, "total_inactive_file 500\ntotal_active_file 500\n")
-    assert free_memory(meminfo, tmp_path, own) == FreeMemory(2000, 6000)
-
-
-def test_where_nothing_is_said_it_is_half_of_what_there_is() -> None:
-    assert free_memory(NONE, NONE, NONE).nbytes > 0
 
 
 @collector_paused()

@@ -25,13 +25,6 @@ def test_plain_lines_tell_the_quarters() -> None:
     assert lines[-1] == "ready"
 
 
-def test_plain_lines_of_an_unknown_total() -> None:
-    stream = io.StringIO()
-    with PlainProgress(stream).task("Waiting") as task:
-        task.reach(7)
-    assert len(stream.getvalue().splitlines()) == 2
-
-
 def test_sizes_are_told_in_bytes() -> None:
     stream = io.StringIO()
     with PlainProgress(stream).task("Fetching", 92_871_040, is_bytes=True):
@@ -71,12 +64,3 @@ def test_only_a_terminal_s_user_is_asked(answer: str, monkeypatch: pytest.Monkey
     for nobody in (make_progress(stream), PlainProgress(stream), SilentProgress()):
         assert not nobody.allows("Fetch it?")
     assert stream.getvalue() == "Fetch [it]? [y/N] "
-
-
-def test_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    progress = SilentProgress()
-    with progress.task("Loading", 4) as task:
-        task.advance(3)
-        task.reach(4)
-    progress.note("nobody hears")
-    assert capfd.readouterr() == ("", "")

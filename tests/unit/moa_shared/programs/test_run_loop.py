@@ -153,14 +153,6 @@ async def test_the_result_and_the_reports_come_through() -> None:
     assert notes == ["done"]
 
 
-async def test_what_goes_wrong_is_raised_here() -> None:
-    def work(_: Progress) -> None:
-        raise OSError("no disk")
-
-    with pytest.raises(OSError, match="no disk"):
-        await run_reporting(work, SilentProgress(), "failing")
-
-
 async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -> None:
     began, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
     shown: list[str] = []
@@ -195,18 +187,6 @@ async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -
     assert not shown
     cancelled.set()
     assert await asyncio.to_thread(ended.wait, 10)
-
-
-def resolver(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    def found(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
-
-    monkeypatch.setattr(socket, "getaddrinfo", found)
-
-
-async def test_each_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver(monkeypatch, "10.0.0.2", "10.0.0.1", "10.0.0.2")
-    assert await look_up("fleet.example", 5.0) == ("10.0.0.2", "10.0.0.1")
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])

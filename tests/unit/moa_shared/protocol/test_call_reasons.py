@@ -14,21 +14,28 @@ from moa_shared.protocol.call_reasons import (
     CLOSED,
     CLOSES,
     ENDED,
+    EXPIRED,
     FAILED,
     LOST,
     NO_ANSWER,
     NO_NAME_SERVER,
     NO_ROUTE,
+    NO_TLS,
     NO_TLS_CONNECTION,
+    NONE_BEHIND,
     NOT_GRPC,
+    NOT_YET,
+    OTHER_NAME,
     OTHER_SERVICE,
     REFUSED,
     RESET,
     SILENT,
+    UNKNOWN_AUTHORITY,
     UNKNOWN_NAME,
     WENT_SILENT,
     call_reason,
     system_reason,
+    tls_reason,
 )
 from moa_shared.protocol.handshake_checks import error_from_rpc
 
@@ -110,3 +117,35 @@ def test_no_error_repeats_the_words_of_grpc_or_has_none(status: grpc.StatusCode,
 )
 def test_an_error_of_the_system(error: OSError, reason: str) -> None:
     assert system_reason(error) == reason
+
+
+HANDSHAKE = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", EXPIRED),
+        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate is not yet valid: OK", NOT_YET),
+        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK", UNKNOWN_AUTHORITY),
+        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: something new: OK", UNKNOWN_AUTHORITY),
+        (f"{HANDSHAKE}WRONG_VERSION_NUMBER: Invalid certificate verification context: OK", NO_TLS),
+        (
+            "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check failed.",
+            OTHER_NAME,
+        ),
+        ("IP address mismatch, certificate is not valid for '127.0.0.1'", OTHER_NAME),
+        ("self-signed certificate in certificate chain", UNKNOWN_AUTHORITY),
+        ("failed to connect to all addresses; last error: UNAVAILABLE: Socket closed", None),
+        ("no healthy upstream", NONE_BEHIND),
+        (
+            "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote "
+            "connection failure, transport failure reason: TLS_error:|268435581:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED:TLS_error_end",
+            NONE_BEHIND,
+        ),
+        ("", None),
+    ],
+)
+def test_the_reason(words: str, reason: object) -> None:
+    assert tls_reason(words) is reason

@@ -3,10 +3,8 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 import pytest
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.errors import MismatchError, OverloadedError, error_from_code
 from moa_shared.protocol.handshake_checks import (
     CODE_KEY,
     RETRY_AFTER_KEY,
@@ -15,10 +13,6 @@ from moa_shared.protocol.handshake_checks import (
     error_from_rpc,
     error_status,
 )
-from moa_shared.protocol.protobuf_messages import settings_from_proto, settings_to_proto
-from moa_shared.sampling.settings import Sampling
-
-from tests.support.messages import raises
 
 SERVER = pb.Identity(
     target_id="smollm2",
@@ -28,38 +22,6 @@ SERVER = pb.Identity(
     execution=b"e" * 32,
 )
 DRAFTERS = [pb.Drafter(name="small", fingerprint=b"d" * 32), pb.Drafter(name="deep", fingerprint=b"D" * 32)]
-
-
-def test_settings_survive_the_wire() -> None:
-    settings = AnswerSettings(Sampling(0.7, 40, 0.9, 2**64 - 1), 12, ("a", "b"), True)
-    assert settings_from_proto(settings_to_proto(settings)) == settings
-    assert settings_from_proto(pb.Sampling()) == AnswerSettings()
-
-
-@pytest.mark.parametrize(
-    ("message", "problem"),
-    [
-        (
-            pb.Sampling(temperature=-1),
-            snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
-        ),
-        (
-            pb.Sampling(stop=[""]),
-            snapshot("A stop string has 0 characters, expected 1 to 64. See --help for the values allowed."),
-        ),
-        (
-            pb.Sampling(stop=["x" * 65]),
-            snapshot("A stop string has 65 characters, expected 1 to 64. See --help for the values allowed."),
-        ),
-        (
-            pb.Sampling(stop=["x"] * 17),
-            snapshot("17 stop strings were given, at most 16 are allowed. See --help for the values allowed."),
-        ),
-    ],
-)
-def test_bad_settings_are_refused(message: pb.Sampling, problem: str) -> None:
-    with raises(ConfigError, problem):
-        settings_from_proto(message)
 
 
 def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.sampling.scores import choose, largest, log_softmax
+from moa_shared.errors import InternalError
+from moa_shared.sampling.scores import TextBefore, adjusted, choose, largest, log_softmax
+from moa_shared.sampling.settings import Sampling
 
 
 @given(st.sampled_from([1, 3, 1000, 16_384]), st.sampled_from([0.1, 3.0, 50.0]), st.integers(0, 999))
@@ -69,9 +75,118 @@ def test_ties_and_edges_are_not_called() -> None:
     assert choose(row(float("nan"), 1), row(0, 0), 0, 1.0) is None
 
 
-def test_arguments_are_left_as_they_are() -> None:
-    scores, noise = row(1, 2, 3), row(0, 1, 0)
-    choose(scores, noise, 2, 0.9)
-    choose(scores, noise, 0, 1.0)
-    assert scores.tolist() == [1, 2, 3]
-    assert noise.tolist() == [0, 1, 0]
+VOCAB = 9
+Rows = npt.NDArray[np.float32]
+
+TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=30)
+PENALTIES = st.builds(
+    Sampling,
+    repeat_penalty=st.sampled_from([1.0, 0.5, 1.3]),
+    repeat_last_n=st.sampled_from([-1, 0, 1, 2, 5, 64]),
+    presence_penalty=st.sampled_from([0.0, -0.5, 1.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.7, -2.0]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB + 2), st.floats(-100, 100), max_size=3).map(
+        lambda bias: tuple(bias.items())
+    ),
+)
+
+
+def logits(rows: int, seed: int = 0) -> Rows:
+    return 3 * np.random.default_rng(seed).standard_normal((rows, VOCAB), np.float32)
+
+
+def by_the_rules(row: Rows, text: Sequence[int], answer: Sequence[int], sampling: Sampling) -> list[float]:
+    """Token by token, in plain numbers."""
+    window = sampling.repeat_last_n
+    repeated = set(text if window < 0 else text[max(0, len(text) - window) :])
+    counts, bias = Counter(answer), dict(sampling.logit_bias)
+    found: list[float] = []
+    for token, logit in enumerate(row.tolist()):
+        value = logit + bias.get(token, 0.0)
+        if token in repeated:
+            value = value / sampling.repeat_penalty if value > 0 else value * sampling.repeat_penalty
+        if token in counts:
+            value -= sampling.presence_penalty + counts[token] * sampling.frequency_penalty
+        found.append(value)
+    return found
+
+
+@given(TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=4), PENALTIES)
+def test_each_row_is_that_of_the_rules(
+    prompt: list[int], answer: list[int], paths: list[list[int]], sampling: Sampling
+) -> None:
+    rows, text = logits(len(paths)), [*prompt, *answer]
+    positions = [len(text) + len(path) for path in paths]
+    within = sampling.within(len(prompt))
+    before = TextBefore(text, paths) if sampling.reads_text else None
+    changed = adjusted(rows, positions, within, before)
+    for path, row, original in zip(paths, changed, rows, strict=True):
+        expected = by_the_rules(original, [*text, *path], [*answer, *path], sampling)
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-4)
+
+
+@given(TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=4), PENALTIES)
+def test_a_node_of_a_tree_has_the_bits_of_its_path_alone(
+    prompt: list[int], answer: list[int], paths: list[list[int]], sampling: Sampling
+) -> None:
+    """Also of its newest tokens alone, as many as are said to count: that is what makes drafts exact."""
+    rows, text = logits(len(paths)), [*prompt, *answer]
+    positions = [len(text) + len(path) for path in paths]
+    within = sampling.within(len(prompt))
+    together = adjusted(rows, positions, within, TextBefore(text, paths))
+    for at, path in enumerate(paths):
+        whole = [*text, *path]
+        newest = whole[len(whole) - within.looks_back(len(whole)) :]
+        alone = adjusted(rows[at : at + 1], positions[at : at + 1], within, TextBefore(newest, [()]))
+        np.testing.assert_array_equal(together[at], alone[0])
+
+
+@given(TOKENS, st.lists(TOKENS, min_size=1, max_size=3), PENALTIES, st.permutations(range(VOCAB)))
+def test_a_reduced_vocabulary_has_the_columns_of_the_whole(
+    text: list[int], paths: list[list[int]], sampling: Sampling, order: list[int]
+) -> None:
+    rows, ids = logits(len(paths)), np.array(order[: VOCAB // 2])
+    positions, before = [len(text) + len(path) for path in paths], TextBefore(text, paths)
+    reduced = adjusted(rows[:, ids], positions, sampling, before, ids)
+    np.testing.assert_array_equal(reduced, adjusted(rows, positions, sampling, before)[:, ids])
+
+
+def test_logits_are_passed_on_where_nothing_is_set() -> None:
+    rows = logits(2)
+    assert adjusted(rows, [1, 2], Sampling(0.7, 3, 0.5, min_p=0.1, repeat_last_n=0, repeat_penalty=2.0)) is rows
+
+
+def test_the_targets_logits_are_left_as_they_are() -> None:
+    rows = logits(1)
+    assert not np.array_equal(adjusted(rows, [1], Sampling(logit_bias=((1, 5.0),))), rows)
+    np.testing.assert_array_equal(rows, logits(1))
+
+
+def test_an_answer_starts_after_the_prompt() -> None:
+    """Presence and frequency count in the answer; the repeat penalty in the prompt too."""
+    text, rows = [1, 1, 1, 2], logits(1)
+    counted = adjusted(rows, [4], Sampling(presence_penalty=1.0).within(3), TextBefore(text, [()]))
+    assert np.flatnonzero(counted[0] != rows[0]).tolist() == [2]
+    repeated = adjusted(rows, [4], Sampling(repeat_penalty=2.0), TextBefore(text, [()]))
+    assert np.flatnonzero(repeated[0] != rows[0]).tolist() == [1, 2]
+
+
+def test_penalties_without_a_text_are_an_error() -> None:
+    with pytest.raises(InternalError, match="Penalties were asked for without the text that they depend on"):
+        adjusted(logits(1), [1], Sampling(presence_penalty=1.0))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seen"),
+    [
+        (Sampling(), 0),
+        (Sampling(repeat_penalty=1.1), 64),
+        (Sampling(repeat_penalty=1.1, repeat_last_n=-1), 100),
+        (Sampling(repeat_penalty=1.1, repeat_last_n=200), 100),
+        (Sampling(presence_penalty=1.0).within(90), 10),
+        (Sampling(frequency_penalty=1.0).within(100), 0),
+        (Sampling(frequency_penalty=1.0, repeat_penalty=1.1).within(20), 80),
+    ],
+)
+def test_how_far_back_penalties_look(sampling: Sampling, seen: int) -> None:
+    assert sampling.looks_back(100) == seen

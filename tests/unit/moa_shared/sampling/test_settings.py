@@ -13,7 +13,6 @@ from moa_shared.sampling.settings import (
     Constraint,
     ConstraintKind,
     SamplingDefaults,
-    choice_of,
     sampling_defaults,
 )
 
@@ -48,10 +47,6 @@ from moa_shared.sampling.settings import (
 def test_what_is_no_constraint_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Constraint(kind, text)
-
-
-def test_a_choice_keeps_its_texts() -> None:
-    assert choice_of(["a", "né|"]).choices == ("a", "né|")
 
 
 def test_a_text_is_parsed_once_however_often_its_constraint_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

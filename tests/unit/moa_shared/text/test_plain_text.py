@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, error_from_code
 from moa_shared.protocol.handshake_checks import MAX_TEXT_CHARACTERS, clean_texts
-from moa_shared.text.json_text import parse_request
-from moa_shared.text.plain_text import is_text, marked_text, plain_line, without_controls
+from moa_shared.text.plain_text import is_text, marked_text, parse_request, plain_line, without_controls
 
 from tests.support.messages import says
 

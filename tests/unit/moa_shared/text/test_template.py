@@ -104,10 +104,7 @@ def test_a_whole_conversation_is_what_its_turns_are(default_model_files: ModelFi
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (
-            "{{ raise_exception('Roles must alternate') }}",
-            "The target's chat template refuses the conversation: Roles must alternate",
-        ),
+        ("{{ raise_exception('Roles must alternate') }}", "The target's chat template refuses the conversation:"),
         ("{{ messages[0].content }}", "The target's chat template leaves out message 1, which is of the role user"),
     ],
 )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.commands.table import help_text
 from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
 
@@ -12,10 +11,6 @@ def test_words_are_whole_and_tables_keep_their_columns() -> None:
     assert wrap_words(text, 42) == (
         "/set NAME VALUE     set it for the next\n                    answers\nDim text was written here.\n\nend"
     )
-
-
-def test_text_that_fits_stays_as_it_is() -> None:
-    assert wrap_words(help_text(), 400) == help_text()
 
 
 @given(st.text(alphabet="ab -漢", max_size=60), st.integers(8, 30))

@@ -14,7 +14,7 @@ from moa_shared.models import ModelFiles, WeightReader, load_target_model, resol
 from moa_shared.models.network.network import Network
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.sampling.coupling import select
-from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_training.data.batches import pack
 from moa_training.data.shards import TokenRow

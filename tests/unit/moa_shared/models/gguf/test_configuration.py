@@ -3,19 +3,18 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from moa_shared.errors import ModelSourceError
-from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.configuration import make_config, special_ids
 from moa_shared.models.gguf.header import GgufHeader, read_header
 from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair_rows
-from moa_shared.models.sources.generation import end_of_text
 from transformers import AutoConfig
 
 from tests.support.messages import says
-from tests.support.tiny_gguf import TOKENS, GgufWriter
+from tests.support.tiny_gguf import GgufWriter
 
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
 
@@ -49,21 +48,23 @@ def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
 
 
 @pytest.mark.torch
-def test_another_family(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from"):
-        make_config(read_header(write_gguf(architecture="gpt2")))
-
-
-@pytest.mark.torch
-def test_a_part_of_a_head(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf rotates a part of each head, which no llama model that moa"):
-        make_config(read_header(write_gguf(rotated=4)))
-
-
-@pytest.mark.torch
-def test_rotary_scaling_that_is_not_known(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf scales its positions by 'spiral', which moa does not read from"):
-        make_config(read_header(write_gguf(rope_scaling="spiral")))
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({"architecture": "gpt2"}, "is of the model family 'gpt2', which moa does not read from"),
+        ({"rotated": 4}, "rotates a part of each head, which no llama model that moa"),
+        ({"rope_scaling": "spiral"}, "scales its positions by 'spiral', which moa does not read from"),
+        ({"extra": "rope_factors_long.weight"}, "lacks rope_factors_short.weight, which moa does not read from"),
+        ({"lacking": "blk.1.ffn_up.weight"}, "lacks 1 tensors, blk.1.ffn_up.weight among them"),
+        ({"lacking": "token_embd.weight"}, "holds no embeddings"),
+        ({"extra": "blk.0.ffn_gate_inp.weight"}, "holds blk.0.ffn_gate_inp.weight, which no llama model that moa"),
+        ({"extra": "blk.7.ffn_norm.weight"}, "holds blk.7.ffn_norm.weight, which a model of 2 layers does not"),
+        ({"extra": "blk.1.attn_q_norm.weight"}, "holds blk.1.attn_q_norm.weight, which no llama model that moa"),
+    ],
+)
+def test_files_that_are_refused(write_gguf: GgufWriter, file: dict[str, Any], message: str) -> None:
+    with says(ModelSourceError, f"TMP/tiny.gguf {message}"):
+        make_config(read_header(write_gguf(**file)))
 
 
 @pytest.mark.torch
@@ -79,22 +80,23 @@ def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: floa
 
 
 @pytest.mark.torch
-def test_factors_of_another_length(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32 [3]"):
-        make_config(read_header(write_gguf(extra="rope_freqs.weight", rotated=6)))
-
-
-@pytest.mark.torch
-def test_long_factors_without_short_ones(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf lacks rope_factors_short.weight, which moa does not read from"):
-        make_config(read_header(write_gguf(extra="rope_factors_long.weight")))
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({"extra": "rope_freqs.weight", "rotated": 6}, "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32"),
+        ({"extra": "blk.1.attn_q.bias"}, "blk.1.attn_q.bias of TMP/tiny.gguf has the shape [4], expected [32]"),
+    ],
+)
+def test_tensors_of_another_shape(write_gguf: GgufWriter, file: dict[str, Any], message: str) -> None:
+    with says(ModelSourceError, message):
+        make_config(read_header(write_gguf(**file)))
 
 
 @pytest.mark.torch
 def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     header = read_header(path)
-    tokens = [*header.texts("tokenizer.ggml.tokens"), "more"]
+    tokens = [*header.values("tokenizer.ggml.tokens"), "more"]
     with says(ModelSourceError, "TMP/tiny.gguf has 262 tokens, but embeddings of 261"):
         make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
 
@@ -122,44 +124,6 @@ def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
 @pytest.mark.torch
 def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
-
-
-@pytest.mark.torch
-def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them"):
-        make_config(read_header(write_gguf(lacking="blk.1.ffn_up.weight")))
-    with says(ModelSourceError, "TMP/b.gguf holds no embeddings"):
-        make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
-
-
-@pytest.mark.torch
-def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf holds blk.0.ffn_gate_inp.weight, which no llama model that moa"):
-        make_config(read_header(write_gguf(extra="blk.0.ffn_gate_inp.weight")))
-
-
-@pytest.mark.torch
-def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "blk.1.ffn_norm.weight of TMP/tiny.gguf has the shape [4], expected [32]"):
-        make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))
-
-
-@pytest.mark.torch
-def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf holds blk.7.ffn_norm.weight, which a model of 2 layers does not"):
-        make_config(read_header(write_gguf(extra="blk.7.ffn_norm.weight")))
-
-
-@pytest.mark.torch
-def test_a_bias_of_another_shape(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "blk.1.attn_q.bias of TMP/tiny.gguf has the shape [4], expected [32]"):
-        make_config(read_header(write_gguf(extra="blk.1.attn_q.bias")))
-
-
-@pytest.mark.torch
-def test_a_norm_that_the_family_lacks(write_gguf: GgufWriter) -> None:
-    with says(ModelSourceError, "TMP/tiny.gguf holds blk.1.attn_q_norm.weight, which no llama model that moa"):
-        make_config(read_header(write_gguf(extra="blk.1.attn_q_norm.weight")))
 
 
 WORDS = ["<unk>", "<s>", "</s>", "hi"]
@@ -213,12 +177,6 @@ def test_minus_one_is_no_token(none: int) -> None:
 def test_an_id_that_is_no_token(value: int) -> None:
     with pytest.raises(ModelSourceError, match=rf"says tokenizer.ggml.eot_token_id = {value}, but has 4 tokens"):
         special_ids(header(eot=value))
-
-
-def test_an_answer_ends_at_each_of_them(write_gguf: GgufWriter, cache: Path) -> None:
-    files = resolve(str(write_gguf(tokens=[*TOKENS, "<end_of_turn>"])), cache)
-    ends = end_of_text(files, load_tokenizer(files).eos_token_id)
-    assert ends == {0, 2, len(TOKENS)}  # <|endoftext|>, <|im_end|> and the turn's
 
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -71,31 +71,13 @@ def test_the_torch_levels_compute_scaled_positions(tmp_path: Path, cache: Path, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"attention.sliding_window_pattern": [True] * 6},
-            "TMP/tiny.gguf has a last layer with a window, which no Gemma 4 that moa",
-        ),
+        ({"attention.sliding_window_pattern": [True] * 6}, "TMP/tiny.gguf has a last layer with a window, which no"),
         ({"attention.sliding_window_pattern": [True, False]}, "The GGUF file TMP/tiny.gguf does not say in"),
-        (
-            {"attention.shared_kv_layers": 6},
-            "TMP/tiny.gguf shares the keys and values of 6 of 6 layers, which no Gemma 4",
-        ),
-        (
-            {"feed_forward_length": [96, 96, 96, 192, 96, 192]},
-            "TMP/tiny.gguf has MLPs of the widths [96, 96, 96, 192, 96, 192], which no",
-        ),
-        (
-            {"feed_forward_length": [96, 96]},
-            "The GGUF file TMP/tiny.gguf says gemma4.feed_forward_length = '[96, 96]',",
-        ),
-        (
-            {"attention.head_count_kv": [2, 3, 2, 2, 2, 2]},
-            "The config.json of tiny.gguf has 4 query heads over 3 heads of 64 numbers in",
-        ),
-        (
-            {"rope.dimension_count_swa": 16},
-            "TMP/tiny.gguf rotates 16 of a head's 32 numbers, which no Gemma 4 that moa",
-        ),
+        ({"attention.shared_kv_layers": 6}, "TMP/tiny.gguf shares the keys and values of 6 of 6 layers, which no"),
+        ({"feed_forward_length": [96, 96, 96, 192, 96, 192]}, "TMP/tiny.gguf has MLPs of the widths [96, 96, 96,"),
+        ({"feed_forward_length": [96, 96]}, "The GGUF file TMP/tiny.gguf says gemma4.feed_forward_length = '[96,"),
+        ({"attention.head_count_kv": [2, 3, 2, 2, 2, 2]}, "The config.json of tiny.gguf has 4 query heads over 3"),
+        ({"rope.dimension_count_swa": 16}, "TMP/tiny.gguf rotates 16 of a head's 32 numbers, which no Gemma 4 that"),
         ({"rope.freq_base_swa": None}, "The GGUF file TMP/tiny.gguf does not set gemma4.rope.freq_base_swa"),
     ],
 )

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
+from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
 
 from tests.support.messages import says
 from tests.support.properties import examples
@@ -167,18 +167,6 @@ def test_parts_with_the_same_tensor(write_gguf: GgufWriter, cache: Path) -> None
     parts[1].write_bytes(parts[0].read_bytes())
     with says(ModelSourceError, "TMP/tiny-00002-of-00002.gguf holds blk.0.attn_norm.weight, as a part before"):
         resolve(str(parts[0]), cache)
-
-
-@pytest.mark.parametrize(
-    ("name", "model"), [("a-00002-of-00003.gguf", "a"), ("A.GGUF", "A"), ("a-2-of-3.gguf", "a-2-of-3"), ("a.b", "a")]
-)
-def test_names(name: str, model: str) -> None:
-    assert model_name(Path(name)) == model
-
-
-def test_one_file_for_each_model() -> None:
-    names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "b.gguf", "c-00002-of-00002.gguf", "d/b.gguf"]
-    assert first_parts([Path(name) for name in names]) == [Path(names[at]) for at in (0, 2, 3, 4)]
 
 
 def test_a_gguf_file_needs_no_suffix(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from moa_shared.tokenization.tokenizer_json import read_tokenizer
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-from tests.support.family_templates import FAMILY_TEMPLATES
-from tests.support.messages import says
 from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
 pytestmark = pytest.mark.torch
@@ -96,13 +94,6 @@ def test_a_template_for_tools_comes_along(write_gguf: GgufWriter, cache: Path) -
     assert (tokenizer.chat_template, tokenizer.with_tools().chat_template) == ("plain", "tools")
 
 
-@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("dbrx", False)])
-def test_a_word_that_is_a_token(write_gguf: GgufWriter, cache: Path, pre: str, whole: bool) -> None:
-    tokens = [*TOKENS, "hit"]  # which no merge makes
-    tokenizer = read(write_gguf(pre=pre, tokens=tokens), cache)
-    assert tokenizer.encode("hit") == [tokens.index(part) for part in (["hit"] if whole else ["hi", "t"])]
-
-
 @pytest.mark.parametrize("pre", ["refact", "starcoder", "command-r"])
 def test_dialects_that_split_digits_first(write_gguf: GgufWriter, cache: Path, pre: str) -> None:
     tokenizer = read(write_gguf(pre=pre), cache)
@@ -138,11 +129,6 @@ def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf: GgufWrite
 def test_a_vocabulary_that_makes_no_sense(write_gguf: GgufWriter, cache: Path, fault: dict[str, object]) -> None:
     with pytest.raises(ModelSourceError, match=r"vocabulary of the GGUF file .* makes no sense"):
         resolve(str(write_gguf(**fault)), cache)
-
-
-def test_another_kind_of_tokenizer(write_gguf: GgufWriter, cache: Path) -> None:
-    with says(ModelSourceError, "The GGUF file TMP/tiny.gguf has a tokenizer of the kind 'bert', which moa"):
-        resolve(str(write_gguf(tokenizer="bert")), cache)
 
 
 SENTENCEPIECE = ["<unk>", *SPECIALS[1:], *(f"<0x{byte:02X}>" for byte in range(256)), *"▁hi", "hi", "▁hi"]
@@ -187,14 +173,6 @@ def test_gemma_4_joins_by_the_merges_of_its_file(
 def test_gemma_4_without_merges(write_gguf: GgufWriter, cache: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"makes no sense \(268 tokens, 0 merges\)"):
         resolve(str(write_gguf(tokenizer="gemma4", tokens=GEMMA_4, merges=[])), cache)
-
-
-@pytest.mark.parametrize("family", FAMILY_TEMPLATES)
-def test_the_template_is_the_files(write_gguf: GgufWriter, cache: Path, family: str) -> None:
-    path = write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, template=FAMILY_TEMPLATES[family])
-    tokenizer = read(path, cache)
-    assert tokenizer.chat_template == FAMILY_TEMPLATES[family]
-    assert "hi" in tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True)
 
 
 def test_sentencepiece_without_a_space_in_front(write_gguf: GgufWriter, cache: Path) -> None:

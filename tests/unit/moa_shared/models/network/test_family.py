@@ -2,18 +2,11 @@ from __future__ import annotations
 
 import pytest
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.families import FAMILIES
 from moa_shared.models.network.served import check_family
 
 from tests.support.messages import says
 
 GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_families_served(family: str) -> None:
-    experts = {"num_experts": 8, "moe_intermediate_size": 8}
-    check_family({**GOOD, **experts, "model_type": family}, "it")
 
 
 @pytest.mark.parametrize(
@@ -25,32 +18,16 @@ def test_the_families_served(family: str) -> None:
         ({"hidden_size": "many"}, "The config.json of it has hidden_size = 'many', expected a whole number from"),
         ({"num_hidden_layers": 10**9}, "The config.json of it has num_hidden_layers = 1000000000, expected a whole"),
         ({"rope_scaling": [[[]]]}, "The config.json of it has layer_types or rotary parameters that make no sense"),
-        (
-            {"rope_scaling": {"factor": {"a": {}}}},
-            "The config.json of it has layer_types or rotary parameters that make no sense",
-        ),
+        ({"rope_scaling": {"factor": {"a": {}}}}, "The config.json of it has layer_types or rotary parameters that"),
         ({"layer_types": 7}, "The config.json of it has layer_types or rotary parameters that make no sense"),
         ({"use_sliding_window": True}, "The config.json of it has use_sliding_window, and no sliding_window, which"),
-        (
-            {"layer_types": ["full_attention", "sliding_attention"]},
-            "The config.json of it has layers with a sliding window, which its family does",
-        ),
-        (
-            {"rope_parameters": {"rope_type": "dynamic"}},
-            "it uses 'dynamic' rotary scaling, under which cached keys depend on how long",
-        ),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "The config.json of it has layers with a sliding"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, "it uses 'dynamic' rotary scaling, under which cached keys"),
     ],
 )
 def test_what_is_refused(change: dict[str, object], message: str) -> None:
     with says(ModelSourceError, message):
         check_family({**GOOD, "model_type": "qwen2", **change}, "it")
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.0, True, "4", [4], 10**30])
-@pytest.mark.parametrize("size", [*GOOD, "num_key_value_heads", "head_dim", "max_position_embeddings"])
-def test_a_size_that_no_network_has_is_refused(size: str, value: object) -> None:
-    with pytest.raises(ModelSourceError, match=rf"The config.json of it has {size} = .*, expected a whole number"):
-        check_family({**GOOD, "model_type": "llama", size: value}, "it")
 
 
 @pytest.mark.parametrize(

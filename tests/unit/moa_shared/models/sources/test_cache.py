@@ -1,7 +1,10 @@
+"""The cache folder: entries that appear whole, locks, and hashes that are remembered."""
+
 from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import io
 import shutil
 import threading
@@ -11,8 +14,21 @@ from pathlib import Path
 
 import filelock
 import pytest
-from moa_shared.errors import ConfigError, DiskFullError
-from moa_shared.models.sources.cache import building, cache_root, locked, locked_meanwhile, require_space, writing
+from moa_shared.errors import ChecksumError, ConfigError, DiskFullError
+from moa_shared.models.sources import cache as sources_cache
+from moa_shared.models.sources.cache import (
+    building,
+    cache_root,
+    canonical_json,
+    check_manifest,
+    combine,
+    locked,
+    locked_meanwhile,
+    remembered_hash,
+    require_space,
+    write_manifest,
+    writing,
+)
 from moa_shared.programs.progress import PlainProgress
 
 from tests.support.messages import says
@@ -42,12 +58,6 @@ def test_the_folder_is_the_argument_then_the_environment_then_the_users(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_root().is_relative_to(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with says(ConfigError, "The cache folder TMP/file/cache cannot be written: Not a directory"):
-        cache_root(tmp_path / "file" / "cache")
 
 
 def test_too_little_room_says_how_much_and_where(tmp_path: Path, nearly_full: None) -> None:
@@ -147,7 +157,7 @@ async def test_a_loop_that_waits_for_a_lock_does_other_things(tmp_path: Path) ->
     other = filelock.FileLock(tmp_path / "one.lock")
     other.acquire()
     asyncio.get_running_loop().call_later(0.01, other.release)
-    async with locked_meanwhile(entry, PlainProgress(said)):
+    async with locked_meanwhile(entry, PlainProgress(said), asyncio.sleep):
         assert "Waiting for another moa program" in said.getvalue()
         with pytest.raises(filelock.Timeout):
             other.acquire(timeout=0)
@@ -161,3 +171,73 @@ async def test_a_loop_that_waits_for_a_lock_does_other_things(tmp_path: Path) ->
 def test_what_cannot_be_written_is_an_error_of_the_catalogue(tmp_path: Path, code: int, error: type[Exception]) -> None:
     with pytest.raises(error, match=str(tmp_path)), writing(tmp_path, "a file"):
         raise OSError(code, "no")
+
+
+def sha(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def test_an_unchanged_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    assert remembered_hash(path, cache) == sha(b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(sources_cache, "hash_file", lambda *_: pytest.fail("read again"))
+        assert remembered_hash(path, cache) == sha(b"one")
+    path.write_bytes(b"two")
+    assert remembered_hash(path, cache) == sha(b"two")
+
+
+def test_a_damaged_record_only_costs_time(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    remembered_hash(path, cache)
+    for record in (cache / "hashes").iterdir():
+        record.write_text("[not json")
+    assert remembered_hash(path, cache) == sha(b"one")
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    assert remembered_hash(path, path / "no-folder") == sha(b"one")
+
+
+def test_one_value_has_one_spelling() -> None:
+    assert canonical_json({"b": 1, "a": [1.5, "ü"]}) == canonical_json({"a": [1.5, "ü"], "b": 1})
+    assert combine(["a", "b"]) != combine(["ab"])
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"12345678")
+    write_manifest(folder, "tiny", "0" * 64)
+    return folder
+
+
+def test_a_missing_file_of_manifest(entry: Path, cache: Path) -> None:
+    (entry / "weights").unlink()
+    with says(ChecksumError, "TMP/entry/weights is missing, expected 8 bytes"):
+        check_manifest(entry, cache)
+
+
+def test_a_truncated_file(entry: Path, cache: Path) -> None:
+    (entry / "weights").write_bytes(b"123")
+    with says(ChecksumError, "TMP/entry/weights has 3 bytes, expected 8 bytes"):
+        check_manifest(entry, cache)
+
+
+def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
+    check_manifest(entry, cache)
+    (entry / "weights").write_bytes(b"1234567X")
+    with says(ChecksumError, "TMP/entry/weights has the sha256 DIGEST, expected DIGEST. Delete TMP/entry;"):
+        check_manifest(entry, cache)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"target_id": "a", "files": {"weights": 5}}'])
+def test_a_damaged_manifest(entry: Path, cache: Path, text: str) -> None:
+    (entry / "manifest.json").write_text(text)
+    with pytest.raises(ChecksumError, match=r"manifest of .* cannot be read"):
+        check_manifest(entry, cache)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -66,11 +64,6 @@ def model(spec: str) -> HubModel:
 )
 def test_what_a_user_names(spec: str, parts: tuple[str, str, str]) -> None:
     assert model(spec) == HubModel(*parts)
-
-
-@pytest.mark.parametrize("spec", ["A", "", "hub:", "hub:A", "o/A:", "https://o/A", "./a/b"])
-def test_what_is_nothing_on_the_hub(spec: str) -> None:
-    assert HubModel.parse(spec) is None
 
 
 def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
@@ -147,12 +140,6 @@ def test_a_file_that_is_not_what_the_hub_says(hub: FakeHub, tmp_path: Path) -> N
     assert not list((tmp_path / "hub").rglob("*.gguf")) + list(tmp_path.rglob("0" * 64))
 
 
-def test_a_disk_that_is_full(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with says(DiskFullError, "o/A-GGUF needs 60.2 MB in TMP/hub, where 1.0 kB are free"):
-        pull(model("o/A-GGUF"), SILENT)
-
-
 def test_a_disk_that_fills(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -160,23 +147,6 @@ def test_a_disk_that_fills(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(file_download, "http_get", full)
     with says(DiskFullError, "The disk of TMP/hub ran full while writing o/A-GGUF. Free some space, or set"):
         pull(model("o/A-GGUF"), SILENT)
-
-
-def test_progress_is_in_bytes(hub: FakeHub) -> None:
-    hub.cut_after = [1_000_000]
-    counted: list[tuple[str, int | None, Any]] = []
-
-    class Counting(SilentProgress):
-        @contextmanager
-        def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
-            with super().task(title, total, is_bytes=is_bytes) as task:
-                counted.append((title, total, task))
-                yield task
-
-    pull(model("o/A-GGUF"), Counting())
-    assert [(total, task.done) for title, total, task in counted if title.startswith("Fetching") and total] == [
-        (len(LARGE), len(LARGE))
-    ]
 
 
 class Shown(SilentProgress):
@@ -207,8 +177,6 @@ try:
 except ImportError:  # the hub's client before its version 2
     http_client = import_module("httpx")
 
-Snapshot = Callable[..., str]
-
 
 @pytest.fixture
 def no_description(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +195,7 @@ def no_description(monkeypatch: pytest.MonkeyPatch) -> None:
             ModelSourceError,
             "There is no folder some/model, and the hub could not be reached for it: Name",
         ),
-        (
-            http_client.ConnectError("refused"),
-            ModelSourceError,
-            "There is no folder some/model, and the hub could not be reached for it:",
-        ),
+        (http_client.ConnectError("refused"), ModelSourceError, "There is no folder some/model, and the hub could"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             DiskFullError,
@@ -280,36 +244,6 @@ def test_a_defect_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", defect)
     with pytest.raises(KeyError):
-        fetch_from_hub("some/model", SILENT)
-
-
-@pytest.mark.usefixtures("no_description")
-def test_the_snapshot_is_of_that_revision_and_without_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: dict[str, object] = {}
-
-    def snapshot_download(repo_id: str, **options: object) -> str:
-        asked.update(options, repo_id=repo_id)
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    assert fetch_from_hub("some/model@v2", SILENT) == tmp_path
-    assert asked["repo_id"] == "some/model"
-    assert asked["revision"] == "v2"
-    patterns = asked["allow_patterns"]
-    assert isinstance(patterns, list)
-    assert "*.safetensors" in patterns
-    assert not [pattern for pattern in patterns if "bin" in pattern or pattern == "*"]
-
-
-@pytest.mark.usefixtures("no_description")
-def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real: Snapshot = huggingface_hub.snapshot_download
-
-    def unreachable(*arguments: str, **options: object) -> str:
-        return str(real(*arguments, **options, endpoint="http://127.0.0.1:9", cache_dir=tmp_path))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(ModelSourceError, match=r"There is no folder some/model, and the hub could not be reached"):
         fetch_from_hub("some/model", SILENT)
 
 

@@ -3,15 +3,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
+from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.sources import packaged
-from moa_shared.models.sources.digest import hash_file
+from moa_shared.models.sources.cache import hash_file
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
 
@@ -58,11 +56,6 @@ def test_a_package_that_is_not_installed(model: PackagedModel, cache: Path) -> N
     assert entries(cache) == []
 
 
-def test_a_package_without_its_file(model: PackagedModel, tmp_path: Path) -> None:
-    (tmp_path / "site" / model.member).unlink()
-    assert packaged.find_installed(model) is None
-
-
 def test_an_environment_without_pip_is_told_uv(model: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moa_shared.programs.entry.PathFinder.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "executable", "/my venv/bin/python")
@@ -75,12 +68,6 @@ def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) 
     with says(ChecksumError, "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected"):
         resolve_packaged("tiny", wrong, cache, SILENT)
     assert entries(cache) == []
-
-
-def test_no_room(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with says(DiskFullError, "the cache entry of tiny.gguf needs 80.0 MB in TMP/cache/models, where 1.0 MB"):
-        resolve_packaged("tiny", model, cache, SILENT)
 
 
 @pytest.fixture
@@ -128,12 +115,6 @@ def test_pieces_of_another_file(in_pieces: PackagedModel, cache: Path) -> None:
     with says(ChecksumError, "TMP/site/tiny_part2 has the sha256 DIGEST, expected DIGEST. Install it again"):
         resolve_packaged("tiny", swapped, cache, SILENT)
     assert not list(cache.rglob("*.gguf*"))
-
-
-def test_no_room_for_the_joined_file(in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with says(DiskFullError, "The file of tiny needs 50.0 MB in TMP/cache/packaged/DIGEST, where 1.0 MB are"):
-        resolve_packaged("tiny", in_pieces, cache, SILENT)
 
 
 def test_the_environments_of_the_makefile_have_the_version_that_the_program_names() -> None:

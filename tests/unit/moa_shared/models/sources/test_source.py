@@ -1,18 +1,28 @@
+"""Models on this disk: where they are, what they are, and which a name means."""
+
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
+import gguf
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
+from moa_shared.models.gguf.entry import file_type, storage_label
+from moa_shared.models.gguf.header import GgufHeader, read_header
 from moa_shared.models.sources import packaged, source
+from moa_shared.models.sources.source import Examined, LocalModel, examine, find_model, installed_models, models_in
 
-from tests.support.messages import says
+from tests.support.messages import says, steady
+from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import GgufWriter
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -34,12 +44,6 @@ def test_reading_needs_neither_torch_nor_transformers() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
 
 
-def test_a_folder(model_folder: Path, cache: Path) -> None:
-    files = resolve(str(model_folder), cache)
-    assert files.folder == model_folder
-    assert files.target_id == "tiny-llama"
-
-
 def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
@@ -54,13 +58,6 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, c
         resolve(str(alone), cache)
 
 
-def test_the_case_of_a_suffix_does_not_matter(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "upper").mkdir()
-    path = write_gguf().rename(tmp_path / "upper" / "Some.GGUF")
-    assert resolve(str(path), cache).target_id == "Some"
-    assert resolve(str(path.parent), cache).target_id == "Some"
-
-
 def test_gguf_files_beside_other_weights(write_gguf: GgufWriter, model_folder: Path, cache: Path) -> None:
     (model_folder / "config.json").rename(model_folder / "kept.json")
     (model_folder / "model.safetensors").rename(model_folder / "kept")
@@ -71,11 +68,6 @@ def test_gguf_files_beside_other_weights(write_gguf: GgufWriter, model_folder: P
     (model_folder / "kept.json").rename(model_folder / "config.json")
     (model_folder / "kept").rename(model_folder / "model.safetensors")
     assert resolve(str(model_folder), cache).folder == model_folder
-
-
-def test_a_hub_id(model_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "fetch_from_hub", lambda spec, _: model_folder if spec == "some/model" else None)
-    assert resolve("some/model", cache).target_id == "some/model"
 
 
 @pytest.mark.parametrize("spec", ["no-such-model", "./no/such/folder", "", " ", "a/b/c"])
@@ -136,3 +128,243 @@ def test_gemma_is_known_by_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packaged, "find_installed", lambda _: None)
     with says(ModelSourceError, "The gemma3-270m model, gemma-3-270m, is not installed"):
         resolve("gemma3-270m", cache)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(source, "find_installed", lambda *_: None)
+    monkeypatch.setattr(source, "_OLLAMAS_SERVICE", tmp_path / "none")
+
+
+def names(places: dict[str, Path]) -> list[str]:  # noqa: F811
+    return [f"{model.name} ({model.place}) {model.path.name}" for model in installed_models()]
+
+
+def test_nothing_is_found_where_there_is_nothing(places: dict[str, Path]) -> None:  # noqa: F811
+    assert names(places) == []
+    for folder in places.values():
+        folder.rmdir()
+    assert names(places) == []
+
+
+def test_the_hubs_cache(places: dict[str, Path], write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
+    path, config = write_gguf(), tmp_path / "config.json"
+    config.write_text("{}")
+    several = ["A-Q4_K_M.gguf", "A-Q8_0.gguf", "mmproj-A-F16.gguf", "deep/A-UD-Q2_K-00001-of-00002.gguf"]
+    several += ["deep/A-UD-Q2_K-00002-of-00002.gguf", "a.gguf", "x/B-Q6_K.gguf", "y/B-q6_k.gguf"]
+    put_into_hub(places["hub"], "owner/A-GGUF", dict.fromkeys(several, path))
+    put_into_hub(places["hub"], "owner/A-GGUF", {"A-Q4_0.gguf": path}, commit="c1", ref="refs/pr/1")
+    put_into_hub(places["hub"], "owner/B", {"config.json": config, "model.safetensors": config})
+    put_into_hub(places["hub"], "owner/B", {"config.json": config, "model.safetensors": config}, "c1", None)
+    put_into_hub(places["hub"], "owner/C", {"config.json": config})
+    put_into_hub(places["hub"], "gpt2", {"C-Q8_0.gguf": path}, ref=None)
+    (places["hub"] / "datasets--owner--D" / "snapshots").mkdir(parents=True)
+    (places["hub"] / "models--owner--E" / "refs").mkdir(parents=True)
+    (places["hub"] / "models--owner--E" / "refs" / "main").write_text("../../somewhere")
+    assert names(places) == snapshot(
+        [
+            "gpt2@c0:Q8_0 (hub) C-Q8_0.gguf",
+            "owner/A-GGUF:Q4_K_M (hub) A-Q4_K_M.gguf",
+            "owner/A-GGUF:Q8_0 (hub) A-Q8_0.gguf",
+            "owner/A-GGUF:a.gguf (hub) a.gguf",
+            "owner/A-GGUF:UD-Q2_K (hub) A-UD-Q2_K-00001-of-00002.gguf",
+            "owner/A-GGUF:x/B-Q6_K.gguf (hub) B-Q6_K.gguf",
+            "owner/A-GGUF:y/B-q6_k.gguf (hub) B-q6_k.gguf",
+            "owner/A-GGUF@refs/pr/1:Q4_0 (hub) A-Q4_0.gguf",
+            "owner/B (hub) c0",
+        ]
+    )
+
+
+def test_ollama(places: dict[str, Path], write_gguf: GgufWriter) -> None:  # noqa: F811
+    path, folder = write_gguf(), places["ollama"]
+    put_into_ollama(folder, "registry.ollama.ai/library/llama3.2/3b", path, "template", "params")
+    put_into_ollama(folder, "registry.ollama.ai/somebody/tuned/latest", path, "adapter")
+    put_into_ollama(folder, "hf.co/owner/A-GGUF/Q4_K_M", path, "projector")
+    put_into_ollama(folder, "registry.ollama.ai/library/in-the-cloud/latest", None)
+    put_into_ollama(folder, "registry.ollama.ai/library/broken/latest", path).write_text("{")
+    put_into_ollama(folder, "registry.ollama.ai/library/odd/latest", path).write_text('{"layers": [7]}')
+    hostile = '{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]}'
+    put_into_ollama(folder, "registry.ollama.ai/library/hostile/latest", path).write_text(hostile)
+    (folder / "manifests" / "stray").write_text("")
+    assert [(model.name, model.path.name[:10]) for model in installed_models()] == snapshot(
+        [("hf.co/owner/A-GGUF:Q4_K_M", "sha256-5b3"), ("llama3.2:3b", "sha256-5b3")]
+    )
+
+
+def test_ollamas_folder_may_be_named(
+    places: dict[str, Path],  # noqa: F811
+    write_gguf: GgufWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_into_ollama(tmp_path / "named", "registry.ollama.ai/library/a/1b", write_gguf())
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "named"))
+    assert [model.name for model in installed_models()] == ["a:1b"]
+
+
+def test_lm_studio(places: dict[str, Path], write_gguf: GgufWriter) -> None:  # noqa: F811
+    repository = places["lm studio"] / "owner" / "A-GGUF"
+    repository.mkdir(parents=True)
+    write_gguf().rename(repository / "A-Q4_K_M.gguf")
+    (places["lm studio"] / "owner" / "notes.txt").write_text("")
+    assert names(places) == ["owner/A-GGUF:Q4_K_M (LM Studio) A-Q4_K_M.gguf"]
+
+
+def test_a_folder_that_is_named(write_gguf: GgufWriter, model_folder: Path, tmp_path: Path) -> None:
+    path = write_gguf("a.gguf")
+    (tmp_path / "b-00002-of-00002.gguf").write_bytes(path.read_bytes())
+    assert [model.path for model in models_in(tmp_path)] == [path, tmp_path / "b-00002-of-00002.gguf", model_folder]
+    assert [model.name for model in models_in(path)] == [str(path)]
+    assert list(models_in(model_folder / "config.json")) == []
+    with says(NotFoundError, "There is no folder TMP/none"):
+        list(models_in(tmp_path / "none"))
+
+
+def look(path: Path, cache: Path) -> Examined:
+    return examine(LocalModel("name", "folder", path))
+
+
+def refusal(path: Path, cache: Path) -> str:
+    found = look(path, cache)
+    return f"{found.stored or '-'} {found.family or '-'}: {steady(found.refusal.message) if found.refusal else 'yes'}"
+
+
+@pytest.mark.torch
+def test_a_gguf_file_is_what_loading_says_it_is(write_gguf: GgufWriter, cache: Path) -> None:
+    path = write_gguf(kind="Q4_1", architecture="qwen3")
+    found = look(path, cache)
+    assert (found.stored, found.family, found.nbytes) == ("Q4_1", "qwen3", path.stat().st_size)
+    assert found.files == (path,)
+    loaded = resolve(str(path), cache).config  # which has read the vocabulary, and so knows more ends of a text
+    assert {**found.config, "eos_token_id": loaded["eos_token_id"]} == loaded
+
+
+def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
+    whole = write_gguf("whole.gguf").read_bytes()
+    (tmp_path / "short.gguf").write_bytes(whole[:-4000])
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    (tmp_path / "part-00001-of-00002.gguf").write_bytes(whole)
+    (tmp_path / "dangling.gguf").symlink_to(tmp_path / "none")
+    assert [
+        refusal(write_gguf(architecture="bert"), cache),
+        refusal(write_gguf(tokenizer="t5"), cache),
+        refusal(write_gguf(extra="blk.0.ssm_a"), cache),
+        *(refusal(tmp_path / f"{name}.gguf", cache) for name in ("short", "empty", "part-00001-of-00002", "dangling")),
+    ] == snapshot(
+        [
+            "Q8_0 bert: TMP/tiny.gguf is of the model family 'bert', which moa does not read from GGUF.",
+            "Q8_0 llama: The GGUF file TMP/tiny.gguf has a tokenizer of the kind 't5', which moa does not read.",
+            "Q8_0 llama: TMP/tiny.gguf holds blk.0.ssm_a, which no llama model that moa serves has.",
+            "- -: The GGUF file TMP/short.gguf cannot be read (blk.1.ffn_up.weight ends at byte 32864 of 31040).",
+            "- -: TMP/empty.gguf is not a GGUF file.",
+            "- -: TMP/part-00001-of-00002.gguf is one of 2 parts of a model, of which part-00002-of-00002.gguf is missing.",
+            "- -: TMP/dangling.gguf cannot be read (No such file or directory).",
+        ]
+    )
+
+
+@pytest.mark.torch
+def test_folders(model_folder: Path, cache: Path) -> None:
+    found = look(model_folder, cache)
+    assert (found.stored, found.family, found.refusal) == ("F32", "llama", None)
+    config = json.loads((model_folder / "config.json").read_text())
+
+    def with_config(**changes: object) -> str:
+        (model_folder / "config.json").write_text(json.dumps(config | changes))
+        return refusal(model_folder, cache)
+
+    said = [with_config(model_type="bert"), with_config(num_hidden_layers=9)]
+    said += [with_config(rms_norm_eps=None), with_config(rms_norm_eps=[]), with_config(model_type=[])]
+    said += [with_config(model_type="mistral", rms_norm_eps="small")]
+    (model_folder / "config.json").write_text("{")
+    said.append(refusal(model_folder, cache))
+    with_config()
+    (model_folder / "tokenizer.json").unlink()
+    said.append(refusal(model_folder, cache))
+    (model_folder / "model.safetensors").write_bytes(b"x")
+    said.append(refusal(model_folder, cache))
+    assert said == snapshot(
+        [
+            "F32 bert: name is of the model family 'bert', which moa does not serve.",
+            "F32 llama: The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
+            "F32 llama: name cannot be computed: The configuration does not set rms_norm_eps.",
+            "F32 llama: The config.json of name has rms_norm_eps = [], expected a number of at least 0.",
+            "F32 -: name is of the model family [], which moa does not serve.",
+            "F32 mistral: The config.json of name has rms_norm_eps = 'small', expected a number of at least 0.",
+            "- -: TMP/tiny-llama/config.json is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
+            "F32 llama: The folder TMP/tiny-llama holds no tokenizer.json.",
+            "- llama: The weights TMP/tiny-llama/model.safetensors cannot be read (a header of 120 bytes in a file of 1).",
+        ]
+    )
+
+
+def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -> None:
+    path, random = write_gguf(), Random(0)
+    whole, header = path.read_bytes(), read_header(path)
+    for _ in range(300):
+        mutated = bytearray(whole)
+        for _ in range(random.choice((1, 2, 8))):
+            mutated[random.randrange(header.size)] = random.randrange(256)
+        path.write_bytes(mutated)
+        assert look(path, cache).nbytes == len(whole)
+
+
+def test_how_files_are_stored(write_gguf: GgufWriter) -> None:
+    plain = read_header(write_gguf(kind="Q8_0"))
+    assert file_type(plain) == "Q8_0"
+    said = {each.value: each.name.removeprefix("MOSTLY_").removeprefix("ALL_") for each in gguf.LlamaFileType}
+    for number in (0, 1, 15, 18, 30, 32, 38):
+        assert file_type(GgufHeader(plain.path, {"general.file_type": number}, {})) == said[number]
+    assert file_type(GgufHeader(plain.path, {"general.file_type": 1024}, plain.tensors)) == "Q8_0"
+    assert file_type(GgufHeader(plain.path, {}, {})) == ""
+
+
+MODELS = [
+    LocalModel("owner/A:Q4_K_M", "hub", Path("/hub/a")),
+    LocalModel("owner/A:q4_k_m", "LM Studio", Path("/studio/a")),
+    LocalModel("owner/B:Q8_0", "hub", Path("/hub/b")),
+    LocalModel("owner/B:Q8_0", "LM Studio", Path("/studio/b")),
+    LocalModel("llama3.2:latest", "ollama", Path("/ollama/c")),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("owner/A:Q4_K_M", "/hub/a"),
+        ("owner/A:q4_k_m", "/studio/a"),
+        ("llama3.2", "/ollama/c"),
+        ("Llama3.2:LATEST", "/ollama/c"),
+        ("owner/A", None),
+        ("", None),
+    ],
+)
+def test_a_name(name: str, path: str | None) -> None:
+    found = find_model(name, MODELS)
+    assert (found and str(found.path)) == path
+
+
+def test_names_that_lead_nowhere() -> None:
+    with says(ModelSourceError, "'OWNER/A:Q4_K_M' may mean several models: owner/A:Q4_K_M of hub (/hub/a),"):
+        find_model("OWNER/A:Q4_K_M", MODELS)
+    with says(ModelSourceError, "'owner/B:Q8_0' may mean several models: owner/B:Q8_0 of hub (/hub/b),"):
+        find_model("owner/B:Q8_0", MODELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("Llama-3.2-3B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
+        ("gpt-oss-20b-MXFP4_MOE.gguf", "MXFP4_MOE"),
+        ("Qwen3-30B-A3B-UD-Q4_K_XL-00001-of-00002.gguf", "UD-Q4_K_XL"),
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
+        ("model.i1-IQ4_XS.gguf", "IQ4_XS"),
+        ("some-bf16.gguf", "bf16"),
+        ("q8_0.gguf", "q8_0"),
+        ("Qwen3-8B.gguf", None),
+        ("Q-and-A.gguf", None),
+    ],
+)
+def test_how_a_file_is_stored_stands_in_its_name(name: str, label: str | None) -> None:
+    assert storage_label(name) == label

@@ -185,20 +185,6 @@ def test_tokenizer_json_may_add_bos_itself(files: ModelFiles, said: bool | None,
     assert tokenizer.with_bos(tokenizer.encode("hi")) == ([1] if adds else []) + tokenizer.encode("hi")
 
 
-def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
-    assert change(files, eos_token={"content": "<|endoftext|>", "special": True}).eos_token_id == 0
-    assert change(files, eos_token=None).eos_token_id is None
-    (files.folder / "special_tokens_map.json").write_text('{"eos_token": "<|im_start|>"}')
-    path = files.folder / "tokenizer_config.json"
-    path.write_text("{}")
-    assert load_tokenizer(files).eos_token_id == 1
-
-
-def test_without_a_template_there_is_no_conversation(tokenizer: Tokenizer) -> None:
-    with says(ModelSourceError, "The target's tokenizer has no chat template"):
-        tokenizer.apply_chat_template(MESSAGES)
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -285,8 +271,3 @@ def test_only_a_template_that_is_not_known_is_rendered_in_a_child(
     assert tokenizer.apply_chat_template(MESSAGES) == "the child's"
     monkeypatch.setattr(chat_template, "is_known", lambda template: True)
     assert tokenizer.apply_chat_template(MESSAGES) == "system"
-
-
-def test_special_tokens_have_the_ids_that_their_text_is_encoded_to(tokenizer: Tokenizer) -> None:
-    assert "<|im_end|>" in tokenizer.special_tokens
-    assert all(tokenizer.encode(text) == [number] for text, number in tokenizer.special_tokens.items())

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from moa_shared.errors import ModelSourceError
-from moa_shared.models import ModelFiles, load_config, load_part, load_target_model, part_names, resolve
+from moa_shared.models import ModelFiles, load_part, load_target_model, part_names, resolve
 from moa_shared.models.weights import loading
-from moa_shared.models.weights.loading import PackedLinear, can_pack, pack_linears
+from moa_shared.models.weights.loading import can_pack, pack_linears
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -41,13 +41,6 @@ def test_the_model_is_transformers_own(files: ModelFiles) -> None:
     assert state.keys() == expected.keys()
     for name, tensor in state.items():
         assert torch.equal(tensor, expected[name]), name
-
-
-def test_bfloat16(files: ModelFiles) -> None:
-    model = load_target_model(files, torch.bfloat16)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    whole = load_target_model(files).state_dict()
-    assert all(torch.equal(tensor, whole[name].to(torch.bfloat16)) for name, tensor in model.state_dict().items())
 
 
 def test_a_part_is_what_was_named(files: ModelFiles) -> None:
@@ -95,21 +88,6 @@ def test_shards_and_the_single_file_are_the_same(files: ModelFiles, cache: Path)
     assert all(torch.equal(tensor, whole[name]) for name, tensor in load_target_model(sharded).state_dict().items())
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_truncated_weights(files: ModelFiles, share: float) -> None:
-    content = files.weights[0].read_bytes()
-    files.weights[0].write_bytes(content[: int(len(content) * share)])
-    for read in (lambda: load_target_model(files), lambda: load_part(files, [FINAL_NORM])):
-        with pytest.raises(ModelSourceError, match=r"model\.safetensors cannot be read.*truncated or corrupt"):
-            read()
-
-
-def test_weights_that_went_away(files: ModelFiles) -> None:
-    files.weights[0].unlink()
-    with says(ModelSourceError, "The weights TMP/tiny-llama/model.safetensors cannot be read ([Errno 2] No"):
-        load_target_model(files)
-
-
 def test_weights_that_lack_a_tensor(model_folder: Path, cache: Path) -> None:
     rewrite(model_folder, **{"model.layers.1.mlp.up_proj.weight": None})
     files = resolve(str(model_folder), cache)
@@ -124,10 +102,6 @@ def test_weights_of_another_shape(model_folder: Path, cache: Path) -> None:
     files = resolve(str(model_folder), cache)
     with pytest.raises(ModelSourceError, match=r"do not fit its config\.json"):
         load_target_model(files)
-
-
-def test_the_configuration_is_transformers_own(files: ModelFiles) -> None:
-    assert load_config(files).hidden_size == 32
 
 
 needs_kernels = pytest.mark.skipif(not can_pack(), reason="this CPU has no bfloat16 kernels for packed weights")
@@ -146,15 +120,6 @@ def test_the_products_are_the_same_to_the_last_bit(rows: int) -> None:
     assert pack_linears(packed) == 3
     data = torch.randn(1, rows, 33, dtype=torch.bfloat16)
     assert torch.equal(packed(data), plain(data))
-
-
-@needs_kernels
-def test_the_layers_keep_their_names_and_sizes() -> None:
-    packed = network()
-    pack_linears(packed)
-    last = packed.get_submodule("1")
-    assert isinstance(last, PackedLinear)
-    assert str(last) == "PackedLinear(in_features=576, out_features=1536, bias=True)"
 
 
 def test_what_can_be_trained_or_is_not_bfloat16_stays() -> None:

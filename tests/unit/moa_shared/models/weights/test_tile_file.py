@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from moa_kernels.tiles import Bytes, packed
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.weights import packing, tile_file
-from moa_shared.models.weights.packing import Place, conversions, pack_places, plan_places, total_bytes
+from moa_shared.models.weights.packing import Place, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
 from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
@@ -98,18 +97,6 @@ def test_they_are_made_once_and_again_where_anything_has_changed(
     }
 
 
-def test_a_full_disk_leaves_nothing(
-    write_gguf: GgufWriter,  # noqa: F811
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    files = resolve(str(write_gguf()), cache)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with pytest.raises(DiskFullError, match="The file of packed weights needs"):
-        map_tiles(files, cache, SILENT)
-    assert not list(cache.glob("tiles/*.tiles*[!k]"))
-
-
 def test_a_disk_that_fills_while_tiles_are_written_leaves_nothing(
     write_gguf: GgufWriter,  # noqa: F811
     cache: Path,
@@ -188,16 +175,6 @@ def test_formats_that_only_the_gguf_package_reads_become_8_bits(
     monkeypatch.setattr(packing, "STORED_FLOATS", {})  # so that all are read as those are
     for name, tiles in pack_all(reader, plan_places(reader)).items():
         np.testing.assert_array_equal(tiles.memory, expected[name].memory, err_msg=name)
-
-
-def test_conversions_are_counted_by_format(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
-    reader = WeightReader(resolve(str(write_gguf(kind="F16")), tmp_path))
-    places = plan_places(reader)
-    [(stored, sizes)] = conversions(reader, places).items()
-    numbers = sum(place.outputs * place.inputs for place in places)
-    assert (stored, sizes.stored, sizes.packed) == ("f16", 2 * numbers, sum(place.nbytes for place in places))
-    reader = WeightReader(resolve(str(write_gguf("b.gguf", kind="Q4_1")), tmp_path))
-    assert conversions(reader, plan_places(reader, "q4_1")) == {}
 
 
 def test_places_lie_at_pages_and_do_not_overlap(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 
 
@@ -36,7 +37,6 @@ def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cache: Path, dtype: torch.dtype) -> None:
     path = model_folder / "model.safetensors"
@@ -50,7 +50,6 @@ def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cach
         assert reader.blocks(name) is None
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q4_0"])
 def test_blocks_are_the_files_own_in_transformers_order(
@@ -76,7 +75,6 @@ def test_blocks_are_the_files_own_in_transformers_order(
     assert moved == (family == "llama")
 
 
-@pytest.mark.torch
 def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(biases=True)
     [stored] = [tensor.data for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.attn_k.bias"]
@@ -85,7 +83,6 @@ def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, 
     assert not np.array_equal(bias, stored)
 
 
-@pytest.mark.torch
 def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> None:
     reader = WeightReader(resolve(str(write_gguf()), cache))
     assert HEAD not in reader.names()
@@ -100,7 +97,6 @@ def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> N
     assert not np.array_equal(untied.array(HEAD), untied.array(EMBEDDINGS))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "BF16"])
 def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: str) -> None:
     reader = WeightReader(resolve(str(write_gguf(kind=kind)), cache))
@@ -113,14 +109,6 @@ def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: 
         reader.rows(EMBEDDINGS, [10**6])
 
 
-@pytest.mark.torch
-def test_what_is_given_out_is_the_callers_own(files: ModelFiles) -> None:
-    reader = WeightReader(files)
-    reader.array(FINAL_NORM)[:] = 7
-    assert not (reader.array(FINAL_NORM) == 7).any()
-
-
-@pytest.mark.torch
 def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf: GgufWriter) -> None:
     whole = WeightReader(resolve(str(write_gguf(kind="Q4_1")), cache))
     blocks = whole.blocks(QUERIES)
@@ -137,7 +125,6 @@ def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf: GgufWriter
     assert reader.shape(QUERIES) == (32, 32)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [
@@ -154,7 +141,6 @@ def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, ten
         WeightReader(files)
 
 
-@pytest.mark.torch
 def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
     reader = WeightReader(files)
     assert "nothing" not in reader
@@ -163,7 +149,6 @@ def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
             read("nothing")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
 def test_numbers_that_are_not_finite_are_refused(
@@ -180,7 +165,6 @@ def test_numbers_that_are_not_finite_are_refused(
     assert reader.rows(QUERIES, [4]).shape == (1, 32)
 
 
-@pytest.mark.torch
 def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf(kind="Q4_0")), cache)
     path = cache / "changed.gguf"
@@ -196,20 +180,6 @@ def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: P
         for read in reads:
             with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that"):
                 read(QUERIES)
-
-
-@pytest.mark.torch
-def test_no_weights_at_all(files: ModelFiles) -> None:
-    assert WeightReader(dataclasses.replace(files, weights=())).names() == []
-
-
-@pytest.mark.torch
-def test_a_head_is_tied_only_where_the_configuration_says_so(model_folder: Path, cache: Path) -> None:
-    rewrite(model_folder, **{HEAD: None})
-    assert HEAD not in WeightReader(resolve(str(model_folder), cache))
-    config = model_folder / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
-    assert HEAD in WeightReader(resolve(str(model_folder), cache))
 
 
 @pytest.mark.parametrize(
