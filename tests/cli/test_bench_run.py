@@ -74,12 +74,3 @@ tiny: done.
     result = json.loads((tmp_path / "tiny.json").read_text())
     assert result["cells"] == [{"speed": number} for number in range(5)]
     assert list((tmp_path / ".journal").iterdir()) == []
-
-
-def test_a_suite_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "moa_bench.cli", "run", "macro", "--out", str(tmp_path)],
-        env=ENVIRONMENT, text=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
-    assert done.stderr.startswith("moa-bench: There is no suite 'macro'. There are ")

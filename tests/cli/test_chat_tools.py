@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +13,8 @@ import pytest
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, SIZES, Run, Served, make_drafter, options, serving
 from tests.support import mcp_server
-from tests.support.daemon_home import daemon_home
-from tests.support.programs import free_port
-from tests.support.scripted_models import follow
 from tests.support.terminal import Terminal
-from tests.support.tiny_models import END, WORDS, save_tokenizer, tiny_model
+from tests.support.tiny_models import END, WORDS, TinyModel, save_tokenizer, tiny_model
 
 pytestmark = pytest.mark.xdist_group("client command line")
 ADD, HANG, RESULT_END, DONE = 30, 31, 32, 33
@@ -33,6 +30,33 @@ TEXTS = {
     RESULT_END: "</tool_response>",
     DONE: "Done.",
 }
+
+
+SURE = 10.0
+
+
+def follow(model: TinyModel, script: Mapping[int, int]) -> None:
+    """Has the model write by a script.
+
+    Args:
+        script: the token after each; all others are followed by the end.
+    """
+    tensors = model.tensors
+    embedding, head = tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]
+    rest = embedding.shape[1] - 1
+    if len(script) > rest:
+        raise ValueError(f"a script of at most {rest} tokens fits")
+    for name in tensors:
+        if "o_proj" in name or "down_proj" in name:  # layers add nothing
+            tensors[name][:] = 0.0
+        elif "norm" in name:
+            tensors[name][:] = 1.0
+    embedding[:], head[:] = 0.0, 0.0
+    for feature, (token, after) in enumerate(script.items()):
+        embedding[token, feature] = 1.0
+        head[after, feature] = SURE
+    embedding[[token not in script for token in range(len(embedding))], rest] = 1.0
+    head[END, rest] = SURE
 
 
 @pytest.fixture(scope="module")
@@ -112,47 +136,6 @@ def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., 
     again.wait_for("did not allow this call.\nDone")
     again.at_prompt("w12\r")
     again.wait_for(r"Done\.")
-
-
-@pytest.mark.long
-def test_a_call_outlives_the_server_that_wrote_it(caller: Served, servers: Path, tmp_path: Path) -> None:
-    port = free_port()
-    with ExitStack() as stack:
-        first = stack.enter_context(serving(tmp_path, caller.model, caller.drafter, port))
-        chat = Terminal([*CHAT, *options(first, mcp=servers)], ENVIRONMENT)
-        stack.callback(chat.close)
-        chat.at_prompt("w10\r")
-        chat.wait_for(r"Run it\?")
-        first.process.kill()
-        first.process.wait()
-        chat.type("y")
-        chat.wait_for(r"= 5\n")
-        stack.enter_context(serving(tmp_path, caller.model, caller.drafter, port))
-        chat.wait_for(r"Done\.")
-
-
-@pytest.mark.long
-def test_a_daemon_runs_the_tools_of_its_chats_and_the_next_one_takes_up_a_call(caller: Served, servers: Path) -> None:
-    settings = {"SERVER": caller.address, "MODEL": str(caller.model), "DRAFTER": str(caller.drafter)}
-    with daemon_home(ENVIRONMENT, **settings) as home, ExitStack() as stack:
-        code, _, err = home.run("daemon", "start", "--mcp", str(servers))
-        assert code == 0, err
-        code, out, err = home.run("chat", "--mcp-allow", "test/add", "w10")
-        assert (code, out) == (0, f"{TEXTS[ADD]}\nDone.\n")
-        assert "\n= 5\n" in err
-        chat = Terminal(CHAT, home.environment)
-        stack.callback(chat.close)
-        chat.at_prompt("w11\r")
-        chat.wait_for(r"Run it\?")
-        chat.type("y")
-        chat.wait_for("  yes")
-        home.kill()
-        chat.wait_for(r"The daemon has ended\.")
-        chat.at_prompt("/continue\r")
-        chat.wait_for(r"\* hang \{\} \(a tool of test\)\n  Run it\?")
-        chat.type("n")
-        chat.wait_for(r"Done\.")
-        assert [len(answer["options"].get("results", [])) for answer in home.history()] == [0, 1]
 
 
 def test_a_single_answer_runs_what_is_allowed_and_says_what_is_not(caller: Served, servers: Path, run: Run) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import filelock
 import pytest
 from click.testing import CliRunner
-from inline_snapshot import snapshot
 from moa_client.cli import cli
 from moa_client.commands.chat import chat
 from moa_client.daemon.shared_settings import OF_ENDPOINT
@@ -29,7 +28,6 @@ from tests.cli.client_program import (
     CHAT,
     CONTEXT,
     ENVIRONMENT,
-    LOST_WORDS,
     Run,
     Served,
     alone,
@@ -58,9 +56,6 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-# ---------------------------------------------------------------- help
-
-
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["chat", "--help"]).output
     names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation", "files"}
@@ -77,9 +72,6 @@ def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
     assert set(shown) == set(settings_of(ClientSettings))
     assert shown["seed"] == {"value": 4, "source": "command line", "name": "--seed"}
     assert run("config", "--drafting", "x")[::2] == run("chat", "--drafting", "x", "w10")[::2]
-
-
-# ---------------------------------------------------------------- one answer
 
 
 @pytest.mark.parametrize("more", [{}, {"drafter": "none"}, {"drafter": "lookup"}])
@@ -102,40 +94,11 @@ def test_a_prompt_can_be_piped_in_and_a_stop_string_ends_before_itself(served: S
     assert out != "\n"
 
 
-def test_a_piped_text_and_a_prompt_are_one_question(served: Served, run: Run) -> None:
-    both = run("chat", *options(served, max_tokens=9), "w11", stdin="w10\n")[:2]
-    assert both == run("chat", *options(served, max_tokens=9), "w10\nw11")[:2]
-    assert both != run("chat", *options(served, max_tokens=9), "w11")[:2]
-
-
-def test_files_go_with_a_question_in_frames(served: Served, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("w12 w13\n")
-    both = run("chat", *options(served, max_tokens=9), "--file", tmp_path / "a.txt", "w11")[:2]
-    framed = '<file name="a.txt">\nw12 w13\n</file>\n\nw11'
-    assert both == run("chat", *options(served, max_tokens=9), framed)[:2]
-    assert both[0] == 0
-    code, out, err = run("chat", *options(served), "--file", tmp_path / "b.txt", "w11")
-    assert (code, out) == (66, "")
-    assert err.endswith("b.txt cannot be read: No such file or directory. Name a text file.\n")
-
-
-def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
-    _, _, err = run("chat", *options(served, max_tokens=3), "w10")
-    assert undisturbed(err).startswith("(cut after 3 tokens: --max-tokens)\n3 tokens in ")
-
-
-def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) -> None:
-    """Nor is a machine so busy that the client takes its server for lost: it says so, and goes on."""
-    command = [*CHAT, *options(served, max_tokens=2000), "w10"]
-    with started(command, ENVIRONMENT) as client:
+def test_a_reader_that_has_enough_is_no_error(served: Served) -> None:
+    with started([*CHAT, *options(served, max_tokens=2000), "w10"], ENVIRONMENT) as client:
         client.out.read(3)
-        served.process.send_signal(signal.SIGSTOP)
-        try:
-            assert client.err.readline() == f"{LOST_WORDS}\n"
-            client.out.close()
-        finally:
-            served.process.send_signal(signal.SIGCONT)
-        assert undisturbed(client.err.read()) == ""
+        client.out.close()
+        assert "Error" not in client.err.read()
         assert client.process.wait(PATIENCE) == 0
 
 
@@ -155,76 +118,20 @@ def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> Non
     assert error.count("\n") == 1
 
 
-def test_flags_go_before_the_environment_and_that_before_the_file(
-    monkeypatch: pytest.MonkeyPatch, served: Served, run: Run, tmp_path: Path
-) -> None:
-    file = tmp_path / "moa.toml"
-    file.write_text("[client]\nmax_tokens = 2\ntemperature = 0.5\n")
-    monkeypatch.setenv("MOA_CLIENT_TEMPERATURE", "0")
-    assert "2 tokens in" in run("chat", *options(served, config=file), "w10")[2]
-    monkeypatch.setenv("MOA_CLIENT_MAX_TOKENS", "4")
-    assert "4 tokens in" in run("chat", *options(served, config=file), "w10")[2]
-    assert "5 tokens in" in run("chat", *options(served, config=file, max_tokens=5), "w10")[2]
-
-
-# ---------------------------------------------------------------- what is refused
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--server", "local host"],
-            snapshot(
-                "Error: --server is 'local host': expected HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`. See --help for the values allowed."
-            ),
-        ),
-        (
-            ["--temperature", "-1"],
-            snapshot("Error: --temperature is '-1': expected at least 0. See --help for the values allowed."),
-        ),
-        (
-            ["--top-p", "0"],
-            snapshot("Error: --top-p is '0': expected more than 0. See --help for the values allowed."),
-        ),
-        (
-            ["--seed", "-5"],
-            snapshot("Error: --seed is '-5': expected at least 0. See --help for the values allowed."),
-        ),
-        (
-            ["--system", "caf\udce9"],
-            snapshot("Error: --system is 'caf\\udce9': expected text in UTF-8. See --help for the values allowed."),
-        ),
-        (
-            ["--conversation", "\udce9"],
-            snapshot("Error: Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
-        ),
-        (["--xyzzy", "red"], "Error: No such option '--xyzzy'."),
+        (["--server", "local host"], "--server is 'local host': expected HOST:PORT"),
+        (["--temperature", "-1"], "--temperature is '-1': expected at least 0."),
+        (["--system", "caf\udce9"], "--system is 'caf\\udce9': expected text in UTF-8."),
+        (["--conversation", "\udce9"], "Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
+        (["--xyzzy", "red"], "No such option '--xyzzy'."),
     ],
 )
 def test_option_values_that_are_not_allowed(run: Run, arguments: list[str], message: str) -> None:
     code, out, err = run("chat", *arguments, "w10")
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1] == message
-
-
-def test_prompts_that_cannot_be_asked(served: Served, run: Run) -> None:
-    code, _, err = run("chat", stdin=" \n")
-    assert (code, err) == snapshot(
-        (2, "Error: The prompt is empty. Give a prompt as an argument or on standard input.\n")
-    )
-    code, _, err = run("chat", stdin=b"caf\xe9")
-    assert (code, err) == snapshot(
-        (65, "Error: The prompt is not text in UTF-8. Convert it first, for example with iconv.\n")
-    )
-    code, out, err = run("chat", *options(served), "w10 " * CONTEXT)
-    assert (code, out.strip(), err) == snapshot(
-        (
-            65,
-            "",
-            "Error: The frame has 4099 tokens, the context holds 4096. Shorten the prompt, /reset the conversation, or raise the server's --context-length.\n",
-        )
-    )
+    assert err.splitlines()[-1].startswith(f"Error: {message}")
 
 
 class Silent(http.server.BaseHTTPRequestHandler):
@@ -232,99 +139,44 @@ class Silent(http.server.BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def test_a_server_beyond_this_device_is_not_talked_to_in_plain_text(run: Run) -> None:
-    code, _, err = run("chat", "--server", "203.0.113.1:50051", "hello")
-    assert (code, err) == snapshot(
-        (
-            2,
-            "Error: Conversations with 203.0.113.1:50051 would cross the network without encryption. Use TLS if the server has it (--tls, or --tls-ca FILE); or accept with --insecure that others on the way read and change them. A listed server takes these options when it is added.\n",
-        )
-    )
-
-
 def test_a_server_that_is_not_there_or_is_another_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(address: tuple[str, int], reason: str, seconds: float = 10.0) -> None:
+        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", seconds)
+        code, _, err = run("chat", "--server", f"{address[0]}:{address[1]}", "hello")
+        assert code == 69
+        assert err.startswith(f"Error: There is no moa server at 127.0.0.1:PORT: {reason}.")
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "hello")
-    assert (code, err) == snapshot(
-        (
-            69,
-            "Error: There is no moa server at 127.0.0.1:PORT: the connection was refused. Check --server HOST:PORT, and that moa-server runs there.\n",
-        )
-    )
+        address = taken.getsockname()
+    check(address, "the connection was refused")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as web:
         thread = threading.Thread(target=web.serve_forever)
         thread.start()
-        code, _, err = run("chat", "--server", f"127.0.0.1:{web.server_port}", "hello")
+        check(("127.0.0.1", web.server_port), "what listens there does not speak gRPC")
         web.shutdown()
         thread.join()
-    assert (code, err) == snapshot(
-        (
-            69,
-            "Error: There is no moa server at 127.0.0.1:PORT: what listens there does not speak gRPC. Check --server HOST:PORT, and that moa-server runs there.\n",
-        )
-    )
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", 0.3)
-        code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "hello")
-    assert (code, err) == snapshot(
-        (
-            69,
-            "Error: There is no moa server at 127.0.0.1:PORT: nothing answered within 0.3 s. Check --server HOST:PORT, and that moa-server runs there.\n",
-        )
-    )
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", 10.0)
-        code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "hello")
-    assert (code, err) == snapshot(
-        (
-            69,
-            "Error: There is no moa server at 127.0.0.1:PORT: a connection was accepted, but nothing came over it. Check --server HOST:PORT, and that moa-server runs there.\n",
-        )
-    )
+        check(silent.getsockname(), "nothing answered within 0.3 s", 0.3)
 
 
-def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path: Path) -> None:
-    code, _, err = run("chat", *options(served, model=make_model(tmp_path / "other", 2)), "w10")
-    assert (code, err) == snapshot(
-        (
-            78,
-            "Error: The target model does not match: the server has tiny (DIGEST), the client has other (DIGEST). Start the client with the server's model and drafter, or connect to another server.\n",
-        )
-    )
-    code, _, err = run("chat", *options(served, model="./nowhere"), "w10")
-    assert (code, err) == snapshot(
-        (
-            66,
-            "Error: There is no model './nowhere': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",
-        )
-    )
-    code, _, err = run("chat", *options(served, drafter=tmp_path / "none.safetensors"), "w10")
-    assert (code, err) == snapshot(
-        (66, "Error: There is no drafter checkpoint TMP/none.safetensors. Check the path given with --drafter.\n")
-    )
-    code, _, err = run("chat", *options(served, drafter="deep"), "w10")
-    assert (code, err) == snapshot(
-        (66, "Error: No deep drafter comes with moa for tiny. Leave --drafter out: then it is the server's.\n")
-    )
-    path = make_drafter(tmp_path / "d.safetensors", seed=2)
-    code, _, err = run("chat", *options(served, drafter=path), "w10")
-    assert (code, err) == snapshot(
-        (
-            78,
-            "Error: The drafter does not match: the server has DIGEST, the client has DIGEST. Give both ends the same --drafter, or start the client with --drafter none.\n",
-        )
-    )
+def test_prompts_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path: Path) -> None:
+    def check(code: int, words: str, *arguments: object, stdin: str | bytes = "", **changes: object) -> None:
+        found, out, err = run("chat", *options(served, **changes), *arguments, stdin=stdin)
+        assert (found, out.strip(), words in err) == (code, "", True), err
+
+    check(2, "The prompt is empty.", stdin=" \n")
+    check(65, "The prompt is not text in UTF-8.", stdin=b"caf\xe9")
+    check(65, f"The frame has 4099 tokens, the context holds {CONTEXT}.", "w10 " * CONTEXT)
+    other = make_model(tmp_path / "other", 2)
+    check(78, "The target model does not match: the server has tiny (DIGEST), the client has other", "w10", model=other)
+    check(66, "There is no model './nowhere'", "w10", model="./nowhere")
+    path = tmp_path / "d.safetensors"
+    check(66, "There is no drafter checkpoint TMP/d.safetensors.", "w10", drafter=path)
+    check(66, "No deep drafter comes with moa for tiny.", "w10", drafter="deep")
+    make_drafter(path, seed=2)
+    check(78, "The drafter does not match: the server has DIGEST, the client has DIGEST.", "w10", drafter=path)
     path.write_bytes(path.read_bytes()[:-100])
-    code, _, err = run("chat", *options(served, drafter=path), "w10")
-    assert (code, err) == snapshot(
-        (
-            65,
-            "Error: The drafter checkpoint TMP/d.safetensors is corrupt or truncated (a tensor of shape [128] in the bytes 476928 to 477440 of 477340). Fetch or train the checkpoint again.\n",
-        )
-    )
+    check(65, "The drafter checkpoint TMP/d.safetensors is corrupt or truncated", "w10", drafter=path)
 
 
 def test_an_option_of_an_earlier_version_is_refused_by_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,9 +187,6 @@ def test_an_option_of_an_earlier_version_is_refused_by_its_name(run: Run, monkey
     assert "alone-tokens" not in run("chat", "--help")[1]
     monkeypatch.setenv("MOA_CLIENT_ALONE_TOKENS", "5")
     assert run("config") == (2, "", given.replace("--alone-tokens", "MOA_CLIENT_ALONE_TOKENS"))
-
-
-# ---------------------------------------------------------------- a chat on a terminal
 
 
 def test_a_chat(served: Served, terminal: Terminal) -> None:
@@ -393,34 +242,6 @@ def test_a_line_that_is_no_text_is_not_asked_and_can_be_corrected(served: Served
     assert words(answer) in terminal.text
 
 
-def test_an_answer_goes_on_as_if_its_limit_had_been_larger(served: Served, terminal: Terminal) -> None:
-    first = ChatTemplate(load_tokenizer(resolve(str(served.model)))).first_turn("w10")
-    terminal.at_prompt("/continue\r")
-    terminal.wait_for("There is no answer to continue. Ask something first.")
-    for line in ("/set temperature 0.8", "/set seed 3", "w10"):
-        terminal.at_prompt(f"{line}\r")
-    terminal.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-    terminal.at_prompt("/set max_tokens 9\r")
-    terminal.wait_for("max_tokens is 9 now")
-    terminal.at_prompt("/continue\r")
-    whole = alone(served, first, temperature=0.8, seed=3, max_tokens=15)
-    begun = alone(served, first, temperature=0.8, seed=3, max_tokens=6)
-    terminal.wait_for(words(whole).removeprefix(words(begun)).strip())
-    terminal.wait_for(r"\(cut after 15 tokens: /continue goes on\)")
-    terminal.at_prompt("/stats\r")
-    terminal.wait_for("--temperature 0.8 --top-p 1.0 --seed 3")
-
-
-def test_a_program_learns_how_an_answer_was_chosen(served: Served, run: Run) -> None:
-    arguments = options(served, max_tokens=4, temperature=0.8)
-    lines = [json.loads(line) for line in run("chat", "--json", *arguments, "w10")[1].splitlines()]
-    assert [line["event"] for line in lines[:2]] == ["ready", "asked"]
-    chosen = lines[1]["options"]
-    assert (chosen["temperature"], chosen["top_p"], chosen["max_tokens"], chosen["loop_guard"]) == (0.8, 1.0, 4, True)
-    again = run("chat", *arguments, "--seed", chosen["seed"], "w10")[1]
-    assert again == "".join(line["text"] for line in lines if line["event"] in ("committed", "ended")) + "\n"
-
-
 def test_a_question_is_asked_again_taken_back_and_edited(served: Served, terminal: Terminal, tmp_path: Path) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     first = template.first_turn("w10")
@@ -472,15 +293,6 @@ def test_a_question_is_asked_again_taken_back_and_edited(served: Served, termina
     assert terminal.end() == 0
 
 
-def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Terminal) -> None:
-    terminal.at_prompt("w10\\\r")
-    terminal.wait_for(r"\.\.\.")
-    terminal.type("\x03")
-    terminal.wait_for(">")
-    terminal.type("\x04")
-    assert terminal.end() == 0
-
-
 def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
     command = [*CHAT, *options(served, max_tokens=4000), "w10"]
     with started(command, ENVIRONMENT) as client:
@@ -502,15 +314,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: sign
     assert terminal.end() == 128 + number
     assert terminal.echoes
     assert "Traceback" not in terminal.raw.decode()
-
-
-def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
-    terminal.at_prompt("w1")
-    terminal.wait_for("w1")
-    assert not terminal.echoes
-    terminal.process.kill(signal.SIGTERM)
-    assert terminal.end() == 143
-    assert terminal.echoes
 
 
 def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: GgufWriter, tmp_path: Path) -> None:

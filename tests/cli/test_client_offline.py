@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tests.cli.client_program import (
 )
 from tests.support.programs import free_port, started
 from tests.support.terminal import Terminal
+from tests.support.tiny_models import WORDS, save_tokenizer
 
 pytestmark = pytest.mark.xdist_group("client command line")
 ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
@@ -54,9 +56,6 @@ def untimed(err: str) -> str:
 
 def events(out: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
-
-
-# ---------------------------------------------------------------- a device that holds nothing
 
 
 def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp_path: Path) -> None:
@@ -88,9 +87,6 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
     )
 
 
-# ---------------------------------------------------------------- one answer
-
-
 def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,17 +102,6 @@ There is no moa server at 127.0.0.1:PORT: the connection was refused.
 (No server has read this question: it is answered when one is back.)
 0 tokens
 Error: No server has verified the answer to its end. Ask again when a server is available.
-""")
-
-
-def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
-    code, out, err = run("chat", *options(served, max_tokens=6), "--offline", "w10")
-    assert (code, len(out.split())) == (0, 6)
-    assert untimed(err) == snapshot("""\
-You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny.
-(The last 6 tokens were written by the small model on this device; no server has checked them.)
-(cut after 6 tokens: --max-tokens)
-6 tokens in SECONDS; alone 6 tokens, not checked yet
 """)
 
 
@@ -181,67 +166,6 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     assert logged.index(opened) < len(logged) - 1  # it is back after that
 
 
-@pytest.mark.long
-def test_one_answer_through_a_server_that_is_replaced_by_one_of_another_drafter_is_the_same(
-    own: tuple[Path, Path, int], tmp_path: Path
-) -> None:
-    model, drafter, port = own
-    arguments = ["--max-tokens", "400", "--json", "w10"]
-    stack = ExitStack()
-    with serving(tmp_path, model, drafter, port) as running:
-        expected = words(alone(running, ASKED, max_tokens=400))
-        client = stack.enter_context(started([*PATIENT_CHAT, *options(running), *arguments], ENVIRONMENT))
-        begun = client.out.read(300)
-        running.process.kill()
-    with stack, serving(tmp_path, model, make_drafter(tmp_path / "other.safetensors", seed=2), port):
-        code, rest, err = client.end()
-    told = events(begun + rest)
-    assert code == 0, err
-    assert "".join(str(event.get("text", "")) for event in told) == expected
-    [replaced] = [event for event in told if event["event"] == "server"]
-    assert replaced["what"] == "drafter"
-
-
-# ---------------------------------------------------------------- a chat
-
-
-@pytest.mark.long
-def test_a_chat_takes_the_other_drafter_of_a_replaced_server_and_outlives_another_model(
-    own: tuple[Path, Path, int], tmp_path: Path
-) -> None:
-    model, drafter, port = own
-    with serving(tmp_path, model, drafter, port) as running:
-        asked = ["--server", running.address, "--max-tokens", "6"]
-        program = Terminal([*CHAT, *asked], ENVIRONMENT | {"MOA_CACHE_DIR": os.environ["MOA_CACHE_DIR"]})
-        program.wait_for("Talking to tiny")
-        program.at_prompt("w10\r")
-        program.wait_for("cut after 6 tokens")
-        first = [*ASKED, *alone(running, ASKED, max_tokens=6)]
-        running.process.kill()
-    program.wait_for(r"\(offline: ")
-    with serving(tmp_path, model, make_drafter(tmp_path / "other.safetensors", seed=2), port) as running:
-        program.wait_for(r"\(The server has another drafter now")
-        program.wait_for(r"\((\w+) drafts from now on\)")
-        template = ChatTemplate(load_tokenizer(resolve(str(running.model))))
-        second = [*first, *template.next_turn("w11", first)]
-        program.at_prompt("w11\r")
-        program.wait_for("cut after 6 tokens")
-        whole = [*second, *alone(running, second, max_tokens=6)]
-        assert words(whole[len(second) :]) in program.text
-        running.process.kill()
-    with serving(tmp_path, make_model(tmp_path / "other", 2), drafter, port):
-        program.wait_for(r"serves other\s+now: this\s+conversation\s+with\s+tiny\s+is\s+kept")
-        program.type("w12")
-    with serving(tmp_path, model, drafter, port) as running:
-        program.type("\r")  # who asks need not wait
-        program.wait_for("cut after 6 tokens")
-        third = [*whole, *template.next_turn("w12", whole)]
-        program.wait_until(
-            lambda: re.search(words(alone(running, third, max_tokens=6)), program.text), "the answer to w12"
-        )
-        program.close()
-
-
 def test_a_chat_continues_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     terminal.at_prompt("/offline\r")
@@ -275,52 +199,121 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
     assert terminal.end() == 0
 
 
-def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> None:
-    terminal.at_prompt("/set max_tokens 700\r")
-    terminal.wait_for("max_tokens is 700 now")
-    terminal.at_prompt("w10\r")
-    terminal.wait_for(r"(w\d+ ){20}")  # of the answer; the question may be above what is looked at
-    terminal.type("/set top_k\r")
-    terminal.wait_for(r"cut after 700 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
-    assert terminal.text.count("/set top_k") == 1
+TOKENS = 6
 
 
-def test_settings_go_back_to_their_defaults(terminal: Terminal) -> None:
-    for typed, said in {
-        "/set stop w3 w4": "stop is 'w3 w4' now.",
-        "/set stop default": "stop is not set now.",
-        "/set max_tokens default": "max_tokens is 2048 now.",
-        "/set seed": "seed is a new one for each question.",
-        "/set system default": "A new conversation begins, with this system prompt.",
-        "/set server x": "server cannot be set here. What can: temperature,",
-        "/set": "system the model's own",
-    }.items():
-        terminal.at_prompt(f"{typed}\r")
-        terminal.wait_for(re.escape(said))
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MOA_CLIENT_DAEMON", "false")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "cache"
 
 
-def test_help_lists_every_command(terminal: Terminal) -> None:
-    terminal.at_prompt("/help\r")
-    text = terminal.wait_for(r"makes a new\s+line")
-    for command in ("help", "reset", "set", "set NAME VALUE", "status", "offline", "online", "stats", "bye"):
-        assert f"/{command}" in text
-        if " " not in command and command not in ("help", "bye"):
-            terminal.at_prompt(f"/{command}\r")
-            assert "There is no command" not in terminal.wait_for(r"\n")
+def test_offline_it_is_a_chat_with_a_small_model_of_which_nothing_else_need_be_here(served: Served, run: Run) -> None:
+    code, out, err = run(
+        "chat", "--offline", "--server", f"127.0.0.1:{free_port()}", "--companion", served.model, "--max-tokens", TOKENS,
+        "w10",
+    )  # fmt: skip
+    assert (code, out) == (0, words(alone(served, ASKED, max_tokens=TOKENS)) + "\n")
+    assert "You are offline. Until a server is reachable, tiny on this device answers.\n" in err
+
+
+def test_what_it_has_written_is_checked_by_the_first_server(
+    served: Served, run: Run, tmp_path: Path, cache: Path
+) -> None:
+    small = make_model(tmp_path / "small", 2)
+    environment = ENVIRONMENT | {
+        "MOA_CLIENT_HISTORY": "true", "XDG_DATA_HOME": str(tmp_path / "data"), "MOA_CACHE_DIR": str(cache),
+    }  # fmt: skip
+    arguments = ["--server", served.address, "--companion", str(small), "--max-tokens", str(TOKENS)]
+    chat = Terminal([*CHAT, "--offline", *arguments], environment)
+    try:
+        chat.wait_for("Until a server is reachable, small on this device answers.")
+        chat.at_prompt("w10\r")
+        chat.wait_for("cut after 6 tokens")
+        chat.at_prompt("/online\r")
+        chat.wait_for("which continues what small on this device has")
+        chat.wait_for("The server has corrected the answer")
+        chat.at_prompt("w11\r")
+        chat.wait_for("cut after 6 tokens")
+        chat.at_prompt("/bye\r")
+        assert chat.end() == 0
+    finally:
+        chat.close()
+    kept = json.loads(run("history", "export", "last", "--format", "json")[1])
+    assert kept["model"] == "tiny"
+    first, second = kept["answers"]
+    expected = alone(served, ASKED, max_tokens=TOKENS)
+    assert first["tokens"] == expected
+    assert second["tokens"] == alone(served, [*ASKED, *expected, 2, 4, 11, 2, 5], max_tokens=TOKENS)
+
+
+def test_one_with_another_vocabulary_is_refused(served: Served, run: Run, tmp_path: Path) -> None:
+    other = make_model(tmp_path / "other", 2)
+    save_tokenizer(other, [*WORDS[:5], "other", *WORDS[6:]])
+    code, out, err = run("chat", "--server", served.address, "--companion", other, "w10")
+    assert (code, out) == (78, "")
+    assert err.splitlines()[-1] == snapshot(
+        "Error: other cannot be a companion of tiny: token 5 is 'w5' there and 'other' here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
+    )
+
+
+def test_one_is_chosen_once_for_all_chats(served: Served, run: Run, tmp_path: Path) -> None:
+    nowhere = ("--server", f"127.0.0.1:{free_port()}")
+    alone_there = ("chat", "--offline", *nowhere, "--max-tokens", TOKENS, "w10")
+    assert run("companion")[:2] == (
+        0,
+        snapshot(
+            "No companion: while no server answers, the drafter writes a few words. `moa-client companion set default`\n"
+        ),
+    )
+    assert run("companion", "set", tmp_path / "nowhere.gguf")[0] == 66
+    code, out, _ = run("companion", "set", served.model)
+    assert (code, out.split(",")[0]) == (0, "From now on: tiny")
+    assert "which server's model it stands in for" in run("companion")[1]
+    code, out, err = run(*alone_there)
+    assert (code, out) == (0, words(alone(served, ASKED, max_tokens=TOKENS)) + "\n"), err
+    assert "tiny on this device answers" not in run(*alone_there, "--companion", "none")[2]
+    assert run("companion", "off")[:2] == (0, "From now on: no companion.\n")
+    assert "tiny on this device answers" not in run(*alone_there)[2]
+
+
+TOKENS_HISTORY_KEPT = 1200  # the answer must not end before the chat is killed
+FEW = 40  # of the next one
 
 
 @pytest.mark.long
-def test_a_server_that_goes_while_nobody_asks_is_missed_and_found_again(
-    own: tuple[Path, Path, int], tmp_path: Path
-) -> None:
-    model, drafter, port = own
-    with serving(tmp_path, model, drafter, port) as running:
-        program = Terminal([*CHAT, *options(running, max_tokens=6)], ENVIRONMENT)
-        program.wait_for("Talking to tiny")
-        program.at_prompt("w10\r")
-        program.wait_for("cut after 6 tokens")
-        running.process.kill()
-    program.wait_for(r"\(offline: ")
-    with serving(tmp_path, model, drafter, port):
-        program.wait_for(r"\(the server is back\)")
-        program.close()
+def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) -> None:
+    template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
+    question = template.first_turn("w10")
+    answer = alone(served, question, max_tokens=TOKENS_HISTORY_KEPT)
+    environment = ENVIRONMENT | {"MOA_CLIENT_HISTORY": "true", "XDG_DATA_HOME": str(tmp_path / "data")}
+
+    chat = Terminal([*CHAT, *options(served, max_tokens=TOKENS_HISTORY_KEPT)], environment)
+    try:
+        chat.wait_for("Talking to tiny")
+        chat.at_prompt("w10\r")
+        chat.wait_for(words(answer[:4]))
+        chat.process.kill(signal.SIGKILL)
+    finally:
+        chat.close()
+    shown = run("history", "show", "last")[1]
+    assert words(answer[:4]) in " ".join(shown.split())
+    assert "(a server is still to check and complete this answer)" in shown
+
+    chat = Terminal([*CHAT, *options(served, max_tokens=FEW), "--continue"], environment)
+    try:
+        chat.wait_for(words(answer[:4]))
+        chat.at_prompt("w11\r")
+        chat.wait_for("cut after")
+        chat.at_prompt("/bye\r")
+        assert chat.end() == 0
+    finally:
+        chat.close()
+    kept = json.loads(run("history", "export", "last", "--format", "json")[1])
+    first, second = kept["answers"]
+    assert first["tokens"] == answer
+    assert first["standing"] == "decided"
+    before = [*question, *answer]
+    assert second["tokens"] == alone(served, [*before, *template.next_turn("w11", before)], max_tokens=FEW)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import socket
-import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,11 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 from inline_snapshot import snapshot
-from moa_client.history.database import APPLICATION
 
 from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.support.daemon_home import CLIENT, Home, daemon_home
-from tests.support.programs import free_port, started
+from tests.support.programs import free_port
 from tests.support.terminal import Terminal
 
 ASKED = [4, 10, 2, 5]  # the tiny model's template around "w10"
@@ -116,111 +110,6 @@ def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> 
     assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
 
 
-@pytest.mark.long
-def test_an_answer_goes_on_through_it_and_in_another_chat(home: Home, served: Served) -> None:
-    chosen = {"temperature": 0.8, "seed": 3}
-    options = ["--max-tokens", "6", "--temperature", "0.8", "--seed", "3"]
-    whole = alone(served, ASKED, max_tokens=18, **chosen)
-    chat = Terminal([*CLIENT, "chat", *options], home.environment)
-    try:
-        chat.wait_for("Talking to tiny")
-        chat.at_prompt("w10\r")
-        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-        chat.at_prompt("/continue\r")
-        chat.wait_for(words(whole[6:12]))
-        chat.wait_for(r"\(cut after 12 tokens: /continue goes on\)")
-    finally:
-        chat.close()
-    home.kill()
-    chat = Terminal([*CLIENT, "chat", *options[:2], "--continue"], home.environment)  # greedy, but for this answer
-    try:
-        chat.at_prompt("/continue\r")
-        chat.wait_for(r"\(cut after 18 tokens: /continue goes on\)")
-    finally:
-        chat.close()
-    [answer] = home.history()
-    assert (answer["text"], answer["finish"]) == (words(whole), "max_tokens")
-    assert (answer["options"]["max_tokens"], answer["options"]["seed"]) == (18, 3)
-
-
-@pytest.mark.long
-def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Served) -> None:
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
-    try:
-        chat.wait_for("Talking to tiny")
-        chat.at_prompt("/list\r")
-        chat.wait_for("No conversation is kept yet.")
-        chat.at_prompt("w10\r")
-        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-        chat.at_prompt("/save my first one\r")
-        chat.wait_for(r"Kept as (\w{8}): my first one. Continue it with /load \1\.")
-        chat.at_prompt("/load last\r")
-        chat.wait_for("That is this conversation.")
-        chat.at_prompt("/reset\r")
-        chat.wait_for("A new conversation begins.")
-        chat.at_prompt("/title\r")
-        chat.wait_for("There is no title yet")
-        chat.at_prompt("/list\r")
-        identifier = re.findall(r"^(\w{8}) .*my first one", chat.wait_for("my first one"), re.MULTILINE)[0]
-        chat.at_prompt(f"/load {identifier}\r")
-        chat.wait_for(f"> w10\n{words(alone(served, ASKED, max_tokens=6))}")
-        chat.at_prompt("w11\r")
-        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-        chat.at_prompt("/load nonsense\r")
-        chat.wait_for("Error: ")
-    finally:
-        chat.close()
-    first = alone(served, ASKED, max_tokens=6)
-    second = alone(served, [*ASKED, *first, 2, 4, 11, 2, 5], max_tokens=6)
-    assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
-
-
-def test_an_answer_that_its_end_cuts_short_is_completed_by_the_next_one(home: Home, served: Served) -> None:
-    expected = words(alone(served, ASKED, max_tokens=1500))
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "1500"], home.environment)
-    try:
-        chat.wait_for("Talking to tiny")
-        chat.at_prompt("w10\r")
-        chat.wait_for(expected[:40])
-        home.kill()
-        chat.wait_for("The daemon has ended.")
-    finally:
-        chat.close()
-    assert expected.startswith(home.history()[0]["text"])  # less than all, unless this test had to wait for its turn
-    home.run("daemon", "start")
-    while home.history()[0]["standing"] != "decided":
-        pass
-    assert home.history()[0]["text"] == expected
-
-
-@pytest.mark.long
-def test_a_device_that_sleeps_goes_on_where_it_was(home: Home, served: Served) -> None:
-    expected = words(alone(served, ASKED, max_tokens=1500))
-    home.run("daemon", "start")
-    with started([*CLIENT, "chat", "--max-tokens", "1500", "w10"], home.environment) as chat:
-        begun = chat.out.read(10)
-        os.kill(home.pid(), signal.SIGSTOP)
-        time.sleep(3.0)  # longer than any timer of a link that answers; what it sleeps cannot be waited for
-        os.kill(home.pid(), signal.SIGCONT)
-        code, rest, err = chat.end()
-    assert code == 0, err
-    assert begun + rest == expected + "\n"
-
-
-@pytest.mark.long
-def test_many_chats_share_it(home: Home, served: Served) -> None:
-    home.run("daemon", "start")
-    with ExitStack() as stack:
-        chats = [
-            stack.enter_context(started([*CLIENT, "chat", "--max-tokens", "30", f"w{10 + number}"], home.environment))
-            for number in range(8)
-        ]
-        ends = [chat.end() for chat in chats]
-    for number, (code, out, err) in enumerate(ends):
-        assert code == 0, err
-        assert out == words(alone(served, [4, 10 + number, 2, 5], max_tokens=30)) + "\n"
-
-
 def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_makes_it_run_alone(
     home: Home, served: Served
 ) -> None:
@@ -238,26 +127,6 @@ def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_m
     try:
         chat.wait_for(r"\(The daemon runs with a setting other than this chat's: drafting. The chat runs without it.\)")
         chat.wait_for("Talking to tiny")
-    finally:
-        chat.close()
-
-
-@pytest.mark.long
-def test_a_chat_of_a_named_server_attaches_until_another_one_is_in_use(home: Home, served: Served) -> None:
-    home.environment["XDG_CONFIG_HOME"] = str(home.folder / "config")
-    del home.environment["MOA_CLIENT_SERVER"]
-    assert home.run("servers", "add", "tiny", served.address)[0] == 0
-    chat = Terminal([*CLIENT, "chat"], home.environment)
-    try:
-        assert "without it" not in chat.wait_for("Talking to tiny")
-        assert home.status()["conversations"] == 1
-    finally:
-        chat.close()
-    home.run("servers", "add", "other", f"127.0.0.1:{free_port()}")
-    home.run("servers", "use", "other")
-    chat = Terminal([*CLIENT, "chat"], home.environment)
-    try:
-        chat.wait_for(r"a setting other than this chat's: server\. The chat runs without it")
     finally:
         chat.close()
 
@@ -291,90 +160,6 @@ def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
                 lines.write(b'{"do": "ask", "question": "' + b"x" * (2 << 20) + b'"}\n')
                 lines.flush()
     assert home.status()["phase"] == "ready"
-
-
-def test_a_history_of_a_newer_version_is_left_alone(home: Home) -> None:
-    path = home.folder / "history" / "history.db"
-    path.parent.mkdir()
-    database = sqlite3.connect(path)
-    database.execute(f"PRAGMA application_id = {APPLICATION}")
-    database.execute("PRAGMA user_version = 99")
-    database.close()
-    before = path.read_bytes()
-    home.run("daemon", "start")
-    code, _, err = home.run("chat", "w10")
-    assert code == 74
-    assert "newer" in err
-    assert "--no-history" in err
-    assert path.read_bytes() == before
-
-
-@pytest.mark.long
-def test_conversations_with_another_model_stay_readable_and_say_so(tmp_path: Path) -> None:
-    drafter, port = make_drafter(tmp_path / "d.safetensors"), free_port()
-    first, second = make_model(tmp_path / "first", 1), make_model(tmp_path / "second", 2)
-    with ExitStack() as stack:
-        with serving(tmp_path, first, drafter, port) as served:
-            home = stack.enter_context(daemon_home(ENVIRONMENT, **_settings(served.address, served)))
-            chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
-            try:
-                chat.at_prompt("w10\r")
-                chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-            finally:
-                chat.close()
-            text = words(alone(served, ASKED, max_tokens=6))
-            home.run("daemon", "stop")
-        home.environment["MOA_CLIENT_MODEL"] = str(second)
-        with serving(tmp_path, second, drafter, port):
-            home.run("daemon", "start")
-            code, _, err = home.run("chat", "--continue", "w11")
-            assert code == 75
-            assert "The conversation is with first; this server has second." in err
-            assert "moa-client history show" in err
-            assert text in home.run("history", "show", "last")[1]
-
-
-@pytest.mark.long
-@pytest.mark.root
-def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home, served: Served) -> None:
-    folder = home.folder / "history"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(folder)], check=True)
-    try:
-        chat = Terminal([*CLIENT, "chat", "--max-tokens", "1500"], home.environment)
-        try:
-            for question in range(10, 30):
-                chat.at_prompt(f"w{question}\r")
-                shown = chat.wait_for(r"\(cut after 1500 tokens: /continue goes on\)")
-                if "is not kept" in shown:
-                    break
-            assert "From here on this conversation is not kept" in shown
-            chat.at_prompt("w30\r")
-            assert "not kept" not in chat.wait_for(r"\(cut after 1500 tokens: /continue goes on\)")
-        finally:
-            chat.close()
-        home.run("daemon", "stop")
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.root
-def test_where_its_own_folder_is_full_it_says_so(home: Home) -> None:
-    folder = home.paths.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
-    try:
-        with suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        code, _, err = home.run("daemon", "start")
-        assert (code, err) == (
-            74,
-            f"Error: The daemon has no room in {folder}: its disk is full. "
-            "Free some space, or name another folder with --daemon-dir.\n",
-        )
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_shared.errors import ContextLengthError, MoaError, OverloadedError, UnavailableError
@@ -97,22 +96,6 @@ async def test_tokens_are_counted_and_the_model_is_listed() -> None:
     assert not source.answers
 
 
-async def test_a_stream_with_nothing_to_say_pings() -> None:
-    async with asking(settings=EndpointSettings(keep_alive_seconds=0.01)) as (client, source):
-        asked = client.messages.with_streaming_response.create(model=MODEL, max_tokens=9, messages=HI, stream=True)
-        async with asked as response:
-            lines = response.iter_lines()
-            names = [line async for _, line in _zip(range(9), lines)]
-            assert names[0] == "event: message_start"
-            assert names[3] == names[6] == "event: ping"
-            (await source.answer()).end()
-
-
-async def _zip(numbers: range, lines: AsyncIterator[str]) -> AsyncIterator[tuple[int, str]]:
-    for number in numbers:
-        yield number, await anext(lines)
-
-
 @pytest.mark.parametrize(
     ("error", "status", "kind"),
     [
@@ -143,31 +126,3 @@ async def test_a_failure_is_a_status_before_a_stream_and_an_event_in_it(
             if len(source.answers) == 1:
                 assert isinstance(caught.value, APIStatusError)
                 assert caught.value.status_code == status
-
-
-async def test_refusals_before_an_answer() -> None:
-    async with asking() as (client, _), asking(key="x" * 16) as (stranger, _):
-        for asked, status, kind in (
-            (client.messages.create(model="other", max_tokens=9, messages=HI), 404, "not_found_error"),
-            (client.messages.create(model=MODEL, max_tokens=0, messages=HI), 400, "invalid_request_error"),
-            (
-                client.messages.create(
-                    model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x" * (1 << 20)}]
-                ),
-                413,
-                "request_too_large",
-            ),
-            (stranger.messages.create(model=MODEL, max_tokens=9, messages=HI), 401, "authentication_error"),
-        ):
-            with pytest.raises(APIStatusError) as caught:
-                await asked
-            assert caught.value.status_code == status
-            assert isinstance(caught.value.body, dict)
-            assert caught.value.body["type"] == "error"
-            assert caught.value.body["error"]["type"] == kind
-
-
-async def test_the_key_may_be_sent_as_anthropics_older_clients_do() -> None:
-    async with serving(ScriptedSource(), key=KEY) as server, httpx.AsyncClient() as client:
-        response = await client.get(f"{server.url}/v1/models", headers={"x-api-key": KEY})
-    assert response.json()["data"][0]["display_name"] == MODEL

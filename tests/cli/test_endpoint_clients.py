@@ -53,22 +53,6 @@ async def test_curl(server: WebServer) -> None:
     assert out.endswith("401")
 
 
-async def test_curl_learns_why_ten_megabytes_are_too_many(server: WebServer, tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    large.write_bytes(b" " * 10_000_000)
-    arguments = [
-        "-sS",
-        "-H",
-        f"Authorization: Bearer {KEY}",
-        f"{server.url}/v1/completions",
-        "--data-binary",
-        f"@{large}",
-    ]
-    code, out, err = await run("curl", *arguments)
-    assert code == 0, err
-    assert json.loads(out)["error"]["code"] == "request_too_large"
-
-
 async def llm(server: WebServer, folder: Path, *options: str) -> tuple[int, str, str]:
     """Runs llm with a folder of its own."""
     models = f"- model_id: moa\n  model_name: default\n  api_base: {server.url}/v1\n  api_key_name: moa\n"

@@ -98,16 +98,6 @@ async def test_the_model_is_listed_and_described() -> None:
     assert shown.modelinfo[f"{shown.modelinfo['general.architecture']}.context_length"] == 100
 
 
-async def test_a_stream_with_nothing_to_say_sends_objects_without_text() -> None:
-    async with asking(settings=EndpointSettings(keep_alive_seconds=0.01)) as (client, source):
-        stream = (await client.chat(MODEL, messages=HI, stream=True)).__aiter__()
-        assert [(await anext(stream)).message.content for _ in range(3)] == [""] * 3
-        answer = await source.answer()
-        answer.commit("Good")
-        answer.end()
-        assert "".join([part.message.content or "" async for part in stream]) == "Good"
-
-
 async def test_failures_are_texts() -> None:
     async def fail(answer: ScriptedAnswer) -> None:
         if len(source.answers) > 1:

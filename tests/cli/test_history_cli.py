@@ -53,7 +53,7 @@ def store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_nothing_is_kept_at_first(run: Run) -> None:
     assert run("history", "list") == (0, "", "No conversation is kept yet.\n")
     assert run("history", "list", "--json") == (0, "[]\n", "")
-    assert run("history", "show", "last") == snapshot((66, "", "Error: No conversation is kept yet.\n"))
+    assert run("history", "show", "last") == (66, "", "Error: No conversation is kept yet.\n")
     assert run("history", "delete", "--all", "--yes") == (0, "", "No conversation is kept.\n")
 
 
@@ -74,30 +74,10 @@ ID        LAST USED         QUESTIONS  MODEL                  TITLE
 77777777  2027-01-15 08:07  1          another model          Lists�[2J
 aaaaaaaa  2027-01-15 08:04  2          SmolLM2-135M-Instruct  What is gravity? (1 to be checked)
 """)
-    assert run("history", "list", "-n", 1)[1:] == snapshot(
-        (
-            """\
-ID        LAST USED         QUESTIONS  MODEL          TITLE
-77777777  2027-01-15 08:07  1          another model  Lists�[2J
-""",
-            "1 more: --all lists them.\n",
-        )
-    )
-    assert "aaaaaaaa" not in run("history", "list", "-n", 1)[1]
-    assert run("history", "list", "--unverified", "--json")[1] == snapshot("""\
-[
-  {
-    "id": "aaaaaaaa",
-    "title": "What is gravity?",
-    "created": 1800000000.0,
-    "updated": 1800000240.0,
-    "model": "SmolLM2-135M-Instruct",
-    "server": "127.0.0.1:50051",
-    "questions": 2,
-    "unverified": 1
-  }
-]
-""")
+    _, out, err = run("history", "list", "-n", 1)
+    assert ("aaaaaaaa" in out, err) == (False, "1 more: --all lists them.\n")
+    [told] = json.loads(run("history", "list", "--unverified", "--json")[1])
+    assert (told["id"], told["questions"], told["unverified"]) == ("aaaaaaaa", 2, 1)
 
 
 def test_a_conversation_is_shown_with_what_is_not_verified(run: Run, store: HistoryStore) -> None:
@@ -121,195 +101,49 @@ Yes.
 Because [unverified:] mass�
 (a server is still to check and complete this answer)
 """)
-    assert run("history", "show", "last")[1] == snapshot("""\
-Lists�[2J
-Conversation 77777777 of 2027-01-15 08:05
-with another model
-
-> Name all numbers
-
-
-(cut: max_tokens)
-""")
-    assert run("history", "show", "b") == snapshot(
-        (66, "", "Error: There is no conversation b. `moa-client history list` shows those that are kept.\n")
-    )
+    assert run("history", "show", "last")[1].endswith("> Name all numbers\n\n\n(cut: max_tokens)\n")
+    code, _, err = run("history", "show", "b")
+    assert (code, "There is no conversation b." in err) == (66, True)
 
 
 def test_a_conversation_is_exported(run: Run, store: HistoryStore, tmp_path: Path) -> None:
-    assert run("history", "export", "a")[1] == snapshot("""\
-# What is gravity?
-
-Conversation aaaaaaaa of 2027-01-15 08:00  \n\
-with SmolLM2-135M-Instruct (int8) at 127.0.0.1:50051  \n\
-System prompt: Be brief.  \n\
-
-## Question 1
-
-> What is gravity?
-> In one word.
-
-A *force*�[2J.
-Yes.
-
-*(chosen with --temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)*
-
-## Question 2
-
-> Why?
-
-Because [unverified:] mass�
-
-*(a server is still to check and complete this answer)*
-""")
+    text = run("history", "export", "a")[1]
+    assert text.startswith("# What is gravity?\n\nConversation aaaaaaaa of 2027-01-15 08:00  \n")
+    assert "\n## Question 2\n\n> Why?\n\nBecause [unverified:] mass�\n" in text
     file = tmp_path / "a.json"
     assert run("history", "export", "a", "--format", "json", "-o", file) == (0, "", "")
-    assert json.loads(file.read_text()) == snapshot(
-        {
-            "id": "aaaaaaaa",
-            "title": "",
-            "created": 1800000000.0,
-            "updated": 1800000240.0,
-            "model": "SmolLM2-135M-Instruct",
-            "target_fingerprint": "7474",
-            "tokenizer_hash": "6b6b",
-            "execution": "int8",
-            "server": "127.0.0.1:50051",
-            "system": "Be brief.",
-            "answers": [
-                {
-                    "question": """\
-What is gravity?
-In one word.\
-""",
-                    "text": """\
-A *force*\x1b[2J.
-Yes.\
-""",
-                    "provisional": "",
-                    "standing": "decided",
-                    "finish": "end_of_text",
-                    "outcome": None,
-                    "asked": 1800000060.0,
-                    "ended": 1800000120.0,
-                    "options": {
-                        "temperature": 0.7,
-                        "top_k": 0,
-                        "top_p": 0.95,
-                        "seed": 3,
-                        "max_tokens": 0,
-                        "stop": [],
-                        "min_p": 0.0,
-                        "repeat_penalty": 1.1,
-                        "repeat_last_n": 64,
-                        "presence_penalty": 0.0,
-                        "frequency_penalty": 0.0,
-                        "logit_bias": {"42": -5.0},
-                        "loop_guard": True,
-                    },
-                    "question_tokens": [7],
-                    "tokens": [8],
-                    "provenance": "T",
-                    "provisional_tokens": [],
-                    "written_alone": 0,
-                    "kept": 0,
-                    "figures": {"tokens": 1},
-                    "versions": [],
-                },
-                {
-                    "question": "Why?",
-                    "text": "Because ",
-                    "provisional": "mass\x07",
-                    "standing": "unverified",
-                    "finish": "unfinished",
-                    "outcome": None,
-                    "asked": 1800000180.0,
-                    "ended": 1800000240.0,
-                    "options": {
-                        "temperature": 0.0,
-                        "top_k": 0,
-                        "top_p": 1.0,
-                        "seed": 0,
-                        "max_tokens": 0,
-                        "stop": [],
-                        "min_p": 0.0,
-                        "repeat_penalty": 1.0,
-                        "repeat_last_n": 64,
-                        "presence_penalty": 0.0,
-                        "frequency_penalty": 0.0,
-                        "logit_bias": {},
-                        "loop_guard": True,
-                    },
-                    "question_tokens": [7],
-                    "tokens": [9],
-                    "provenance": "T",
-                    "provisional_tokens": [1],
-                    "written_alone": 1,
-                    "kept": 0,
-                    "figures": {},
-                    "versions": [],
-                },
-            ],
-        }
-    )
-    assert run("history", "export", "a", "-o", tmp_path) == snapshot(
-        (74, "", "Error: TMP cannot be written: Is a directory. Write to another place, or free some space there.\n")
-    )
+    told = json.loads(file.read_text())
+    first, second = told["answers"]
+    assert (told["target_fingerprint"], told["tokenizer_hash"], told["execution"]) == ("7474", "6b6b", "int8")
+    assert (first["text"], first["tokens"], first["options"]["seed"]) == ("A *force*\x1b[2J.\nYes.", [8], 3)
+    assert (first["standing"], first["finish"], first["provenance"]) == ("decided", "end_of_text", "T")
+    assert (second["standing"], second["text"], second["provisional"]) == ("unverified", "Because ", "mass\x07")
+    code, _, err = run("history", "export", "a", "-o", tmp_path)
+    assert (code, "cannot be written: Is a directory" in err) == (74, True)
 
 
 def test_words_are_found(run: Run, store: HistoryStore) -> None:
-    assert run("history", "search", "forc", "yes") == snapshot(
-        (
-            0,
-            """\
-aaaaaaaa  2027-01-15 08:01  question 1 of: What is gravity?
-    A *force*�[2J. Yes.
-""",
-            "",
-        )
-    )
-    assert run("history", "search", "mass")[1] == snapshot("""\
-aaaaaaaa  2027-01-15 08:03  question 2 of: What is gravity?
-    Because mass�
-""")
-    assert run("history", "search", "mass", "--json")[1] == snapshot("""\
-[
-  {
-    "id": "aaaaaaaa",
-    "title": "What is gravity?",
-    "question": 2,
-    "asked": 1800000180.0,
-    "snippet": "Because mass\\u0007"
-  }
-]
-""")
+    found = "aaaaaaaa  2027-01-15 08:01  question 1 of: What is gravity?\n    A *force*�[2J. Yes.\n"
+    assert run("history", "search", "forc", "yes") == (0, found, "")
+    [told] = json.loads(run("history", "search", "mass", "--json")[1])
+    assert (told["id"], told["question"], told["snippet"]) == ("aaaaaaaa", 2, "Because mass\x07")
     assert run("history", "search", "nowhere") == (0, "", "Nothing was found.\n")
 
 
 def test_conversations_are_deleted_for_good(run: Run, store: HistoryStore) -> None:
-    assert run("history", "delete", "a") == snapshot((2, "", "Error: This would delete 1 conversation. Add --yes.\n"))
-    assert run("history", "delete") == snapshot(
-        (2, "", "Error: Which conversations are to be deleted? Give IDs, or --all.\n")
-    )
-    assert run("history", "delete", "a", "aaaa", "--yes") == snapshot((0, "", "1 conversation deleted.\n"))
+    assert run("history", "delete", "a") == (2, "", "Error: This would delete 1 conversation. Add --yes.\n")
+    assert run("history", "delete")[0] == 2
+    assert run("history", "delete", "a", "aaaa", "--yes") == (0, "", "1 conversation deleted.\n")
     assert [each.identifier for each in store.list()] == ["77777777"]
     store.responses.keep(KeptResponse("resp_1", None, 0.0, "[]", "{}"))
-    assert run("history", "delete", "--all", "--yes") == snapshot(
-        (0, "", "1 conversation and 1 response to programs deleted.\n")
-    )
-    assert store.responses.count() == 0
-    assert store.identifiers() == []
+    told = "1 conversation and 1 response to programs deleted.\n"
+    assert run("history", "delete", "--all", "--yes") == (0, "", told)
+    assert (store.responses.count(), store.identifiers()) == (0, [])
 
 
 def test_another_folder_may_be_named(run: Run, store: HistoryStore, tmp_path: Path) -> None:
     assert run("history", "list", "--history-dir", tmp_path / "empty")[1] == ""
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "history.db").write_text("nothing" * 1000)
-    assert run("history", "list", "--history-dir", broken) == snapshot(
-        (
-            74,
-            "",
-            "Error: The history TMP/broken/history.db is damaged, or no history; it was left as it is. Move it elsewhere, or restore a copy.\n",
-        )
-    )
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "history.db").write_text("nothing" * 1000)
+    code, _, err = run("history", "list", "--history-dir", tmp_path / "broken")
+    assert (code, "is damaged, or no history; it was left as it is" in err) == (74, True)

@@ -1,24 +1,30 @@
-"""`moa-server models`, and serving what it shows."""
+"""`moa-server`'s commands about what lies on this machine: models, drafters, cache, capacity, doctor."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
+from moa_kernels import variant_name
+from moa_server.capacity import plan, speed
 from moa_server.cli import cli
-from moa_shared.errors import MoaError
-from moa_shared.models import resolve
+from moa_shared.errors import MoaError, NotFoundError
+from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources import source
 from moa_shared.models.sources.packaged import PACKAGED
+from moa_shared.models.weights.tile_file import map_tiles
+from moa_shared.programs.progress import SilentProgress
 
 from tests.support.fake_hub import FakeHub, serving
-from tests.support.messages import steady
+from tests.support.messages import says, steady
 from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import GgufWriter
 from tests.support.tiny_models import SMALL, save_tiny_model
@@ -62,24 +68,10 @@ mine                  folder   89.0 kB  F32     llama   -              raw text 
 mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
 """)
     told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
-    assert told["owner/Bert-GGUF:Q8_0"].pop("hint").startswith("Choose a model of one of the families")
-    assert steady(json.dumps(told["owner/Bert-GGUF:Q8_0"], indent=1)) == snapshot("""\
-{
- "name": "owner/Bert-GGUF:Q8_0",
- "where": "hub",
- "path": "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf",
- "files": [
-  "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf"
- ],
- "bytes": 35008,
- "format": "Q8_0",
- "family": "bert",
- "drafters": [],
- "chat": true,
- "served": false,
- "reason": "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf is of the model family 'bert', which moa does not read from GGUF."
-}\
-""")
+    bert = told["owner/Bert-GGUF:Q8_0"]
+    assert (bert["where"], bert["format"], bert["family"], bert["served"]) == ("hub", "Q8_0", "bert", False)
+    assert "is of the model family 'bert', which moa does not read from GGUF." in bert["reason"]
+    assert bert["hint"].startswith("Choose a model of one of the families")
     assert {name: each["drafters"] for name, each in told.items() if each["drafters"]} == {
         "default": ["default", "deep"]
     }
@@ -111,9 +103,7 @@ def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufW
     folder = save_tiny_model(path.parent / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
     put_into_hub(places["hub"], "old", {name: folder / name for name in hub})
     assert resolve("old").target_id == "old"
-    assert run("capacity", "tinier") == snapshot(
-        "There is no model 'tinier': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list."
-    )
+    assert "There is no model 'tinier'" in run("capacity", "tinier")
 
 
 def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
@@ -126,25 +116,245 @@ def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path)
             done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
             return done.returncode, done.stdout, steady(done.stderr).partition(": done in")[0]
 
-        assert [pull("o/A-GGUF"), pull("o/A-GGUF:Q2_K"), pull("A"), pull("default")] == snapshot(
-            [
-                (
-                    0,
-                    "o/A-GGUF:Q8_0\n",
-                    """\
-o/A-GGUF has no chat template: it continues raw text, and answers no chat.
-Fetching o/A-GGUF from http://127.0.0.1:PORT (35.0 kB) ...
-Fetching o/A-GGUF from http://127.0.0.1:PORT: 75 %
-Fetching o/A-GGUF from http://127.0.0.1:PORT\
-""",
-                ),
-                (
-                    66,
-                    "",
-                    "Error: o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf. Name one of them, o/A-GGUF:Q8_0 for one.\n",
-                ),
-                (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n"),
-                (0, "default\n", "default comes in a package, which is installed: nothing is fetched.\n"),
-            ]
+        code, out, err = pull("o/A-GGUF")
+        assert (code, out) == (0, "o/A-GGUF:Q8_0\n")
+        assert err.startswith(
+            "o/A-GGUF has no chat template: it continues raw text, and answers no chat.\nFetching o/A-GGUF"
         )
+        code, _, err = pull("o/A-GGUF:Q2_K")
+        assert (code, "o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf." in err) == (66, True)
+        assert pull("A") == (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n")
+        assert pull("default")[:2] == (0, "default\n")
     assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()
+
+
+def test_fetch_prints_the_folder(
+    default_model_files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MOA_CACHE_DIR")
+    assert Path(run("fetch").strip().splitlines()[-1]) == default_model_files.folder
+    assert run("fetch", tmp_path / "none.gguf") == "There is no file TMP/none.gguf. Check the name."
+
+
+@pytest.mark.usefixtures("places")
+def test_of_the_default_model() -> None:
+    assert run("drafters") == snapshot("""\
+drafter  kind                   where    trained for  licence
+default  Mixture of Attentions  package  default      apache-2.0
+deep     Mixture of Attentions  package  default      apache-2.0
+`moa-server serve default` takes the best one that is here.
+""")
+
+
+@pytest.mark.usefixtures("places")
+def test_of_a_model_that_is_not_here() -> None:
+    text = run("drafters", "meta-llama/Llama-3-8B-Instruct")
+    assert text == snapshot("""\
+drafter                                  kind                   where  trained for                          licence
+huawei-noah/MOASpec-Llama-3-8B-Instruct  Mixture of Attentions  hub    meta-llama/Meta-Llama-3-8B-Instruct  mit
+yuhuili/EAGLE-LLaMA3-Instruct-8B         EAGLE-2                hub    meta-llama/Meta-Llama-3-8B-Instruct  see its page
+meta-llama/Llama-3-8B-Instruct is not on this machine: drafters that fit it only by their sizes are not listed.
+To fetch one and use it: moa-server serve meta-llama/Llama-3-8B-Instruct --drafter huawei-noah/MOASpec-Llama-3-8B-Instruct
+""")
+    told = json.loads(run("drafters", "Qwen/Qwen3-8B", "--json"))
+    first = told["drafters"][0]
+    assert (first["name"], first["kind"], first["fits_by"]) == ("z-lab/Qwen3-8B-DFlash-b16", "dflash", "model")
+    assert not told["on_this_machine"]
+    assert run("drafters", "owner/unknown").startswith(
+        "No drafter for owner/unknown is known. `moa-train fit` makes one"
+    )
+    assert "There is no model 'nothing': no such file or folder, and no id on the hub." in run("drafters", "nothing")
+
+
+@pytest.mark.torch
+def test_of_a_model_on_this_machine(places: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
+    from tests.support.published_drafters import (
+        EAGLE_CONFIG,
+        MOA_CONFIG,
+        eagle_tensors,
+        moa_tensors,
+        publish,
+        save_llama3,
+    )
+
+    model = save_llama3(tmp_path / "tiny-llama3")
+    named = {"speculators_config": {"verifier": {"name_or_path": "owner/tiny-llama3"}}}
+    for name, tensors, config in (
+        ("owner/eagle", eagle_tensors(), EAGLE_CONFIG | named),
+        ("owner/moa", moa_tensors(), MOA_CONFIG),
+    ):
+        folder = publish(tmp_path / name, tensors, config)
+        put_into_hub(places["hub"], name, {path.name: path for path in folder.iterdir()})
+    assert run("drafters", model).replace(str(tmp_path), "TMP") == snapshot("""\
+drafter      kind                   where         trained for        licence
+owner/eagle  EAGLE-2                this machine  owner/tiny-llama3  see its page
+owner/moa    Mixture of Attentions  this machine  not said           see its page
+`moa-server serve TMP/tiny-llama3` takes the best one that is here.
+""")
+    told = json.loads(run("drafters", model, "--json"))["drafters"]
+    assert [each["fits_by"] for each in told] == ["model", "sizes"]
+
+
+needs_kernels = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
+
+
+@pytest.fixture
+def root(write_gguf: GgufWriter, tmp_path: Path) -> Path:
+    folder = tmp_path / "cache"
+    map_tiles(resolve(str(write_gguf()), folder), folder, SilentProgress())
+    return folder
+
+
+def cache(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["cache", *arguments, "--cache-dir", str(root)], catch_exceptions=False)
+
+
+def shown(text: str, root: Path) -> str:
+    text = text.replace(str(root.parent), "/FOLDER")
+    text = re.sub(r"-v\d+", "-vN", re.sub(r"\d+(\.\d)? (k?B|bytes)", "SIZE", text))
+    return re.sub(r"[0-9a-f]{32}(-[0-9a-f]{12})?", "ID", re.sub(r"\d{4}-\d{2}-\d{2}", "DATE", text))
+
+
+@needs_kernels
+def test_list_shows_what_there_is(root: Path) -> None:
+    done = cache(root, "list")
+    assert re.sub(r" +", " ", shown(done.stdout, root)) == snapshot("""\
+model what size last used made from path in the cache
+tiny packed weights SIZE DATE /FOLDER/tiny.gguf tiles/ID.tiles
+tiny model SIZE DATE /FOLDER/tiny.gguf models/gguf-ID-vN
+""")
+    assert shown(done.stderr, root) == snapshot("SIZE in /FOLDER/cache\n")
+    rows = [json.loads(line) for line in cache(root, "list", "--json").stdout.splitlines()]
+    assert [(row["kind"], row["model"], row["useless"]) for row in rows] == snapshot(
+        [("packed weights", "tiny", ""), ("model", "tiny", "")]
+    )
+    assert rows[0]["sources"] == [{"path": str(root.parent / "tiny.gguf"), "exists": True}]
+
+
+@needs_kernels
+def test_remove_takes_a_model_or_a_path(root: Path) -> None:
+    with says(NotFoundError, "Nothing in TMP/cache is of 'huge'"):
+        cache(root.absolute(), "remove", "huge")
+    tiles = next(iter(root.glob("tiles/*.tiles"))).relative_to(root)
+    assert cache(root, "remove", str(tiles)).stdout.startswith(f"removed {tiles}, ")
+    assert cache(root, "remove", "tiny").stdout.startswith("removed models/gguf-")
+    assert cache(root, "list").stdout == f"There is nothing in {root}.\n"
+
+
+@needs_kernels
+def test_prune_removes_what_is_of_no_use(root: Path) -> None:
+    assert cache(root, "prune").stderr == f"Everything in {root} is of use.\n"
+    os.utime(root.parent / "tiny.gguf", (1, 1))
+    assert shown(cache(root, "prune", "--dry-run").stdout, root) == snapshot(
+        "would remove tiles/ID.tiles, SIZE (its model's file has changed)\n"
+    )
+    assert len(list(root.glob("tiles/*.tiles"))) == 1
+    assert shown(cache(root, "prune").stdout, root) == snapshot(
+        "removed tiles/ID.tiles, SIZE (its model's file has changed)\n"
+    )
+    assert not list(root.glob("tiles/*.tiles"))
+    assert len(list(root.glob("models/*-v*[0-9]"))) == 1
+    cache(root, "prune", "--days", "0")
+    assert not list(root.glob("models/*-v*[0-9]"))
+
+
+@pytest.mark.torch
+def test_a_plan_for_people_and_for_programs(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=6000)
+    options = [model, "--drafter", "none", "--execution", "float32"]
+    assert run("capacity", *options, "--memory", 2 * 10**8) == snapshot("""\
+tiny at float32
+before anybody asks  150.1 MB: weights 86.9 kB, drafters 0 bytes, the program 150.0 MB
+keys and values      37.4 MB
+
+tokens  a session takes  sessions that answer at once
+  1024         278.5 kB                           134
+  4096           1.1 MB                            35
+  6000           1.6 MB                            24
+
+Idle sessions keep only their text; the server holds 1024 in all.
+""")
+    told = json.loads(run("capacity", *options, "--kv-bytes", 10**9, "--measure", "--json"))
+    assert (told["target"], told["level"], told["kv_bytes"]) == ("tiny", "float32", 10**9)
+    assert told["sessions"][0] == {"tokens": 1024, "bytes_each": 278528, "that_fit": 3590}
+    measured = told["measured"]
+    assert min(measured["step_ms"], measured["read_ms"], measured["users"]) > 0
+    assert measured["users_without_prompts"] >= measured["users"]
+    assert "expected a number of bytes, such as 16000000000" in run("capacity", "--memory", "much")
+    assert "Give one of the two." in run("capacity", "--memory", 10**9, "--kv-bytes", 10**9)
+
+
+def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "memory_bytes_per_s", lambda _: 8e6)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, **heads}
+    model = save_tiny_model(tmp_path / "tiny", seed=1, **{**SMALL, **sizes}, max_position_embeddings=1024)
+    options = [model, "--drafter", "none", "--execution", "int8", "--memory", 10**9]
+    assert "at most about 15.4 tokens/s; a plain step reads 519.1 kB" in run("capacity", *options)
+    assert json.loads(run("capacity", *options, "--json"))["estimated"] == snapshot(
+        {"step_ms": 64.89, "step_bytes": 519108, "memory_bytes_per_s": 8000000}
+    )
+
+
+STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
+STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return save_tiny_model(folder, seed=1, num_hidden_layers=2, max_position_embeddings=64)
+
+
+def doctor(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *map(str, words)])
+
+
+@pytest.mark.torch
+def test_a_server_that_could_start(model: Path) -> None:
+    result = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0)
+    assert (result.exit_code, [line.split()[1] for line in result.stdout.splitlines() if line[2] != " "]) == (
+        0,
+        [name.split()[0] for name in STEPS],
+    )
+    assert "not estimated on the level float32\n" in result.stdout
+    measured = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0, "--measure")
+    assert "float32: a plain step takes " in measured.stdout
+
+
+def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(plan, "load_execution", load)
+    result = doctor("default", "--drafter", "none", "--port", 0)
+    assert result.exit_code == 0
+    assert re.search(
+        r"ok    speed        int8: at most about [\d.e+]+ tokens/s; a plain step reads 1\d\d\.\d MB", result.stdout
+    )
+    assert re.search(r"ok    memory       .* a conversation of 8192 tokens 19\d\.\d MB", result.stdout)
+
+
+def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = doctor(model, "--port", port, "--kv-bytes", 10**15, "--execution", "float32", "--json")
+        metrics = doctor(model, "--port", 0, "--metrics-port", port, "--execution", "float32", "--json")
+    checks = {each["name"]: each for each in json.loads(result.stdout)}
+    assert (result.exit_code, list(checks)) == (1, STEPS)
+    assert {name: checks[name]["state"] for name in ("model", "drafter", "memory", "port", "speed")} == snapshot(
+        {"model": "ok", "drafter": "warn", "memory": "fail", "port": "fail", "speed": "skip"}
+    )
+    assert steady(checks["port"]["message"] + " / " + checks["port"]["hint"]) == snapshot(
+        "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine / Choose another --host or --port (0: any free port)."
+    )
+    (told,) = (each for each in json.loads(metrics.stdout) if each["name"] == "port")
+    assert (told["state"], told["hint"]) == (
+        "fail",
+        "Choose another --metrics-host or --metrics-port (0: any free port).",
+    )
+    result = doctor("no/such/model", "--port", 0, "--json")
+    states = {each["name"]: each["state"] for each in json.loads(result.stdout)}
+    assert (result.exit_code, [name for name, state in states.items() if state == "skip"]) == snapshot(
+        (1, ["drafter", "memory", "speed"])
+    )

@@ -22,7 +22,6 @@ from netsim import profiles
 from tests.support.messages import steady
 from tests.support.programs import environment, started
 
-ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = environment("netsim")
 NETSIM = [sys.executable, "-m", "netsim.cli"]
 
@@ -40,23 +39,7 @@ def test_help_lists_every_command_as_it_describes_itself() -> None:
         command = getattr(import_module(f"netsim.cli.{module}"), name)
         assert command.name == name
         assert command.help.splitlines()[0] == text
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str) -> None:
-    assert netsim(name, "--help").exit_code == 0
-
-
-def test_help_loads_nothing_heavy() -> None:
-    script = (
-        "import sys; from netsim.cli import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'pydantic', 'matplotlib', 'yaml', 'asyncio'} & set(sys.modules)\n"
-        "sys.exit(f'loaded {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        assert netsim(name, "--help").exit_code == 0
 
 
 def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
@@ -69,24 +52,13 @@ def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_profiles_are_listed_with_their_descriptions() -> None:
-    lines = netsim("profiles").output.splitlines()
-    assert [line.split()[0] for line in lines] == list(profiles.names())
-    assert all(len(line.split()) > 4 for line in lines)
-
-
 def test_show_says_what_a_profile_comes_to(tmp_path: Path) -> None:
     result = netsim("show", "4g")
-    assert result.output.endswith(
-        "# up: delay 25.76 +- 15.45 ms each way as drawn, 0.100% lost\n"
-        "# down: delay 25.76 +- 15.45 ms each way as drawn, 0.100% lost\n"
-    ) or result.output.endswith(
-        "# up: delay 25.75 +- 15.44 ms each way as drawn, 0.100% lost\n"
-        "# down: delay 25.75 +- 15.44 ms each way as drawn, 0.100% lost\n"
-    )
-    copy = tmp_path / "copy.yaml"
-    copy.write_text(result.output)
-    assert profiles.load(str(copy)) == profiles.load("4g")
+    up, down = result.output.splitlines()[-2:]
+    assert up.startswith("# up: delay 25.7")
+    assert down.startswith("# down: delay 25.7")
+    (tmp_path / "copy.yaml").write_text(result.output)
+    assert profiles.load(str(tmp_path / "copy.yaml")) == profiles.load("4g")
     assert '"basis": "one_way"' in netsim("show", "4g", "--json").output
 
 
@@ -160,14 +132,6 @@ def test_bad_input_gets_one_sentence(words: str, status: int, message: str, hint
     assert result.exit_code == status
 
 
-@pytest.mark.root
-def test_a_command_that_does_not_start_in_a_namespace_is_named() -> None:
-    result = netsim("run", "--profile", "4g", "--upstream", ":9", "--", "no-such")
-    assert "netsim: The command 'no-such' does not start: there is no such program.\n" in result.stderr
-    assert "Traceback" not in result.output
-    assert result.exit_code == 127
-
-
 def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
@@ -200,10 +164,7 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *args: False)
     result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")
-    assert result.stderr == snapshot("""\
-netsim: The tun backend needs /dev/net/tun, which does not exist here.
-  In a container, pass the device in (--device /dev/net/tun --cap-add NET_ADMIN,SYS_ADMIN), or use --backend proxy.
-""")
+    assert result.stderr.startswith("netsim: The tun backend needs /dev/net/tun, which does not exist here.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -231,40 +192,11 @@ def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, nu
     assert not control.exists()
 
 
-def test_a_command_run_through_the_proxy_finds_the_link_and_gives_its_status() -> None:
-    done = subprocess.run(
-        [
-            *NETSIM, "run", "--profile", "perfect", "--backend", "proxy", "--upstream", ":9", "--",
-            sys.executable, "-c", "import os, sys; sys.exit(3 if os.getenv('NETSIM_LINK') == sys.argv[1] else 4)",
-            "{link}",
-        ],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-
-
-def test_a_run_ends_after_its_time() -> None:
-    done = subprocess.run(
-        [*NETSIM, "proxy", "--profile", "perfect", "--upstream", ":9", "--seconds", "0.1"],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0
-
-
-def test_ctl_without_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    result = netsim("ctl", "heal")
-    assert steady(result.stderr) == snapshot("""\
-netsim: No link is running.
-  Start one with `netsim proxy` or `netsim run`.
-""")
-    assert result.exit_code == 1
-
-
 def test_links_have_names_by_which_they_are_listed_and_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     proxy = ["proxy", "--profile", "4g", "--upstream", ":9", "--name"]
     assert netsim("ctl", "list").stderr == "no link is running\n"
+    assert netsim("ctl", "heal").stderr.startswith("netsim: No link is running.\n  Start one with")
     variables = {**ENVIRONMENT, "XDG_RUNTIME_DIR": str(tmp_path)}
     with started([*NETSIM, *proxy, "home"], variables) as home, started([*NETSIM, *proxy, "train"], variables) as train:
         assert [program.out.readline()[:16] for program in (home, train)] == ["netsim listens o"] * 2
@@ -279,32 +211,14 @@ train  proxy    4g       127.0.0.1:PORT  0
         control = str(tmp_path / "netsim/train.sock")
         cut = json.loads(netsim("ctl", "status", "--control", control).output)["directions"]
         assert [cut[direction]["cut"] for direction in ("up", "down")] == [True, False]
-        said = [netsim("ctl", "heal"), netsim("ctl", "heal", "--name", "car"), netsim("ctl", "heal", "--name", "a/b")]
-        said += [netsim("ctl", "--control", control, "heal", "--name", "train"), netsim(*proxy, "home")]
-        assert [each.stderr for each in said] == snapshot(
-            [
-                """\
-netsim: 2 links are running.
-  Say which with --name: home, train
-""",
-                """\
-netsim: No link named car is running.
-  Running: home, train.
-""",
-                """\
-netsim: 'a/b' cannot be the name of a link.
-  Use at most 40 letters, digits, dots, hyphens, underscores.
-""",
-                """\
-netsim: --name and --control both choose a link.
-  Give one of the two.
-""",
-                """\
-netsim: A link named home is running.
-  Choose another --name, or end that link.
-""",
-            ]
-        )
+        for asked, said in (
+            (("ctl", "heal"), "2 links are running.\n  Say which with --name: home, train"),
+            (("ctl", "heal", "--name", "car"), "No link named car is running.\n  Running: home, train."),
+            (("ctl", "heal", "--name", "a/b"), "'a/b' cannot be the name of a link."),
+            (("ctl", "--control", control, "heal", "--name", "train"), "--name and --control both choose a link."),
+            ((*proxy, "home"), "A link named home is running.\n  Choose another --name, or end that link."),
+        ):
+            assert netsim(*asked).stderr.startswith(f"netsim: {said}")
 
 
 @pytest.mark.parametrize(
@@ -320,9 +234,3 @@ def test_options_of_a_replay_come_before_or_after_the_trace(words: tuple[str, ..
     assert (given["trace"], given["profile"], given["loop"], given["upstream"]) == (Path("ride.csv"), "5g", True, ":1")
     assert [word for word in given["words"] if word != "--"] == ["cmd", "--seed", "4"]
     assert given["seed"] == 0
-
-
-def test_the_version_is_the_packages() -> None:
-    done = CliRunner().invoke(main, ["--version"])
-    assert done.exit_code == 0
-    assert done.output.startswith("netsim, version ")

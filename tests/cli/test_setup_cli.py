@@ -50,50 +50,36 @@ def test_an_invitation_names_the_first_host_and_a_key_of_its_own(folder: SetupFo
     moved = folder.path.parent / "keys.toml"
     folder.keys.rename(moved)
     folder.settings.write_text(folder.settings.read_text().replace(str(folder.keys), str(moved)))
-    assert steady(moa_server("invite", "phone").stderr) == snapshot("""\
+    invited = moa_server("invite", "phone", "--expires", "2100-01-31").stderr
+    assert steady(invited) == snapshot("""\
 The key phone is in TMP/config/moa/keys.toml.
 The line above is an invitation; it is shown this once. Send it as you would a password: whoever has it can use this
-server, from any number of devices, until its key is revoked.
+server, from any number of devices, until 2100-01-31, or until its key is revoked.
 On the device: moa-client servers join NAME
 To take it back: moa-server keys revoke phone --config TMP/config/moa/server/server.toml
 """)
     assert list(read_key_file(moved).entries) == ["device", "laptop", "phone"]
-    assert steady(moa_server("setup", "--renew").stderr) == snapshot(
-        "The certificate for 2001:db8::1, gpu.example is valid for a year. A running server takes it by itself.\n"
-    )
+    assert "2001:db8::1, gpu.example is valid for a year" in moa_server("setup", "--renew").stderr
 
 
 def test_what_is_refused(folder: SetupFolder, tmp_path: Path) -> None:
-    assert [
-        refusal("setup"),
-        refusal("setup", "gpu.example:50051"),
-        refusal("invite", "laptop"),
-        refusal("setup", "--renew"),
-    ] == snapshot(
-        [
-            "Devices must know this machine by some name. Name it as they reach it: moa-server setup gpu.example, or an IP address.",
-            "'gpu.example:50051' is no name of a host and no IP address. Name the server as devices reach it, without port: gpu.example or 192.0.2.7.",
-            "No configuration of a server was found. Make one: moa-server setup HOST. Or name your server's: --config FILE.",
-            "There is no TMP/config/moa/server/authority.key.pem. Name the folder with --folder, or make one: moa-server setup HOST.",
-        ]
-    )
+    def check(words: str, *arguments: object) -> None:
+        assert words in refusal(*arguments)
+
+    check("Devices must know this machine by some name.", "setup")
+    check("'gpu.example:50051' is no name of a host and no IP address.", "setup", "gpu.example:50051")
+    check("No configuration of a server was found.", "invite", "laptop")
+    check("There is no TMP/config/moa/server/authority.key.pem.", "setup", "--renew")
     assert not folder.path.exists()
     moa_server("setup", "gpu.example")
-    assert [refusal("invite", "device"), refusal("invite", "a b"), refusal("setup", "gpu.example")] == snapshot(
-        [
-            "There is a key named device already. Choose another name, or revoke it first: moa-server keys revoke device",
-            "'a b' cannot be the name of a key. Use at most 40 letters, digits, dots, hyphens and underscores.",
-            "TMP/config/moa/server holds a server's files already. Another device: moa-server invite NAME. A new certificate: moa-server setup --renew.",
-        ]
-    )
+    check("There is a key named device already.", "invite", "device")
+    check("'a b' cannot be the name of a key.", "invite", "a b")
+    check("--expires is 'yesterday'", "invite", "phone", "--expires", "yesterday")
+    check("TMP/config/moa/server holds a server's files already.", "setup", "gpu.example")
+    check("server.toml cannot be written: Not a directory.", "setup", "gpu.example", "--folder", folder.settings)
     folder.settings.write_text("[server]\nport = 0\n")
-    assert refusal("invite", "laptop") == snapshot(
-        "TMP/config/moa/server/server.toml names no port, so devices cannot be told one. Write port = 50051 there."
-    )
+    check("server.toml names no port", "invite", "laptop")
     assert list(read_key_file(folder.keys).entries) == ["device"]
-    assert refusal("setup", "gpu.example", "--folder", folder.settings) == snapshot(
-        "TMP/config/moa/server/server.toml cannot be written: Not a directory."
-    )
 
 
 @pytest.fixture
@@ -124,58 +110,20 @@ def test_keys_are_those_of_the_server_that_setup_has_made(folder: SetupFolder, s
     key = added.stdout.strip()
     assert caller_with(gate, key) == "laptop"
     listed, revoked = moa_server("keys", "list"), moa_server("keys", "revoke", "laptop")
-    assert [steady(each.stderr) for each in (added, listed, revoked)] == snapshot(
-        [
-            """\
-The file of keys is TMP/config/moa/server/keys.toml (from TMP/config/moa/server/server.toml).
-The key laptop is in it, as a hash; a server that reads this file takes it in within a second. On the device, put the line above into a file that only its user can read: moa-client servers add NAME HOST:PORT --tls --key-file FILE.
-""",
-            "The file of keys is TMP/config/moa/server/keys.toml (from TMP/config/moa/server/server.toml).\n",
-            """\
-The file of keys is TMP/config/moa/server/keys.toml (from TMP/config/moa/server/server.toml).
-The key laptop is revoked.
-""",
-        ]
-    )
+    place = "The file of keys is TMP/config/moa/server/keys.toml (from TMP/config/moa/server/server.toml).\n"
+    assert [steady(each.stderr).partition("\n")[0] + "\n" for each in (added, listed, revoked)] == [place] * 3
+    assert revoked.stderr.endswith("The key laptop is revoked.\n")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["name", "device", "laptop"]
     assert caller_with(gate, key) == ""
-
-
-def test_keys_of_a_server_with_another_configuration(
-    folder: SetupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: list[ServerSettings]
-) -> None:
-    other = SetupFolder(tmp_path / "other")
-    moa_server("setup", "gpu.example")
-    moa_server("setup", "cpu.example", "--folder", other.path, "--metrics-port", "9465")
-    moa_server("serve", "--config", other.settings)
-    gate = Gate.of(served[0].keys_file)
-    assert caller_with(gate, moa_server("keys", "add", "a", "--config", other.settings).stdout.strip()) == "a"
-    monkeypatch.setenv("MOA_CONFIG", str(other.settings))
-    assert caller_with(gate, moa_server("keys", "add", "b").stdout.strip()) == "b"
-    assert caller_with(gate, read_invitation(moa_server("invite", "c").stdout).key) == "c"
-    monkeypatch.delenv("MOA_CONFIG")
-    named = moa_server("keys", "list", "--keys-file", other.keys)
-    assert steady(named.stderr) == snapshot("The file of keys is TMP/other/keys.toml (from --keys-file).\n")
-    assert list(read_key_file(folder.keys).entries) == ["device"]
 
 
 def test_without_a_configuration_no_file_of_keys_is_guessed(folder: SetupFolder, tmp_path: Path) -> None:
     plain = tmp_path / "plain.toml"
     plain.write_text("[server]\nport = 1\n")
     commands = [("keys", "add", "laptop"), ("keys", "revoke", "laptop"), ("keys", "list")]
-    assert {refusal(*words) for words in commands} == snapshot(
-        {
-            "No configuration of a server was found, so it is not known which file of keys it reads. Make one: moa-server setup HOST. Or name your server's: --config FILE, or --keys-file FILE."
-        }
-    )
-    assert refusal("invite", "laptop") == snapshot(
-        "No configuration of a server was found. Make one: moa-server setup HOST. Or name your server's: --config FILE."
-    )
-    assert {refusal(*words, "--config", plain) for words in commands} == snapshot(
-        {
-            'TMP/plain.toml names no file of keys, so a server with it asks for no keys. Write keys_file = "FILE" there, or name a file with --keys-file FILE.'
-        }
-    )
+    for words in commands:
+        assert "it is not known which file of keys it reads" in refusal(*words)
+        assert "TMP/plain.toml names no file of keys" in refusal(*words, "--config", plain)
     assert not folder.path.exists()
 
 
@@ -188,25 +136,3 @@ def test_the_file_of_the_systemd_unit_is_found_where_the_user_has_none(folder: S
     assert read_invitation(moa_server("invite", "phone").stdout).address == "new.example:50051"
     moa_server("setup", "gpu.example")
     assert ServerSettings.usual_file() == folder.settings
-
-
-def test_an_invitation_works_until_its_key_expires_or_is_revoked(folder: SetupFolder) -> None:
-    """On any number of devices: the server cannot tell one that was copied."""
-    moa_server("setup", "gpu.example")
-    gate = Gate.of(folder.keys)
-    invited = moa_server("invite", "laptop", "--expires", "2100-01-31")
-    key = read_invitation(invited.stdout).key
-    assert [caller_with(gate, key), caller_with(gate, key)] == ["laptop", "laptop"]
-    assert steady(invited.stderr) == snapshot("""\
-The key laptop is in TMP/config/moa/server/keys.toml.
-The line above is an invitation; it is shown this once. Send it as you would a password: whoever has it can use this
-server, from any number of devices, until 2100-01-31, or until its key is revoked.
-On the device: moa-client servers join NAME
-To take it back: moa-server keys revoke laptop --config TMP/config/moa/server/server.toml
-""")
-    moa_server("keys", "revoke", "laptop")
-    assert caller_with(gate, key) == ""
-    assert refusal("invite", "phone", "--expires", "yesterday") == snapshot(
-        "--expires is 'yesterday': it is neither a date such as 2027-01-31 nor a number of days."
-    )
-    assert list(read_key_file(folder.keys).entries) == ["device"]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.statistics import load_ngrams
 from moa_shared.drafter.companion import ANOTHER_MODEL, cache_file, confidence_beside
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE
@@ -17,25 +16,15 @@ from moa_shared.models import resolve
 from moa_training.cli import cli, main
 from moa_training.fit.run_state import only_run_in
 
-from tests.support.programs import environment
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
 from tests.support.tiny_training import WORDS, save_tiny_target, write_conversations, write_fit_config
 
 pytestmark = pytest.mark.torch
 
-ENVIRONMENT = environment("proto", "shared", "training")
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@pytest.mark.parametrize("command", ["prepare", "fit", "ngrams", "evaluate", "calibrate"])
-def test_each_command_has_help(command: str) -> None:
-    result = CliRunner().invoke(cli, [command, "--help"])
-    assert result.exit_code == 0
-    assert "Usage" in result.output
 
 
 def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
@@ -69,17 +58,8 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     assert isinstance(result.exception, DataError)  # this target's answers are too short
     assert "Give more questions" in str(result.exception)
     questions.write_text(json.dumps({"category": "toy", "turns": ["w1 w2 w3"]}) + "\n")
-    arguments = [
-        "evaluate",
-        str(checkpoint),
-        str(questions),
-        *common,
-        "--answer-tokens",
-        "12",
-        "--execution",
-        "float32",
-        "--json",
-    ]
+    arguments = ["evaluate", str(checkpoint), str(questions), *common]
+    arguments += ["--answer-tokens", "12", "--execution", "float32", "--json"]
     result = runner.invoke(cli, [*arguments, str(tmp_path / "r.json")], catch_exceptions=False)
     assert "chain of 5" in result.output
     assert "1 question;" in result.output
@@ -122,62 +102,23 @@ def test_a_companion_is_calibrated_and_evaluated(tmp_path: Path) -> None:
     assert "--output is missing" in str(refused.exception)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (
-            ["fit", "none.toml"],
-            66,
-            snapshot("moa-train: There is no configuration none.toml. Check the path; training/configs has examples."),
-        ),
-        (
-            ["prepare", "none.jsonl", "--output", "a.txt"],
-            2,
-            snapshot(
-                "moa-train: --output is 'a.txt': a shard's name ends in .jsonl.zst. See --help for the values allowed."
-            ),
-        ),
-        (
-            ["evaluate", "default", "none.jsonl", "--limit", "0"],
-            2,
-            snapshot("moa-train: --limit is '0': expected at least 1. See --help for the values allowed."),
-        ),
-        (
-            ["prepare", "none.jsonl", "--output", "a.jsonl.zst", "--ray", "local"],
-            2,
-            snapshot(
-                "moa-train: --ray is not a setting any more. One process does the work of a machine: give each its own share (docs/drafters.md#on-several-machines). Leave it out: moa 0.2.0 was the last that had it."
-            ),
-        ),
-        (
-            ["compare", "a=a.json", "--share-picture", "a.png"],
-            2,
-            snapshot(
-                "moa-train: --share-picture is not a setting any more. --picture draws it. Leave it out: moa 0.2.0 was the last that had it."
-            ),
-        ),
-        (["train"], 2, snapshot("Error: No such command 'train'.")),
-    ],
-)
+RAY = "--ray is not a setting any more. One process does the work of a machine: give each its own share"
+REFUSED = [
+    ("fit none.toml", 66, "There is no configuration none.toml."),
+    ("prepare none.jsonl --output a.txt", 2, "--output is 'a.txt': a shard's name ends in .jsonl.zst."),
+    ("prepare none.jsonl --output a.jsonl.zst --target default", 66, "There is no file none.jsonl."),
+    ("evaluate default none.jsonl --limit 0", 2, "--limit is '0': expected at least 1."),
+    ("prepare none.jsonl --output a.jsonl.zst --ray local", 2, RAY),
+    ("compare a=a.json --share-picture a.png", 2, "--share-picture is not a setting any more. --picture draws it."),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), REFUSED)
 def test_refusals_are_one_sentence_with_an_exit_code(
-    arguments: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["moa-train", *arguments])
+    monkeypatch.setattr(sys, "argv", ["moa-train", *words.split()])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == code
-    assert capsys.readouterr().err.splitlines()[-1] == message
-
-
-def test_missing_sources_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = save_tiny_target(tmp_path / "target")
-    arguments = ["prepare", "none.jsonl", "--output", str(tmp_path / "a.jsonl.zst"), "--target", str(target)]
-    monkeypatch.setattr(sys, "argv", ["moa-train", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 66
-    assert capsys.readouterr().err.splitlines()[-1] == snapshot(
-        "moa-train: There is no file none.jsonl. Name files of JSON lines, or hub:owner/name for a hub data set."
-    )
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"moa-train: {message}")

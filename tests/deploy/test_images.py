@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
-import signal
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from tests.deploy.containers import running
-from tests.deploy.engine import ASK, KERNELS, Engine
+from tests.deploy.engine import ASK, HARDENED, KERNELS, LIMITS, PREFIX, Engine
 from tests.support.programs import free_port
+
+PATIENCE = 120.0
+PROGRESS = re.compile(r'"event": "begun"|^serving ')
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that runs."""
+
+    engine: Engine
+    name: str
+
+    def log(self) -> str:
+        done = self.engine.call("logs", self.name)
+        return done.stdout + done.stderr
+
+    def await_healthy(self) -> float:
+        """Waits until its health check passes; returns how many seconds that took.
+
+        Asks when the log says that the server begins something or serves: to ask all the time slows the start.
+        """
+        began = time.monotonic()
+        command = ["timeout", str(PATIENCE), *self.engine.words, "logs", "--follow", self.name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as log:
+            assert log.stdout is not None
+            while self.engine.call("healthcheck", "run", self.name, check=False).returncode:
+                assert any(PROGRESS.search(line) for line in log.stdout), self.log()
+            log.terminate()
+        return time.monotonic() - began
+
+    def stop(self) -> int:
+        """Sends SIGTERM; its exit status."""
+        self.engine.call("stop", "--time", "40", self.name)
+        return int(self.engine.call("inspect", "--format", "{{.State.ExitCode}}", self.name).stdout)
+
+
+@contextmanager
+def running(engine: Engine, image: str, *arguments: str, options: tuple[str, ...] = ()) -> Iterator[Container]:
+    """A hardened container, which is removed at the end."""
+    name = f"moa-test-{image}"
+    engine.call("rm", "--force", "--ignore", name)
+    engine.call(
+        "run", "--detach", "--name", name, *LIMITS, *HARDENED, "--network", "host", "--tmpfs", "/tmp", *options,
+        f"{PREFIX}{image}", *arguments,
+    )  # fmt: skip
+    try:
+        yield Container(engine, name)
+    finally:
+        engine.call("rm", "--force", "--time", "0", name)
+
 
 # One worker has the store, and builds once.
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("images"), pytest.mark.timeout(1800)]
@@ -65,16 +119,3 @@ def ask_over(images: Engine, port: int, link: int) -> None:
         assert answers[0].strip()
         assert answers[0] == answers[1]
         assert netsim.stop() == 0
-
-
-def test_a_server_that_loads_ends_when_asked(images: Engine) -> None:
-    """It is the first process of its container, for which the kernel ignores what is not handled."""
-    with running(images, "server", options=serving(free_port(), free_port())) as server:
-        server.await_handler(signal.SIGTERM)
-        assert server.stop() == 128 + signal.SIGTERM
-
-
-def test_a_server_without_a_certificate_refuses_to_listen_to_others(images: Engine) -> None:
-    done = images.once("server", check=False)
-    assert done.returncode != 0
-    assert "--tls-cert" in done.stdout + done.stderr

@@ -22,8 +22,8 @@ import pytest
 import yaml
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from tests.net.observed import observed
 from tests.net.server_peer import Peer, generate, tiny_target
+from tests.net.test_server_observed import observed
 from tests.support.certificates import Authority
 from tests.support.programs import CHECKOUT, free_port
 from tests.support.skipping import cannot_run

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tests.deploy.recipes import (
     variables,
 )
 from tests.support.programs import CHECKOUT
+from tests.support.skipping import cannot_run
 
 IMAGES = ("server", "client", "netsim", "cuda")
 OURS = ("server", "netsim", "client")
@@ -110,3 +113,35 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
 def test_the_server_may_end_its_answers_before_it_is_killed() -> None:
     seconds = int(read_compose()["services"]["server"]["stop_grace_period"].removesuffix("s"))
     assert seconds > float(SERVER["grace_seconds"].default)
+
+
+UNIT = CHECKOUT / "deploy/systemd/moa-server.service"
+EXPOSURE = 2.0  # systemd's own word up to here: OK
+
+
+@pytest.fixture
+def analyze() -> str:
+    return shutil.which("systemd-analyze") or cannot_run("needs systemd-analyze")
+
+
+def test_systemd_takes_the_unit(analyze: str, tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/moa/bin/moa-server", shutil.which("true") or ""))
+    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_little_is_exposed(analyze: str) -> None:
+    command = [analyze, "security", "--no-pager", "--offline=true", str(UNIT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found, done.stderr
+    print(f"exposure {found[1]}")
+    assert float(found[1]) <= EXPOSURE
+
+
+def test_the_times_fit_the_settings() -> None:
+    unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
+    settings = settings_of(ServerSettings)
+    assert int(unit["TimeoutStopSec"]) > settings["grace_seconds"].default
+    assert int(unit["WatchdogSec"]) > ServerSettings().hang_seconds

@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.suites.capacity.users import EngineAsker, PlainAsker, UserAsker, run_users
+from moa_bench.suites.capacity.tables import UserAnswer
+from moa_bench.suites.capacity.users import EngineAsker, PlainAsker, run_users
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
+from moa_server.engine.stepper import Stepper
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Request, Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from tests.net.client_device import device
-from tests.net.server_peer import VOCAB, make_host, serving, tiny_target, until
+from tests.net.server_drafter import drafting_source
+from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving, tiny_target
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11]]]
 SETTINGS = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
@@ -66,29 +70,19 @@ async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(
     assert any(len(answer.arrivals) < 24 for answer in whole)
 
 
-async def test_a_users_own_drafter_gives_the_text_of_plain_streaming(server: RunningServer, target: Target) -> None:
-    address = f"127.0.0.1:{server.port}"
-    own = device(target, "lookup")
-    users: list[UserAsker] = [
-        PlainAsker(address, SETTINGS),
-        EngineAsker(address, lambda question: own, VOCAB, SETTINGS, DEVICE_DRAFTS),
-    ]
-    answers, _ = await run_users(users, [PROMPTS[0], PROMPTS[0]], None)
-    for asker in users:
-        await asker.close()
-    plain, drafted = sorted(answers, key=lambda answer: answer.user)
-    assert drafted.tokens == plain.tokens
-    assert len(plain.tokens) == 24
+PROMPT = [5, 9, 11, 40]
+GREEDY = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
 
 
-async def test_users_that_break_off_leave_no_stream(server: RunningServer, target: Target) -> None:
-    """One that is broken off while it writes cannot say goodbye: the server keeps its session for a while."""
-    address = f"127.0.0.1:{server.port}"
-    prompts = [[[5, 6, 7, 8]], [[9, 10, 11]] * 2]
-    askers = [oracle_asker(address, target, Script((5, 6, 7, 8), 0.0, 0, VOCAB), 1.0) for _ in prompts]
-    answers, _ = await run_users(askers, prompts, 0.05)
-    assert any(len(answer.tokens) < 24 for answer in answers)  # broken off
-    registry = server.host.services.registry
-    await until(lambda: registry.detached == len(registry))
-    for asker in askers:
-        await asker.close()
+async def test_the_server_drafts_only_where_it_may() -> None:
+    target = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
+    expected = plain_text(target, PROMPT, GREEDY)[0]
+    stepper = Stepper(target, [drafting_source(target)])
+    async with serving(make_host(target, stepper=stepper, draft_nodes=6)) as running:
+        address = f"127.0.0.1:{running.port}"
+        for drafts in (False, True):
+            asker, answer = PlainAsker(address, GREEDY, server_drafts=drafts), UserAnswer(0, 0, 0.0)
+            await asker.ask(PROMPT, answer)
+            await asker.close()
+            assert answer.tokens == expected
+            assert (len(answer.arrivals) < 30) is drafts

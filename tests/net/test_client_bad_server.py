@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,10 +16,9 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
 from moa_client.conversation.conversation import Phase
-from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
+from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Provisional, Refused
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.connection import Backoff
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_server.verifier import Target
@@ -32,14 +30,14 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.handshake_checks import IDLE, PROTOCOL_VERSION, error_status
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB
 from tests.support.answer_events import plainly_committed
-from tests.support.messages import raises
+from tests.support.messages import says
 
 PROMPT = [5, 17, 42]
 OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
@@ -195,44 +193,12 @@ async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
     error, engine = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
     assert isinstance(error, ProtocolError)
-    assert str(error) == snapshot(
-        "Expected a verdict from position 3 or before, got one from 5. Use the same version of moa at both ends."
-    )
     assert engine.conversation.tokens == []
-
-
-async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
-    error, _ = await refusal(target, [OPENED, memory()])
-    assert str(error) == snapshot("Expected no memory, got codec 3. Use the same version of moa at both ends.")
-    error, _ = await refusal(target, [OPENED_BARE, memory()])
-    assert str(error) == snapshot(
-        "Expected no memory that was not asked for, got memory of plane 0. Use the same version of moa at both ends."
-    )
 
 
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
     _, engine = await refusal(target, [OPENED_BARE, verdict([7, 8]), verdict([9], base=9)])
     assert engine.conversation.tokens == [*PROMPT, 7, 8]
-
-
-async def test_replayed_verdicts_change_nothing(target: Target) -> None:
-    frames = [
-        OPENED_BARE,
-        verdict([7]),
-        verdict([7]),
-        verdict([7, 8]),
-        verdict([], finish=pb.FINISH_CANCELLED),
-    ]
-    frames += [verdict([9], base=5, before=[*PROMPT, 7, 8], finish=pb.FINISH_END_OF_TEXT)]
-    async with saying(frames) as (address, heard), connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, device(target, "lookup"), VOCAB, Codec.INT4)
-        events = [event async for event in engine.ask(PROMPT, AnswerSettings())]
-        await engine.close()
-    assert [token for event in events if isinstance(event, Committed) for token in event.tokens] == [7, 8, 9]
-    assert isinstance(events[-1], Ended)
-    assert events[-1].finish is Finish.END_OF_TEXT
-    assert heard[0].WhichOneof("frame") == "open"
-    assert heard[-1].WhichOneof("frame") == "bye"
 
 
 async def test_without_progress_the_device_continues_standalone_though_beats_are_answered(target: Target) -> None:
@@ -246,31 +212,10 @@ async def test_without_progress_the_device_continues_standalone_though_beats_are
         assert [frame.WhichOneof("frame") for frame in heard].count("open") == 1
         await engine.close()
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-        with raises(
-            UnavailableError, snapshot("The server has sent nothing for 0.5 s. Ask again, or try another server.")
-        ):
+        with says(UnavailableError, "The server has sent nothing for 0.5 s"):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
         await engine.close()
-
-
-@pytest.mark.parametrize(
-    ("rule", "frames", "message"),
-    [
-        (
-            StandaloneRule("auto", tokens_per_s=12.0, end_ms=100.0),
-            [],
-            snapshot("The server has sent nothing for 0.1 s."),
-        ),
-        (StandaloneRule("auto", leave_ms=200.0), [verdict([7])], snapshot("The server has sent nothing for 0.2 s.")),
-        (StandaloneRule("always", leave_ms=200.0), [], snapshot("The server has sent nothing for 0.2 s.")),
-    ],
-)
-async def test_without_a_drafter_an_answer_waits_as_long_as_with_one(
-    target: Target, rule: StandaloneRule, frames: Sequence[pb.ServerFrame], message: str
-) -> None:
-    error, _ = await refusal(target, [OPENED_BARE, *frames], rule=rule)
-    assert error.message == message
 
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
@@ -285,11 +230,9 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
         _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
         assert engine.conversation.tokens == [*PROMPT, 7]
     async with saying([], version=99) as (address, _), connect([Server(address, 5.0, 5.0)]) as link:
-        with raises(
+        with says(
             MismatchError,
-            snapshot(
-                "The protocol version does not match: the server has 99, the client has 4. Update moa on the client."
-            ),
+            "The protocol version does not match: the server has 99, the client has 4",
         ):
             await link.describe()
 
@@ -375,19 +318,6 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
         await engine.close()
 
 
-async def test_a_question_asked_meanwhile_is_answered_all_the_same(target: Target) -> None:
-    async with refusing_the_first() as (address, is_there), connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
-        async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
-            pass
-        is_there.set()
-        events = [event async for event in engine.ask(SECOND, AnswerSettings(max_tokens=4))]
-        events += [event async for event in engine.settle()]
-        assert [event.error.code for event in events if isinstance(event, Refused)] == ["context_length"]
-        assert engine.conversation.tokens == [*SECOND, 7, 8]
-        await engine.close()
-
-
 async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_device_that_cannot_write(
     target: Target,
 ) -> None:
@@ -395,41 +325,9 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     settings = DraftingSettings(standalone=StandaloneRule(leave_ms=1000.0))
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect([Server(address, 5.0, 1.0)]) as link:
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4, settings)
-        with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
+        with says(UnavailableError, "The server ended the conversation"):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
         await engine.close()
     assert time.monotonic() - began < 20.0
     assert 2 <= len(heard) < 15  # each attempt may wait longer than the one before
-
-
-async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_standalone(target: Target) -> None:
-    async with saying([OPENED_BARE], closes=True) as (address, heard), connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
-        events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
-        await engine.close()
-    assert isinstance(events[-1], Ended)
-    assert events[-1].provisional
-    assert len(heard) < 15
-
-
-async def test_a_server_that_takes_every_stream_for_idle_is_asked_less_and_less_often(target: Target) -> None:
-    idle = pb.ServerFrame(go_away=pb.GoAway(reason=IDLE))
-    async with (
-        saying([OPENED_BARE, idle], closes=True) as (address, heard),
-        connect([Server(address, 5.0, 20.0)]) as link,
-    ):
-        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-
-        async def ask() -> None:
-            async for _ in engine.ask(PROMPT, AnswerSettings()):
-                pass
-
-        engine.connection._backoff, same = Backoff(random.Random(1)), Backoff(random.Random(1))
-        began, asking = time.monotonic(), asyncio.create_task(ask())
-        while sum(frame.HasField("open") for frame in heard) < 5:  # noqa: ASYNC110 (nobody tells it)
-            await asyncio.sleep(0.001)
-        assert time.monotonic() - began > sum(same.next_seconds() for _ in range(4))
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        await engine.close()

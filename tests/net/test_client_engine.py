@@ -8,23 +8,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Settled
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.fleet import Fleet, connect
+from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_server.app import start
 from moa_server.verifier import Target
-from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both
-from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
-from tests.support.messages import raises
+from tests.net.server_peer import VOCAB, make_host, plain_text, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 ROUNDS = DraftingSettings(rounds=True)
@@ -121,21 +118,6 @@ async def test_a_stop_before_the_stream_is_open_counts(target: Target) -> None:
         assert len(engine.conversation.answer) < 20
 
 
-async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_one_answered(target: Target) -> None:
-    async with talking(target) as engine:
-        settings = AnswerSettings(max_tokens=3)
-        first = await ask(engine, PROMPT, settings)
-        with raises(
-            ContextLengthError,
-            snapshot(
-                "The conversation has 209 tokens, the context holds 200 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-            ),
-        ):
-            await ask(engine, [1] * CONTEXT, AnswerSettings())
-        whole = [*PROMPT, *first, 9]
-        assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
-
-
 async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target: Target) -> None:
     settings = AnswerSettings(max_tokens=12)
     async with talking(target, "chain") as engine:
@@ -150,19 +132,6 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
 
 
-@pytest.mark.parametrize("settings", [ROUNDS, STREAMED], ids=["rounds", "streamed"])
-async def test_a_device_may_hold_one_conversation_after_another(target: Target, settings: DraftingSettings) -> None:
-    held = device(target, "chain")
-    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
-        for prompt in (PROMPT, [9, 9, 4]):
-            async with connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
-                engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
-                await ask(engine, prompt, AnswerSettings(max_tokens=12))
-                await engine.close()
-            drafter: Any = held.drafting.drafter
-            assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
-
-
 async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:
     async with talking(target) as engine:
         answered = engine.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
@@ -174,34 +143,6 @@ async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target
         settings = AnswerSettings(max_tokens=5)
         whole = [*PROMPT, *tokens, 9]
         assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
-
-
-async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(target: Target) -> None:
-    settings = AnswerSettings(max_tokens=6)
-    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
-        port = running.port
-        link = Fleet([Server(f"127.0.0.1:{port}", 5.0, 20.0)])
-        engine = ClientEngine(link, device(target, "tree"), VOCAB, Codec.INT4)
-        first = await ask(engine, PROMPT, settings)
-    async with serving(make_host(target, stepper=stepper(target, 0), port=port)):
-        whole = [*PROMPT, *first, 3]
-        await ask(engine, [3], settings)
-        async for _ in engine.settle():  # a restart that takes long is bridged by provisional text
-            pass
-        assert engine.conversation.tokens == [*whole, *plain_text(target, whole, settings)[0]]
-        await engine.close()
-        await link.close()
-
-
-async def test_a_server_that_is_not_there_is_named() -> None:
-    async with connect([Server("127.0.0.1:1", 2.0, 5.0)]) as link:
-        with raises(
-            UnavailableError,
-            snapshot(
-                "There is no moa server at 127.0.0.1:PORT: the connection was refused. Check --server HOST:PORT, and that moa-server runs there."
-            ),
-        ):
-            await link.describe()
 
 
 async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_text(target: Target) -> None:
@@ -222,26 +163,6 @@ async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_tex
         await engine.close()
     await running.stop(0.0)
     assert tokens == expected
-
-
-async def test_a_device_without_a_drafter_gives_up_in_the_end_and_keeps_the_text(target: Target) -> None:
-    tokens: list[int] = []
-    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
-        link = Fleet([Server(f"127.0.0.1:{running.port}", 5.0, 0.5)])
-        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-
-        async def stop_the_server_on_the_way() -> None:
-            async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
-                tokens.extend(event.tokens if isinstance(event, Committed) else ())
-                if len(tokens) > 5:
-                    await running.stop(0.0)
-
-        with pytest.raises(UnavailableError):
-            await stop_the_server_on_the_way()
-    assert list(engine.conversation.answer) == tokens
-    assert engine.conversation.phase is Phase.IDLE
-    await engine.close()
-    await link.close()
 
 
 @pytest.mark.parametrize("before", ["tree", "tree of N = 1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,10 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import fetching
 from moa_client.device.fetching import WantedParts, fetch, find_fetched
@@ -27,7 +24,6 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.service import fetch as drafter_files
-from moa_server.service import offer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import (
@@ -47,7 +43,7 @@ from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
-from tests.support.messages import raises
+from tests.support.messages import says
 from tests.support.tiny_models import save_drafter, small_drafter
 
 QUIET = SilentProgress()
@@ -142,24 +138,6 @@ async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(sourc
     assert find_local_sources(elsewhere, QUIET) is None
 
 
-async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[dict[str, Any]] = []
-    make_channel = grpc.aio.insecure_channel
-
-    def insecure_channel(address: str, options: Any) -> Any:
-        made.append(dict(options))
-        return make_channel(address, options=options)
-
-    monkeypatch.setattr(grpc.aio, "insecure_channel", insecure_channel)
-    async with served(source, tmp_path) as link:
-        await fetch(link, here(tmp_path), everything(source), QUIET)
-        await link.describe()  # the first one is still there
-    engine, download = (options["grpc.http2.lookahead_bytes"] for options in made)
-    assert engine < offer.CHUNK_BYTES + 1 < offer.RANGE_BYTES <= download
-
-
 async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_one_alone(
     source: Source, tmp_path: Path
 ) -> None:
@@ -229,11 +207,9 @@ async def test_a_download_that_was_given_up_continues_at_the_next_start(
     monkeypatch.setattr(fetching, "FRUITLESS_ATTEMPTS", 1)
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
-        with raises(
+        with says(
             UnavailableError,
-            snapshot(
-                "The server cannot be reached (cut). Start again when the server is available: what has been received is kept."
-            ),
+            "The server cannot be reached (cut)",
         ):
             await fetch(Fleet([link]), here(tmp_path), everything(source), QUIET)
         await link.close()
@@ -363,11 +339,9 @@ async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source:
 async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path, drafter="none") as link:
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="owner/drafter")
-        with raises(
+        with says(
             NotFoundError,
-            snapshot(
-                "The server has no embeddings in packed for clients. Give --model and --drafter, or --drafter lookup or none."
-            ),
+            "The server has no embeddings in packed for clients",
         ):
             await find_sources(settings, link, await link.describe(), QUIET)
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
@@ -378,11 +352,9 @@ async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: S
 
 async def test_much_is_fetched_only_if_that_is_allowed(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        with raises(
+        with says(
             ConfigError,
-            snapshot(
-                "Fetching the drafter for model takes 596 kB, more than the 100 kB that are fetched unasked. Allow it with --fetch-gb 0.1 (MOA_CLIENT_FETCH_GB), or do without (--drafter lookup)."
-            ),
+            "Fetching the drafter for model takes 596 kB, more than the 100 kB that are",
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET, allowed=100_000)
         assert [path.name for path in here(tmp_path).glob("fetched/*/*.*")] == ["config.json"]
@@ -398,41 +370,12 @@ async def test_a_full_disk_is_seen_before_the_download(
         )
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-        with raises(
+        with says(
             DiskFullError,
-            snapshot(
-                "What is fetched from the server needs 50.0 MB in TMP/client/fetched/DIGEST, where 1.0 kB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
-            ),
+            "What is fetched from the server needs 50.0 MB in TMP/client/fetched/DIGEST,",
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET)
     assert not list(here(tmp_path).glob("**/*.partial"))
-
-
-async def test_a_full_disk_of_the_server_is_reported_as_its_own(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    async with served(source, tmp_path) as link:
-        assert not (await link.describe()).manifest_sha256
-        with raises(
-            DiskFullError,
-            snapshot(
-                "The server's disk has no room for what clients fetch. Tell whoever runs it, or give --model and --drafter."
-            ),
-        ):
-            await fetch(link, here(tmp_path), everything(source), QUIET)
-
-
-async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: Path) -> None:
-    async with served(source, tmp_path) as link:
-        both = await asyncio.gather(
-            fetch(link, here(tmp_path), everything(source), QUIET),
-            fetch(link, tmp_path / "another", everything(source), QUIET),
-        )
-    for parts in both:
-        [drafter] = parts.drafters.values()
-        assert drafter.read_bytes() == source.drafter.read_bytes()
 
 
 EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
@@ -497,34 +440,9 @@ async def test_template_and_decoder_that_were_changed_on_the_disk_are_fetched_ag
 
 async def test_a_list_that_is_not_the_described_one_is_refused(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        with raises(
+        with says(
             ChecksumError,
-            snapshot(
-                "The server's list of files differs from the one it described. Start again: the server may have been restarted with another model or drafter."
-            ),
+            "The server's list of files differs from the one it described",
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET, b"x" * 32)
     assert not list(here(tmp_path).glob("fetched/*/*"))
-
-
-async def test_files_that_came_from_another_server_are_not_fetched_twice(source: Source, tmp_path: Path) -> None:
-    async with served(source, tmp_path) as link:
-        first = await fetch(link, here(tmp_path), everything(source), QUIET)
-    (source.model / "chat_template.jinja").write_text(EVIL)
-    async with served(source, tmp_path) as link:
-        second = await fetch(link, here(tmp_path), everything(source), QUIET)
-        assert link.servers[0].traffic.down_bytes < 5_000  # the list and the template
-    assert first.files.folder != second.files.folder
-    assert load_tokenizer(second.files).chat_template == EVIL
-    assert load_tokenizer(first.files).chat_template != EVIL
-
-
-async def test_a_server_whose_files_are_not_ready_is_asked_for_its_list(source: Source, tmp_path: Path) -> None:
-    async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
-        described = await link.describe()
-        described.manifest_sha256 = b""
-        first = await find_sources(settings, link, described, QUIET)
-        assert described.manifest_sha256
-    alone = find_local_sources(settings, QUIET)
-    assert alone == first

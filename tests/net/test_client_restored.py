@@ -208,31 +208,3 @@ async def test_a_rewound_conversation_is_that_of_who_never_asked(target: Target,
         await program.ask("second")
         await program.settle()
         assert program.engine.conversation.tokens == expected(target, "second")
-
-
-async def test_a_rewound_conversation_drafts_from_what_remains(target: Target, life: Life) -> None:
-    async with life.program() as program:
-        await program.ask("first")
-        await program.ask("second")
-        program.rewind(1)
-        program.engine.go_offline()
-        await program.ask("third")
-        assert program.engine.unsettled == 1
-        program.engine.go_online()
-        await program.settle()
-        assert program.engine.conversation.tokens == expected(target, "first", "third")
-
-
-async def test_answers_that_wait_for_a_server_can_be_taken_back(target: Target, life: Life) -> None:
-    async with life.program(offline=True) as program:
-        for question in QUESTIONS:
-            await program.ask(question)
-        program.rewind(2)
-        assert program.engine.unsettled == 2
-        program.engine.go_online()
-        assert len(await program.settle()) == 2
-        assert program.engine.conversation.tokens == expected(target, "first", "second")
-        program.rewind(1)
-        await program.ask("third")
-        await program.settle()
-        assert program.engine.conversation.tokens == expected(target, "first", "third")

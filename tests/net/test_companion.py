@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,29 +13,51 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Committed, Corrected, Ended, Event, LinkState, ServerChanged, Settled
+from moa_client.device import companion_offer
+from moa_client.device.companion_offer import find_offered, offered_words, take_offered
 from moa_client.device.loading import Device
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.fleet import connect
+from moa_client.host.starting import Reached, Started, find, load
+from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
+from moa_client.settings import ClientSettings
 from moa_kernels import F32
+from moa_server.loading import load_host
 from moa_server.running.running_server import RunningServer
+from moa_server.service import offer
+from moa_server.service.offer import CompanionFiles
+from moa_server.settings import ServerSettings
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter.companion import Companion
+from moa_shared.drafter.companion import Companion, cache_file, confidence_beside, write_confidence
 from moa_shared.drafting import CHAIN, draft_chain
-from moa_shared.errors import MismatchError
+from moa_shared.drafting.confidence import LearnedConfidence
+from moa_shared.errors import (
+    ChecksumError,
+    MismatchError,
+    NotFoundError,
+    ProtocolError,
+    UnavailableError,
+)
+from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.network.network import Network
+from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, talking_over_a_link, watch
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, plain_text
-from tests.support.messages import steady
-from tests.support.tiny_models import ModelWeights, tiny_model
+from tests.net.fetch_source import Source, make_source
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, plain_text, serving
+from tests.support import fake_hub, tiny_gguf
+from tests.support.messages import says, steady
+from tests.support.model_places import use_hub_cache
+from tests.support.tiny_gguf import GgufWriter, write_gguf
+from tests.support.tiny_models import WORDS, ModelWeights, save_tiny_model, save_tokenizer, tiny_model
 
 WRITING = DraftingSettings(standalone=StandaloneRule("auto"))
 ITSELF, ANOTHER = 3, 4  # seeds of the tiny target and of another model
@@ -132,18 +157,6 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
         assert not settled.changed
 
 
-async def test_who_wants_no_server_has_the_companion_answer_however_sure_it_is(
-    target: KernelTarget, server: RunningServer
-) -> None:
-    screen = Screen()
-    careful = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1.0))
-    held = replace(with_companion(target, ANOTHER), companion=companion(ANOTHER))
-    async with talking(target, f"127.0.0.1:{server.port}", careful, held=held, offline=True) as engine:
-        await watch(engine, screen)
-        assert screen.end == Ended(Finish.MAX_TOKENS, provisional=True)
-        assert not screen.held_back
-
-
 class Standing:
     """A device with nothing but a companion, and what it takes to continue with a server's model."""
 
@@ -204,3 +217,217 @@ async def test_a_server_with_another_vocabulary_is_named_once_and_the_companion_
             ]
         )
         await engine.close()
+
+
+__all__ = ["write_gguf"]
+QUIET = SilentProgress()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return make_source(tmp_path / "source")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return save_tiny_model(tmp_path / "small", seed=9, max_position_embeddings=128)
+
+
+@asynccontextmanager
+async def offering(model: Path, companion: object, tmp_path: Path, **changes: Any) -> AsyncIterator[Fleet]:
+    settings = ServerSettings(
+        model=str(model), companion=str(companion), drafter="none", execution="int8", port=0,
+        cache_dir=tmp_path / "server", **changes,
+    )  # fmt: skip
+    host = load_host(settings, QUIET)
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 10.0)]) as link:
+        yield link
+
+
+def settings_at(tmp_path: Path) -> ClientSettings:
+    return ClientSettings(cache_dir=tmp_path / "client")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def fingerprint(path: Path, tmp_path: Path) -> str:
+    return resolve(str(path), tmp_path / "server").fingerprint
+
+
+async def test_a_folder_comes_whole_and_only_once(source: Source, small: Path, tmp_path: Path) -> None:
+    async with offering(source.model, small, tmp_path) as link:
+        served = await link.describe()
+        told = served.companion
+        assert (told.name, told.family, told.hub) == ("small", "llama", "")
+        assert told.bytes == sum(map(len, contents(small).values()))
+        assert offered_words(told) == f"small ({told.bytes / 1000:.3g} kB)"
+        assert find_offered(settings_at(tmp_path), told) is None
+        files = await take_offered(settings_at(tmp_path), link, served, QUIET)
+        again = await take_offered(settings_at(tmp_path), Fleet([Server("127.0.0.1:1", 1.0, 1.0)]), served, QUIET)
+    assert again == files == find_offered(settings_at(tmp_path), told)
+    assert files.fingerprint == told.fingerprint.hex() == fingerprint(small, tmp_path)
+    theirs = WeightReader(resolve(str(small), tmp_path / "server")).array(EMBEDDINGS)
+    assert (WeightReader(files).array(EMBEDDINGS) == theirs).all()
+
+
+async def test_a_gguf_file_comes_without_its_name(
+    write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for heads in ("HEADS", "KV_HEADS"):  # of 32 numbers, which the kernels compute
+        monkeypatch.setattr(tiny_gguf, heads, 1)
+    target, secret = (write_gguf(f"{name}.gguf", seed=len(name), rotated=32) for name in ("target", "of-somebody"))
+    root = tmp_path / "server"
+    models = [resolve(str(path), root) for path in (secret, target)]
+    measured, (small, large) = LearnedConfidence(1.25, 20.0), (model.fingerprint for model in models)
+    write_confidence(cache_file(small, large, root), measured, small, large)
+    async with offering(target, secret, tmp_path) as link:
+        served = await link.describe()
+        files = await take_offered(settings_at(tmp_path), link, served, QUIET)
+    assert [path.name for path in files.weights] == ["model-00001-of-00001.gguf"]
+    assert files.weights[0].read_bytes() == secret.read_bytes()
+    assert files.fingerprint == fingerprint(secret, tmp_path)
+    assert find_offered(settings_at(tmp_path), served.companion) == files
+    assert confidence_beside(files, models[1], tmp_path / "client") == measured  # as the operator has measured it
+
+
+def test_another_vocabulary_is_refused_before_the_target_is_loaded(source: Source, tmp_path: Path) -> None:
+    other = save_tiny_model(tmp_path / "other", seed=9)
+    save_tokenizer(other, [*WORDS[:7], "gravity", *WORDS[8:]])
+    settings = ServerSettings(model=str(source.model), companion=str(other), cache_dir=tmp_path / "server")
+    with says(
+        MismatchError,
+        "other cannot be a companion of model: token 7 is 'w7' there and 'gravity' here",
+    ):
+        load_host(settings, QUIET, load=never)
+    with pytest.raises(NotFoundError, match="There is no model '/nowhere'"):
+        load_host(replace(settings, companion="/nowhere"), QUIET, load=never)
+
+
+def never(files: ModelFiles, settings: ServerSettings, progress: object) -> Any:
+    raise AssertionError("the target was loaded")
+
+
+@pytest.mark.parametrize("fate", ["vanishes", "changes"])
+async def test_a_file_that_is_no_longer_what_was_offered_is_not_given_out(
+    source: Source, small: Path, tmp_path: Path, fate: str
+) -> None:
+    async with offering(source.model, small, tmp_path) as link:
+        served, weights = await link.describe(), small / "model.safetensors"
+        if fate == "vanishes":
+            weights.unlink()
+        else:
+            weights.write_bytes(weights.read_bytes()[::-1])
+        with pytest.raises(
+            NotFoundError, match=r"no longer has its file model.safetensors: .*Tell whoever runs it"
+        ) as no:
+            await take_offered(settings_at(tmp_path), link, served, QUIET)
+        assert ("No such file" if fate == "vanishes" else "has changed") in no.value.message
+        assert (await link.describe()).identity == served.identity  # the server goes on
+    assert find_offered(settings_at(tmp_path), served.companion) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/secret/path"), "cannot read its own files: Permission denied"),
+        (NotFoundError("There is no file /secret/path."), "no longer has a file that clients fetch"),
+    ],
+    ids=["not readable", "gone"],
+)
+async def test_a_companion_that_is_gone_at_first_leaves_the_devices_half(
+    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fail(self: CompanionFiles, root: Path) -> offer.Offer:
+        raise error
+
+    monkeypatch.setattr(CompanionFiles, "offer", fail)
+    async with offering(source.model, small, tmp_path) as link:
+        served = await link.describe()
+        assert served.manifest_sha256
+        assert not served.companion.manifest_sha256
+        with pytest.raises(Exception, match=said) as refused:
+            await take_offered(settings_at(tmp_path), link, served, QUIET)
+        assert "secret" not in str(refused.value)
+
+
+class Liar(Server):
+    """Says that its companion's first file is a drafter."""
+
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        async for message in super().fetch(request):
+            message.manifest.files[0].kind = pb.PART_DRAFTER
+            yield message
+
+
+async def test_what_a_server_must_not_offer(source: Source, small: Path, tmp_path: Path) -> None:
+    async with offering(source.model, small, tmp_path) as link:
+        served, liar = await link.describe(), Liar(link.address, 5.0, 10.0)
+        served.companion.manifest_sha256 = b""
+        with pytest.raises(ProtocolError, match="Expected files of a companion"):
+            await take_offered(settings_at(tmp_path), Fleet([liar]), served, QUIET)
+        await liar.close()
+        served.companion.manifest_sha256 = b"a" * 32
+        with pytest.raises(ChecksumError, match="differs from the one it described"):
+            await take_offered(settings_at(tmp_path), link, served, QUIET)
+        served.companion.manifest_sha256 = b""
+        served.companion.fingerprint = b"f" * 32
+        with pytest.raises(MismatchError, match="companion small"):
+            await take_offered(settings_at(tmp_path), link, served, QUIET)
+
+
+async def test_one_of_the_hub_comes_from_there_and_else_from_the_server(
+    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    use_hub_cache(monkeypatch, tmp_path / "hub")
+    hub = fake_hub.FakeHub({"somebody/small": contents(small)})
+    notes: list[str] = []
+    monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
+    with fake_hub.serving(hub):
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        files_at = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files_at)
+        async with offering(source.model, "somebody/small", tmp_path) as link:
+            served = await link.describe()
+            assert served.companion.hub == f"hub:somebody/small@{fake_hub.COMMIT}"
+            nobody = Fleet([Server("127.0.0.1:1", 1.0, 1.0)])
+            use_hub_cache(monkeypatch, tmp_path / "device")
+            files = await take_offered(settings_at(tmp_path), nobody, served, QUIET)
+            assert files.fingerprint == served.companion.fingerprint.hex()
+            assert find_offered(settings_at(tmp_path), served.companion) == files
+            assert notes[-1].startswith("The companion somebody/small (")
+            use_hub_cache(monkeypatch, tmp_path / "another")
+            hub.repos.clear()
+            files = await take_offered(settings_at(tmp_path), link, served, QUIET)
+            assert files.folder.parent.name == "fetched"
+            assert notes[-1].endswith("So it comes from the server.")
+
+
+def test_a_server_names_no_path_of_this_device(small: Path, tmp_path: Path) -> None:
+    for name in (str(small), "default", f"hub:{small}", "hub:../small"):
+        offered = pb.Companion(fingerprint=b"f" * 32, hub=name)
+        assert companion_offer._on_hub(offered) is None
+
+
+async def begin(model: Path, link: Fleet, tmp_path: Path, *, is_there: bool = True) -> Started:
+    """What a chat with --companion auto starts with."""
+    settings = ClientSettings(server=link.address, companion="auto", cache_dir=tmp_path / "client")
+    reached = Reached(await link.describe(), 0.0) if is_there else Reached(absent=UnavailableError("It is away."))
+    return load(settings, reached, await find(settings, link, reached, QUIET), QUIET)
+
+
+async def test_a_chat_takes_the_companion_that_is_offered_now_and_keeps_it_without_the_server(
+    source: Source, small: Path, tmp_path: Path
+) -> None:
+    another = save_tiny_model(tmp_path / "another", seed=5)
+    for offered in (small, another):  # the second server is asked at the same address
+        async with offering(source.model, offered, tmp_path) as link:
+            started = await begin(source.model, link, tmp_path)
+            away = await begin(source.model, link, tmp_path, is_there=False)
+        for each in (started, away):
+            assert each.device.companion is not None
+            assert each.device.companion.fingerprint == fingerprint(offered, tmp_path)
+            assert each.device.drafting.new_drafter is not None

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import openai
 import pytest
-from moa_client.drafting.drafters import LookupDrafter
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import endpoint_routes
@@ -20,16 +21,14 @@ from moa_client.web.runner import bind, serve
 from moa_server.access import limits
 from moa_server.access.caller import anonymous
 from moa_server.verifier import Target
-from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import DraftTree
 from structlog.testing import capture_logs
 
 from tests.net.client_device import stepper
-from tests.net.hosted import Characters, Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
-from tests.net.server_peer import decode, make_host, plain_text, serving, until
+from tests.net.hosted import Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
+from tests.net.server_peer import CONTEXT, decode, make_host, plain_text, serving, until
 from tests.support.openai_client import openai_client
 
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -77,39 +76,6 @@ async def test_texts_are_the_servers_own_for_many_at_once(target: Target) -> Non
         assert not host.conversations
 
 
-async def test_a_chat_is_rendered_by_the_targets_template(target: Target) -> None:
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-        completion = await client.chat.completions.create(
-            model="tiny",
-            messages=[
-                {"role": "system", "content": "be brief"},
-                {"role": "user", "content": "a cat"},
-                {"role": "assistant", "content": "meows"},
-                {"role": "user", "content": "and its hat"},
-            ],
-            temperature=0,
-            max_tokens=8,
-        )
-    prompt = Characters().encode("[system]be brief[user]a cat[assistant]meows[user]and its hat")
-    expected, _ = plain_text(target, prompt, AnswerSettings(max_tokens=8))
-    assert completion.choices[0].message.content == decode(expected)
-    assert completion.usage is not None
-    assert completion.usage.prompt_tokens == len(prompt)
-
-
-async def test_a_model_without_a_template_continues_raw_text(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> str:
-        raise ModelSourceError("The target's tokenizer has no chat template.", hint="Ask for raw text.")
-
-    monkeypatch.setattr(Characters, "apply_chat_template", refuse)
-    monkeypatch.setattr(Characters, "chat_template", None)
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-        completion = await client.completions.create(**{**ASKED, "stream": False})
-        assert completion.choices[0].text == plain(target)
-        with pytest.raises(openai.BadRequestError, match="no chat template"):
-            await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a cat"}])
-
-
 async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target) -> None:
     async with (
         hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
@@ -128,42 +94,6 @@ async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target) -> None
         assert text == plain(target)
         assert written > 5
         assert moa == {"verified": True}
-
-
-class NothingToSay(LookupDrafter):
-    def write(self, draft: DraftTree, sampling: Sampling) -> None:
-        return None
-
-
-@pytest.mark.parametrize("writes", [True, False])
-@pytest.mark.parametrize("unverified", ["end", "fail"])
-async def test_a_server_that_stays_away_ends_the_wait(
-    target: Target, unverified: str, writes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = EndpointSettings(settle_seconds=0.5)
-    times = {"alone_seconds": 0.0, "settle_seconds": 0.0}  # of a chat's single answer
-    if not writes:
-        monkeypatch.setattr(Drafters, "make", lambda _: NothingToSay(4))
-    async with (
-        hosting_over_a_link(target, Drafters(target), alone="always", **times) as hosted,
-        endpoint_of(hosted.host, settings) as client,
-    ):
-        events = (await stream_of(client, extra_body={"moa": {"unverified": unverified}})).__aiter__()
-        text = ""
-        while not text:
-            text += (await anext(events)).choices[0].text
-        await hosted.link.cut("both")
-        if unverified == "fail":
-            with pytest.raises(openai.APIError):
-                await rest_of(events)
-        else:
-            more, moa = await rest_of(events)
-            verified = moa["verified_characters"]
-            assert moa["verified"] is False
-            assert verified > 0
-            assert (len(text + more) > verified) == writes
-            assert (text + more)[:verified] == plain(target)[:verified]
-        assert not hosted.host.conversations
 
 
 async def rest_of(events: AsyncIterator[Any]) -> tuple[str, dict[str, Any]]:
@@ -245,3 +175,54 @@ async def test_chances_are_the_targets_own_with_drafts_and_through_a_cut(target:
     assert text == plain(target)
     assert written > 5
     assert told == pytest.approx(expected, abs=1e-4)
+
+
+TEXT = [number % 90 for number in range(150)]
+SHORT = [5, 17, 42]
+
+
+def mean_state(target: Target, tokens: list[int]) -> npt.NDArray[np.float64]:
+    """Of length 1."""
+    output = target.forward(target.new_cache(), tokens, None, (), target.layer_count)
+    assert output.state is not None
+    mean: npt.NDArray[np.float64] = target.normed(output.state).mean(axis=0, dtype=np.float64)
+    return np.asarray(mean / np.linalg.norm(mean))
+
+
+async def test_a_vector_is_the_mean_of_the_last_states_however_the_text_was_read(target: Target) -> None:
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0), prefill_chunk=64)) as running,
+        hosting_at(target, Drafters(target), f"127.0.0.1:{running.port}") as host,
+        endpoint_of(host) as client,
+    ):
+        made = await client.embeddings.create(model="default", input=[TEXT, SHORT])
+        assert made.usage.prompt_tokens == len(TEXT) + len(SHORT)
+        assert made.model_extra == {"moa": {"pooling": "mean", "trained_for_embeddings": False}}
+        for each, tokens in zip(made.data, (TEXT, SHORT), strict=True):
+            np.testing.assert_allclose(each.embedding, mean_state(target, tokens), atol=1e-6)
+        services = running.host.services
+        assert services.pool.promised == services.prefixes.nbytes
+
+
+async def test_an_answer_goes_on_meanwhile_and_stays_what_it_is(target: Target) -> None:
+    async with hosting_over_a_link(target, Drafters(target)) as hosted, endpoint_of(hosted.host) as client:
+        stream = await stream_of(client)
+        vectors = asyncio.gather(*(client.embeddings.create(model="default", input=TEXT) for _ in range(6)))
+        assert (await rest_of(stream.__aiter__()))[0] == plain(target)
+        assert len({tuple(made.data[0].embedding) for made in await vectors}) == 1
+        assert not answers_of(hosted)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([1] * (CONTEXT + 1), f"The text has {CONTEXT + 1} tokens"),
+        ([[5], [9999]], "input\\[1\\]: expected ids of tokens"),
+        ([], "input: expected a text"),
+        ([""], "input: expected a text"),
+    ],
+)
+async def test_what_cannot_be_embedded_is_refused_by_its_name(target: Target, given: object, words: str) -> None:
+    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
+        with pytest.raises(openai.BadRequestError, match=words):
+            await client.embeddings.create(model="default", input=given)

@@ -5,22 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import Committed, LinkState
-from moa_client.device.drafter_catalog import DrafterCatalog, DrafterChoice, ServerPace
-from moa_client.device.loading import Device
 from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import TextConversation
-from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
-from moa_shared.drafter.companion import Companion, recall_agreement
-from moa_shared.drafting.confidence import Agreement
 from moa_shared.text.template import ChatTemplate
 
 from tests.net.hosted import Characters, Drafters, hosting
@@ -87,59 +79,6 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
         assert host.status().tokens_per_s > 0
 
 
-async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_over(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As single answers are: each is over long before a drafter is loaded."""
-    loads: list[str] = []
-    may_end = threading.Event()
-
-    def load(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
-        loads.append(choice.name)
-        assert may_end.wait(60)
-        return device.with_drafting(choice=choice)
-
-    class Shelf:
-        def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
-            return DrafterChoice("faster", "so it is")
-
-    monkeypatch.setattr("moa_client.host.host.change_drafter", load)
-    async with hosting(target, Drafters(target)) as host:
-        shelf = cast("DrafterCatalog", Shelf())
-        host.device = host.device.with_drafting(catalog=shelf, choice=DrafterChoice("first", ""))
-
-        async def ask_once() -> None:
-            conversation = host.converse(is_read=False, lasts=False)
-            assert await texts_of(conversation, ["a cat"]) == plain_texts(target, ["a cat"])
-            while not loads:  # noqa: ASYNC110 (a thread writes it)
-                await asyncio.sleep(0)
-            for _ in range(20):  # turns of the loop, in which it finds the drafter loaded
-                await asyncio.sleep(0)
-            await host.leave(conversation)
-
-        await ask_once()
-        await ask_once()
-        assert host.device.drafting.choice is not None
-        assert host.device.drafting.choice.name == "first"
-        may_end.set()
-        while host.device.drafting.choice.name == "first":
-            await ask_once()
-            assert host.device.drafting.choice is not None
-        assert loads == ["faster"]
-
-
-async def test_how_often_a_companion_was_right_is_kept_after_each_answer(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path))
-    companion = cast("Companion", SimpleNamespace(fingerprint="small", agreement=Agreement(50, 40)))
-    async with hosting(target, Drafters(target)) as host:
-        files = cast("Any", SimpleNamespace(**vars(host.device.files), fingerprint="large"))
-        host.device = replace(host.device, files=files, companion=companion)
-        await texts_of(host.converse(is_read=False), ["a cat"])
-    assert recall_agreement(tmp_path, "small", "large") == Agreement(50, 40)
-
-
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "to come"])
 async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, is_open: bool) -> None:
     async with hosting(target, Drafters(target)) as host:
@@ -160,17 +99,4 @@ async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, 
         async for _ in watched.updates():
             if not conversation.answers[0].is_unsettled:
                 break
-        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)
-
-
-async def test_one_without_questions_leaves_its_stream_and_continues_on_another(target: Target) -> None:
-    questions = QUESTIONS["first"]
-    async with hosting(target, Drafters(target)) as host:
-        host.settings = replace(host.settings, idle_seconds=0.01)
-        conversation = host.converse(is_read=False)
-        for asked, question in enumerate(questions, 1):
-            conversation.ask(question, OPTIONS)
-            while conversation.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)
-                await asyncio.sleep(0)
-            assert conversation.engine.connection.stream_number >= asked
         assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)

@@ -38,7 +38,7 @@ from moa_shared.protocol.memory_codec import Codec
 from tests.net.client_device import DRAFTERS_OF_BOTH, device, device_of_both, stepper_of_both
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
 from tests.net.server_peer import VOCAB, make_host, plain_text
-from tests.support.messages import raises, steady
+from tests.support.messages import says, steady
 
 FIRST, SECOND = DRAFTERS_OF_BOTH
 PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))
@@ -132,9 +132,6 @@ class Replacing:
             await self._place.serve(*self._drafters, model=self._model)
 
 
-# ---------------------------------------------------------------- another drafter
-
-
 @pytest.mark.parametrize(("drafters", "message"), [((SECOND,), OTHER_DRAFTER), ((), NO_DRAFTER)], ids=["other", "none"])
 async def test_an_answer_continues_without_drafts_on_a_server_of_another_drafter(
     target: Target, place: Place, drafters: tuple[pb.Drafter, ...], message: str
@@ -158,18 +155,6 @@ async def test_an_answer_continues_without_drafts_on_a_server_of_another_drafter
         assert again.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SETTINGS)[0]
         assert again.most_provisional >= 3
         assert not again.notices
-
-
-async def test_between_answers_the_stream_is_opened_again_without_the_drafter(target: Target, place: Place) -> None:
-    screen, after = Screen(), Screen()
-    async with talking(target, place.address, PATIENT, held=first_device(target)) as engine:
-        await watch(engine, screen)
-        await place.serve(SECOND)
-        await attend_until(engine, screen, lambda: engine.connection.is_up and bool(screen.notices))
-        assert told(screen) == [OTHER_DRAFTER]
-        await watch(engine, after, [9, 9, 4])
-        assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SETTINGS)[0]
-        assert not after.notices
 
 
 async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_from_the_next_question_on(
@@ -221,9 +206,6 @@ async def test_a_drafter_that_cannot_be_used_is_named_once_and_not_fetched_again
         after = Screen()
         await watch(engine, after, [9, 9, 4])
         assert (calls, len(screen.notices), after.notices) == (1, 2, [])
-
-
-# ---------------------------------------------------------------- another model
 
 
 async def test_another_model_makes_the_answer_wait_for_the_old_one(
@@ -306,7 +288,7 @@ async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(tar
     held = device(target, "none")
     rule = StandaloneRule(end_ms=2_000.0, leave_ms=2_000.0)
     async with counted(place, held, DraftingSettings(standalone=rule)) as (server, engine):
-        with raises(MismatchError, OTHER_MODEL):
+        with says(MismatchError, OTHER_MODEL):
             async for event in engine.ask(PROMPT, SETTINGS):
                 screen.take(event)
                 if len(screen.committed) > 5 and not screen.cuts:
@@ -328,7 +310,7 @@ async def test_a_server_that_refuses_without_a_reason_is_tried_twice(
 
     monkeypatch.setattr(Lifecycle, "check_open", refuse)
     async with counted(place, first_device(target), PATIENT) as (server, engine):
-        with raises(MismatchError, snapshot("Not you. Go away.")):
+        with says(MismatchError, "Not you. Go away."):
             async for _ in engine.ask(PROMPT, SETTINGS):
                 pass
         assert (server.opened, server.described) == (2, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -18,12 +19,13 @@ from moa_server.verifier import Target
 from moa_shared.drafting.base import Rows
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from structlog.testing import capture_logs
 
 from tests.net.server_drafter import FailingDrafter, TargetDrafter, drafting_source
 from tests.net.server_peer import (
     CONTEXT,
+    END_OF_TEXT,
     IDENTITY,
     STATE_LAYER,
     Peer,
@@ -34,6 +36,7 @@ from tests.net.server_peer import (
     serving,
 )
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
+from tests.support.toy_forms import ToyForms, characters_of
 
 PROMPT = [5, 9, 11, 40]
 GREEDY = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
@@ -232,33 +235,33 @@ async def test_the_drafter_follows_when_the_user_asks_something_else(target: Tar
         assert sum(verdict.server_accepted for verdict in back.verdicts) > 10
 
 
-async def test_a_session_whose_memory_was_given_to_another_drafts_again(target: Target) -> None:
-    async with drafting(target) as running, channel_to(running) as channel:
+FORM = Constraint(ConstraintKind.REGEX, r"name: [a-z]{4}, colour: (red|green), size: [0-9]{3}")
+SETTINGS = AnswerSettings(Sampling(1.0, seed=7, constraint=FORM), max_tokens=60)
+
+
+async def asked(target: Target, *, wanted: bool, has_drafter: bool) -> tuple[list[int], list[pb.Verdict]]:
+    """An answer, and the verdicts that brought it."""
+    stepper = Stepper(target, [drafting_source(target, sharpness=1.0)]) if has_drafter else None
+    host = make_host(target, stepper=stepper, forms=ToyForms(END_OF_TEXT).as_compiler(), draft_nodes=6)
+    async with serving(host) as running, channel_to(running) as channel:
         peer = Peer(channel)
-        await peer.open(run_ahead=True, server_drafts=True)
-        first = await answer(peer, GREEDY)
-        live = running.host.services.registry.live_sessions[0]
-        running.host.services.engine.release(live)
-        peer.verdicts.clear()
-        assert await answer(peer, GREEDY, [4]) == plain_text(target, [*PROMPT, *first, 4], GREEDY)[0]
-        assert sum(verdict.server_accepted for verdict in peer.verdicts) > 10
+        await peer.open(run_ahead=True, server_drafts=wanted)
+        await peer.ask(PROMPT, SETTINGS)
+        while not peer.verdicts or not peer.verdicts[-1].finish:
+            await peer.verdict()
+        return peer.tokens[len(PROMPT) :], peer.verdicts
 
 
-async def test_a_perfect_and_a_useless_drafter_do_each_other_no_harm(target: Target) -> None:
-    """One source's drafter is always right, the other's never; all sessions share each forward."""
-    kinds = [drafting_source(target), drafting_source(target, shift=11)]
-    stepper = Stepper(target, kinds)
-    async with serving(make_host(target, stepper=stepper, draft_nodes=6)) as running, channel_to(running) as channel:
-        peers = [Peer(channel) for _ in range(8)]
-        for number, peer in enumerate(peers):
-            stepper.sources = (kinds[number % 2],)
-            await peer.open(run_ahead=True, server_drafts=True)
-        prompts = [[40 + number, 7 * number, 3] for number in range(8)]
-        expected = [plain_text(target, prompt, GREEDY)[0] for prompt in prompts]
-        texts = await asyncio.gather(
-            *(answer(peer, GREEDY, prompt) for peer, prompt in zip(peers, prompts, strict=True))
-        )
-        assert texts == expected
-        right = [sum(verdict.server_accepted for verdict in peer.verdicts) for peer in peers]
-        assert min(right[::2]) > 10
-        assert sum(right[1::2]) < sum(right[::2]) / 2  # what these texts repeat is copied
+async def test_what_a_form_forces_is_drafted_only_where_drafts_of_the_server_are_wanted(target: Target) -> None:
+    text, plain = await asked(target, wanted=False, has_drafter=False)
+    assert re.fullmatch(FORM.text, characters_of(text, END_OF_TEXT))
+    assert not any(each.drafted or each.server_drafted for each in plain)
+    forced, with_forced = await asked(target, wanted=True, has_drafter=False)
+    assert forced == text
+    assert sum(each.server_accepted for each in with_forced) == sum(each.server_drafted for each in with_forced)
+    by_form = sum(each.accepted for each in with_forced)
+    assert by_form > len(text) / 2
+    drafted, with_drafter = await asked(target, wanted=True, has_drafter=True)
+    assert drafted == text
+    # A drafter that is always right knows the rest too, once the form has left it no other tokens.
+    assert sum(each.accepted for each in with_drafter) > max(by_form, 0.8 * len(text))

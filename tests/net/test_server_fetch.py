@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,9 +18,7 @@ from moa_server.loading import load_host
 from moa_server.service import fetch as drafter_files
 from moa_server.service import offer
 from moa_server.service.fetch import DrafterFile, DrafterFiles
-from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
-from moa_shared.errors import OverloadedError
 from moa_shared.models import resolve
 from moa_shared.models.tensors import quantise_q8_0
 from moa_shared.models.weights.weights import EMBEDDINGS
@@ -123,22 +120,6 @@ async def test_what_is_not_for_clients_is_refused(
         assert trailer(refused.value, CODE_KEY) == code
 
 
-async def test_an_offset_beyond_the_end_gives_nothing(source: Source, tmp_path: Path) -> None:
-    async with stub(source, tmp_path / "cache") as client:
-        request = pb.FetchDrafterRequest(name="config.json", offset=(1 << 64) - 1)
-        assert [part async for part in client.FetchDrafter(request)] == []
-
-
-async def test_too_many_downloads_at_once_are_refused(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drafter_files, "MOST_PLACES", 0)
-    async with stub(source, tmp_path / "cache") as client:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await manifest(client)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None:
     files = resolve(str(source.model), tmp_path / "cache")
     second = tmp_path / "second.safetensors"
@@ -157,74 +138,6 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
     await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send, "nobody")
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}
-
-
-class DeafContext:
-    """A call whose client reads nothing."""
-
-    def __init__(self) -> None:
-        self.status: grpc.StatusCode | None = None
-
-    async def write(self, message: pb.FetchDrafterResponse) -> None:
-        await asyncio.Event().wait()
-
-    async def abort(self, status: grpc.StatusCode, message: str, trailing: object) -> None:
-        self.status = status
-
-    def peer(self) -> str:
-        return "nobody"
-
-    def invocation_metadata(self) -> None:
-        return None
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return {}
-
-
-async def test_calls_that_stop_reading_make_room(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drafter_files, "MOST_PLACES", 2)
-    settings = ServerSettings(
-        model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=tmp_path / "cache",
-        write_seconds=0.05,
-    )  # fmt: skip
-    host = load_host(settings, SilentProgress())
-    deaf = [DeafContext() for _ in range(2)]
-    request = pb.FetchDrafterRequest(name="config.json").SerializeToString()
-    await asyncio.gather(*(MoaService(host).fetch_drafter(request, cast(Any, context)) for context in deaf))
-    assert [context.status for context in deaf] == [grpc.StatusCode.UNAVAILABLE] * 2
-    assert host.drafter_files is not None
-    told: list[pb.FetchDrafterResponse] = []
-
-    async def send(message: pb.FetchDrafterResponse) -> None:
-        told.append(message)
-
-    await host.drafter_files.answer(pb.FetchDrafterRequest(), send, "nobody")
-    assert told[0].manifest.files
-
-
-async def test_a_caller_of_many_downloads_keeps_no_other_out(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drafter_files, "MOST_PLACES", 2)
-    files = DrafterFiles(resolve(str(source.model), tmp_path / "cache"), pb.Identity(), [], tmp_path / "cache")
-    waits, told = asyncio.Event(), list[pb.FetchDrafterResponse]()
-
-    async def never_send(_: pb.FetchDrafterResponse) -> None:
-        waits.set()
-        await asyncio.Event().wait()
-
-    async def send(message: pb.FetchDrafterResponse) -> None:
-        told.append(message)
-
-    greedy = [asyncio.create_task(files.answer(pb.FetchDrafterRequest(), never_send, "greedy")) for _ in range(2)]
-    await waits.wait()
-    await files.answer(pb.FetchDrafterRequest(), send, "honest")
-    assert told[0].manifest.files
-    (lost,), (kept,) = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
-    assert isinstance(lost.exception(), OverloadedError)
-    kept.cancel()
 
 
 async def test_the_parts_are_made_before_anybody_asks(source: Source, tmp_path: Path) -> None:

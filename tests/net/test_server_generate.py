@@ -12,8 +12,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import ContextLengthError, TokenRangeError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.scores import log_softmax
@@ -25,11 +24,8 @@ from tests.net.server_peer import (
     END_OF_TEXT,
     IDENTITY,
     VOCAB,
-    decode,
     generate,
-    make_host,
     plain_text,
-    serving,
     until,
 )
 
@@ -46,58 +42,11 @@ async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
     assert said.execution == pb.Execution(level="float32", exact=False, details="kernels")
 
 
-async def test_greedy_text_is_the_target_s_own(channel: grpc.aio.Channel, target: Target) -> None:
-    settings = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
-    assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
-
-
 @pytest.mark.parametrize("seed", range(5))
 async def test_sampled_text_depends_on_the_seed_alone(channel: grpc.aio.Channel, target: Target, seed: int) -> None:
     settings = AnswerSettings(Sampling(temperature=1.0, top_k=40, seed=seed), max_tokens=25)
     first, second = await asyncio.gather(generate(channel, PROMPT, settings), generate(channel, PROMPT, settings))
     assert first == second == plain_text(target, PROMPT, settings)
-
-
-async def test_an_answer_ends_at_a_stop_string(channel: grpc.aio.Channel, target: Target) -> None:
-    free, _ = plain_text(target, PROMPT, AnswerSettings(max_tokens=20))
-    stop = decode(free[4:7])
-    tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=20, stop=(stop,)))
-    assert finish is Finish.STOP
-    assert decode(tokens).endswith(stop)
-    assert tokens == free[: len(tokens)]
-
-
-async def test_an_answer_ends_where_the_context_is_full(channel: grpc.aio.Channel) -> None:
-    tokens, finish = await generate(channel, PROMPT, AnswerSettings(ignore_end_of_text=True))
-    assert finish is Finish.CONTEXT
-    assert len(PROMPT) + len(tokens) == CONTEXT
-
-
-async def test_a_prompt_is_read_in_chunks(target: Target) -> None:
-    prompt = [(7 * index) % VOCAB for index in range(50)]
-    settings = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
-    async with (
-        serving(make_host(target, prefill_chunk=8)) as running,
-        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
-    ):
-        assert await generate(channel, prompt, settings) == plain_text(target, prompt, settings)
-
-
-async def test_a_prompt_longer_than_the_context_is_refused(channel: grpc.aio.Channel) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await generate(channel, [1] * CONTEXT, AnswerSettings())
-    assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
-    error = error_from_rpc(caught.value)
-    assert isinstance(error, ContextLengthError)
-    assert str(error) == snapshot(
-        "The conversation has 200 tokens, the context holds 200 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-    )
-
-
-async def test_a_token_outside_the_vocabulary_is_refused(channel: grpc.aio.Channel) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await generate(channel, [1, VOCAB], AnswerSettings())
-    assert isinstance(error_from_rpc(caught.value), TokenRangeError)
 
 
 async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, channel: grpc.aio.Channel) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import grpc.aio
 import pytest
 import structlog
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.engine.engine import ClientEngine
@@ -24,9 +23,8 @@ from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.running.running_server import RunningServer
-from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
-from moa_shared.errors import AuthenticationError, ContextLengthError, ForbiddenError, MoaError, OverloadedError
+from moa_shared.errors import AuthenticationError, ForbiddenError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
@@ -37,7 +35,6 @@ from tests.net.client_talk import PROMPT, SETTINGS, Screen, watch
 from tests.net.server_peer import VOCAB, Peer, generate, make_host, plain_text, serving
 
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
-LONG = replace(SHORT, max_tokens=150)
 
 
 class Keys:
@@ -177,55 +174,6 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: 
         assert not host.services.registry.live_sessions
 
 
-async def test_a_server_that_refuses_the_key_is_left_for_one_that_takes_it(target: Target, keys: Keys) -> None:
-    key = keys.add("laptop")
-    async with guarded(target, keys) as first, guarded(target, keys) as second:
-        links = [
-            Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=given), name)
-            for running, given, name in ((first, new_key(), "first"), (second, key, "second"))
-        ]
-        async with connect(links) as link:
-            engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
-            try:
-                await watch(engine, screen, PROMPT, SETTINGS)
-            finally:
-                await engine.close()
-        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
-
-
-async def test_the_sweep_takes_changes_in(target: Target, keys: Keys) -> None:
-    keys.add("laptop")
-    async with guarded(target, keys) as running, channel_of(running) as channel:
-        phone = keys.add("phone")
-        stub = moa_pb2_grpc.MoaStub(channel)
-        while True:  # a second at most; the test's own time-out ends it
-            try:
-                await stub.Describe(pb.DescribeRequest(), **with_key(phone))
-                break
-            except grpc.aio.AioRpcError as error:
-                assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017
-
-
-async def test_a_key_has_no_more_sessions_than_it_may(target: Target, keys: Keys) -> None:
-    """Its own idle ones give way, and nobody else's."""
-    small, other = keys.add("small", sessions=2), keys.add("other")
-    async with guarded(target, keys) as running, channel_of(running) as channel:
-        bystander = Peer(channel, **with_key(other))
-        await bystander.open(run_ahead=True)
-        streams = [Peer(channel, **with_key(small)) for _ in range(3)]
-        for stream in streams:
-            await stream.open(run_ahead=True)
-        owners = [live.caller.key for live in running.host.services.registry.live_sessions]
-        assert sorted(owners) == ["other", "small", "small"]
-        error = await refusal_of(streams[0].done())
-        assert isinstance(error, OverloadedError)
-        for stream in streams[1:]:
-            await stream.ask(PROMPT, replace(LONG, max_tokens=180))
-            await stream.receive()
-        refused = await refusal_of(Peer(channel, **with_key(small)).open())
-        assert refused.message == snapshot("The key small may have 2 sessions at once, and all have answers.")
-
-
 async def test_an_answer_that_is_asked_for_with_its_stream_is_given_up_at_no_beat(target: Target, keys: Keys) -> None:
     """A fleet's beat, which may come at any moment, has a replica give up what is idle here and too much elsewhere."""
     small = keys.add("small", sessions=2)
@@ -241,23 +189,6 @@ async def test_an_answer_that_is_asked_for_with_its_stream_is_given_up_at_no_bea
         beating = asyncio.create_task(beat())
         await (await Holder(channel, small).hold(SHORT.max_tokens)).bye()
         beating.cancel()
-
-
-async def test_a_key_has_no_more_memory_than_it_may(target: Target, keys: Keys) -> None:
-    rows = len(PROMPT) + SHORT.max_tokens + ServerSettings().draft_nodes
-    one_answer = target.new_cache().most_nbytes(rows)
-    small = keys.add("small", kv_bytes=int(1.5 * one_answer))
-    async with guarded(target, keys) as running, channel_of(running) as channel:
-        assert (await generate(channel, PROMPT, SHORT, **with_key(small)))[0] == plain_text(target, PROMPT, SHORT)[0]
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await generate(channel, PROMPT, LONG, **with_key(small))
-        assert isinstance(error_from_rpc(caught.value), ContextLengthError)
-        idle = Peer(channel, **with_key(small))
-        await idle.open(memory=False, run_ahead=True)
-        await answer(idle)
-        assert running.host.services.pool.promised
-        # The idle session gives its keys and values up for the next answer of the same key.
-        assert (await generate(channel, PROMPT, SHORT, **with_key(small)))[0] == plain_text(target, PROMPT, SHORT)[0]
 
 
 async def test_one_line_says_what_a_session_has_used(target: Target, keys: Keys) -> None:

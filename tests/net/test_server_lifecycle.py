@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
-from collections.abc import Awaitable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -14,15 +17,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access.caller import Caller
-from moa_server.app import start
-from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
-from moa_server.memory.feed import Chunk
+from moa_server.access.authentication import Gate
+from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
+from moa_server.app import serve, start
+from moa_server.engine.inference_thread import InferenceThread
+from moa_server.engine.stepper import Stepper, Work
 from moa_server.memory.row_store import most_nbytes
 from moa_server.running.running_server import RunningServer
 from moa_server.service import host as host_module
+from moa_server.service.host import Host
 from moa_server.verifier import Target, TargetOutput
-from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
+from moa_shared.errors import ConfigError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 
@@ -36,15 +41,12 @@ from tests.net.server_peer import (
     make_host,
     plain_text,
     serving,
-    toy_source,
     trailer,
     until,
 )
-from tests.support.messages import raises
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
-POISON = [13, 13, 13]
 
 
 async def finish_answer(peer: Peer) -> Sequence[int]:
@@ -96,56 +98,6 @@ async def test_a_server_says_how_much_of_it_is_taken(target: Target) -> None:
         assert (await stub.Describe(pb.DescribeRequest())).load == 1
 
 
-async def test_an_idle_stream_makes_room_and_its_session_is_kept(target: Target) -> None:
-    async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
-        peers = [Peer(channel), Peer(channel)]
-        token = (await peers[0].open(tokens=PROMPT)).resume_token
-        await peers[1].open(tokens=PROMPT)
-        third = Peer(channel)
-        await third.open()
-        assert isinstance(error_from_rpc(await refused(peers[0].done())), OverloadedError)
-        assert running.host.services.registry.find(token, Caller()) is not None
-        await third.bye()
-        assert (await Peer(channel).open(tokens=PROMPT, resume_token=token)).resume_token == token
-
-
-async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
-    async with serving(make_host(target, max_sessions=2)) as running, channel_to(running) as channel:
-        first, second = Peer(channel), Peer(channel)
-        tokens = [(await first.open(tokens=PROMPT)).resume_token, (await second.open(tokens=PROMPT)).resume_token]
-        for count, peer in enumerate((first, second), start=1):
-            peer.call.cancel()
-            await until(partial(detached, running, count))
-        third = await Peer(channel).open()
-        assert [live.token for live in running.host.services.registry.live_sessions] == [tokens[1], third.resume_token]
-
-
-async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> None:
-    async with serving(make_host(target, max_sessions=1)) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        token = (await peer.open(tokens=PROMPT)).resume_token
-        peer.call.cancel()
-        await until(lambda: running.host.services.registry.detached == 1)
-        await refused(Peer(channel).open(tokens=[VOCAB]))
-        await refused(Peer(channel).open(memory_from=1))
-        assert [live.token for live in running.host.services.registry.live_sessions] == [token]
-
-
-async def test_the_server_knows_how_many_conversations_fit(target: Target) -> None:
-    """As many as can ask; one more is refused."""
-    settings = AnswerSettings(max_tokens=CONTEXT - len(PROMPT), ignore_end_of_text=True)
-    async with serving(make_host(target, kv_bytes=4_000_000)) as running, channel_to(running) as channel:
-        fits = running.host.services.conversations_that_fit(CONTEXT)
-        assert fits > 1
-        peers = [Peer(channel) for _ in range(fits + 1)]
-        for peer in peers:
-            await peer.open(reused_state=True)
-            await peer.ask(PROMPT, settings)
-            if peer is not peers[-1]:
-                await peer.verdict()  # one after the other: streams are not served in the order of their questions
-        assert isinstance(error_from_rpc(await refused(peers[-1].done())), OverloadedError)
-
-
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:
     """The budget holds one conversation. Memory comes again as it was, and the text is the same."""
     settings = AnswerSettings(max_tokens=100, ignore_end_of_text=True)
@@ -181,24 +133,6 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         await first.send(credit=pb.Credit(bytes=1 << 20))  # more than is sent at first
         assert first.tokens == [*expected, 3, *plain_text(target, [*expected, 3], GREEDY)[0]]
         await first.rows(len(first.tokens) - 1)
-
-
-async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) -> None:
-    async with serving(make_host(target, kv_bytes=1000)) as running, channel_to(running) as channel:
-        error = error_from_rpc(await refused(generate(channel, PROMPT, GREEDY)))
-        assert isinstance(error, ContextLengthError)
-        assert str(error) == snapshot(
-            "The answer may take 196.6 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
-        )
-        assert len(running.host.services.registry) == 0
-
-
-async def test_detached_sessions_are_dropped_after_their_time(target: Target) -> None:
-    async with serving(make_host(target, detached_seconds=0.01)) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open(tokens=PROMPT)
-        peer.call.cancel()
-        await until(lambda: len(running.host.services.registry) == 0)
 
 
 async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,13 +171,6 @@ async def test_connections_beyond_the_limit_are_not_taken_in(target: Target) -> 
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_metadata_has_a_limit(target: Target, channel: grpc.aio.Channel) -> None:
-    peer = Peer(channel, metadata=(("x", "y" * 40_000),))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await peer.open()
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 async def test_the_log_names_sessions_by_number(target: Target, channel: grpc.aio.Channel) -> None:
     peer = Peer(channel)
     with structlog.testing.capture_logs() as events:
@@ -272,61 +199,6 @@ async def test_answers_beyond_end_of_text_are_the_operators_to_allow(target: Tar
 
 
 # ---------------------------------------------------------------- failures
-
-
-class FailingStepper(Stepper):
-    """Fails on prompts that hold the poison, in the forward or in the encoding of memory."""
-
-    where = "choose"
-
-    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        if self.where == "choose" and any(list(each.plan.feed[: len(POISON)]) == POISON for each in work):
-            raise RuntimeError("the device is on fire")
-        return super().forward_all(work)
-
-    def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
-        if self.where == "code" and any(tensors.cache.length == len(POISON) for tensors, _ in chunks):
-            raise RuntimeError("the device is on fire")  # then each session's rows are coded by themselves
-        super()._encode(chunks)
-
-    def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
-        if self.where == "code" and tensors.cache.length == len(POISON):
-            raise RuntimeError("the device is on fire")
-        return super().code(tensors, chunk)
-
-
-@pytest.mark.parametrize("where", ["choose", "code"])
-async def test_a_step_that_fails_ends_its_session_alone(
-    target: Target, where: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stepper = FailingStepper(target, [toy_source(target)])
-    stepper.where = where
-    async with serving(make_host(target, stepper=stepper)) as running, channel_to(running) as channel:
-        good, bad = Peer(channel), Peer(channel)
-        await good.open()
-        await bad.open()
-        await good.ask(PROMPT, GREEDY)
-        await bad.ask(POISON, GREEDY)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await bad.done()
-        error = error_from_rpc(caught.value)
-        assert isinstance(error, InternalError)
-        assert str(error) == snapshot(
-            "The server failed in this session (RuntimeError). This is a defect of moa: please report it with the log."
-        )
-        assert "on fire" not in error.message  # the log has it
-        assert await finish_answer(good) == [*PROMPT, *plain_text(target, PROMPT, GREEDY)[0]]
-        assert len(running.host.services.registry) == 1
-    assert "the device is on fire" in capsys.readouterr().out
-
-
-async def test_a_generate_call_whose_step_fails(target: Target) -> None:
-    stepper = FailingStepper(target)
-    async with serving(make_host(target, stepper=stepper)) as running, channel_to(running) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await generate(channel, POISON, GREEDY)
-        assert isinstance(error_from_rpc(caught.value), InternalError)
-        assert len(running.host.services.registry) == 0
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> None:
@@ -396,13 +268,6 @@ async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> Non
         assert stamps == [2]
 
 
-async def test_health_says_serving(channel: grpc.aio.Channel) -> None:
-    stub = health_pb2_grpc.HealthStub(channel)
-    for service in ("", "moa.v1.Moa"):
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
 async def test_draining_lets_running_answers_end_and_tells_every_client(target: Target) -> None:
     host = make_host(target)
     running = await start(host)
@@ -436,72 +301,6 @@ async def test_draining_lets_running_answers_end_and_tells_every_client(target: 
         assert isinstance(error_from_rpc(caught.value), UnavailableError)
 
 
-async def test_after_the_grace_an_answer_is_ended_and_its_client_told(target: Target) -> None:
-    host = make_host(target)
-    running = await start(host)
-    async with channel_to(running) as channel:
-        slow = Peer(channel)  # no draft comes, so its answer waits
-        await slow.open()
-        await slow.ask(PROMPT, GREEDY)
-        await slow.verdict()
-        stopping = asyncio.create_task(running.stop(grace_seconds=0.1))
-        await slow.done()
-        assert slow.verdicts[-1].finish == pb.FINISH_DRAINING
-        assert slow.go_away is not None
-        await stopping
-
-
-async def test_a_new_question_in_a_draining_stream_is_sent_away(target: Target) -> None:
-    async with serving(make_host(target)) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open()
-        await peer.ask(PROMPT, GREEDY)
-        await peer.verdict()
-        running.host.lifecycle.drain()
-        await peer.ask([3, 4], GREEDY)
-        await peer.done()
-        assert peer.go_away is not None
-        assert len(peer.verdicts) == 1
-
-
-async def test_a_draining_server_takes_in_nothing_new(server: RunningServer, channel: grpc.aio.Channel) -> None:
-    server.host.lifecycle.drain()
-    for attempt in (Peer(channel).open(), generate(channel, PROMPT, GREEDY)):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await attempt
-        assert isinstance(error_from_rpc(caught.value), UnavailableError)
-
-
-async def test_a_port_in_use_is_refused_in_words(server: RunningServer, target: Target) -> None:
-    host = make_host(target, port=server.port)
-    with raises(
-        ConfigError,
-        snapshot(
-            "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine. Choose another --host or --port (0: any free port)."
-        ),
-    ):
-        await start(host)
-
-
-async def test_a_sweep_that_fails_is_logged_and_tried_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[int] = []
-
-    def expire() -> int:
-        calls.append(1)
-        if len(calls) == 1:
-            raise ValueError("a defect")
-        return 0
-
-    monkeypatch.setattr("moa_server.running.running_server.SWEEP_SECONDS", 0.0)
-    host = make_host(target)
-    monkeypatch.setattr(host.services.registry, "expire", expire)
-    async with serving(host):
-        await until(lambda: len(calls) > 1)
-    assert "sweeping failed" in capsys.readouterr().out
-
-
 async def test_a_client_that_is_writing_reads_what_a_draining_server_says_last(target: Target) -> None:
     """A call whose write fails gives no more frames, so the server ends it only once its client has."""
     host = make_host(target, peers="one.example:1")
@@ -518,3 +317,107 @@ async def test_a_client_that_is_writing_reads_what_a_draining_server_says_last(t
         assert peer.go_away is not None
         assert list(peer.go_away.servers) == ["one.example:1"]
         await closing
+
+
+FOREVER = 600.0  # a grace that no test waits for
+
+
+class AbandonedStepper(HangingStepper):
+    """Hangs, and says on which thread."""
+
+    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
+        self.thread = threading.current_thread()
+        return super().forward_all(work)
+
+
+@asynccontextmanager
+async def serving_until_signalled(host: Host) -> AsyncIterator[tuple[grpc.aio.Channel, asyncio.Task[None]]]:
+    """The whole life of a server, in this process, which takes its signals."""
+    announced: asyncio.Queue[str] = asyncio.Queue()
+    life = asyncio.create_task(serve(host, lambda where, _: announced.put_nowait(where)))
+    try:
+        where = asyncio.create_task(announced.get())
+        await asyncio.wait((life, where), return_when=asyncio.FIRST_COMPLETED)
+        async with grpc.aio.insecure_channel(await where) as channel:
+            yield channel, life
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target: Target) -> None:
+    host = make_host(target, grace_seconds=FOREVER, peers="one.example:1,[2001:db8::1]:2")
+    async with serving_until_signalled(host) as (channel, life):
+        waiting = Peer(channel)  # no draft comes, so its answer waits
+        await waiting.open()
+        await waiting.ask(PROMPT, GREEDY)
+        await waiting.verdict()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: host.lifecycle.draining)
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Peer(channel).open()
+        refusal = error_from_rpc(caught.value)
+        assert isinstance(refusal, UnavailableError)
+        assert refusal.servers == ("[2001:db8::1]:2", "one.example:1")
+        assert waiting.go_away is None
+        assert not life.done()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await waiting.done()
+        assert waiting.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert waiting.go_away is not None
+        assert list(waiting.go_away.servers) == ["one.example:1", "[2001:db8::1]:2"]  # others go elsewhere
+        await life
+
+
+async def test_without_a_grace_answers_end_at_once_and_are_told(target: Target) -> None:
+    async with serving_until_signalled(make_host(target, grace_seconds=0.0)) as (channel, life):
+        peer = Peer(channel)
+        await peer.open()
+        await peer.ask(PROMPT, GREEDY)
+        await peer.verdict()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await peer.done()
+        assert peer.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert peer.go_away is not None
+        await life
+
+
+async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InferenceThread.stop, "__defaults__", (0.0,))  # else it is waited for
+    stepper = AbandonedStepper(target)
+    try:
+        async with serving_until_signalled(make_host(target, stepper=stepper, grace_seconds=0.0)) as (channel, life):
+            peer = Peer(channel)
+            await peer.open(memory=False)
+            await peer.ask(PROMPT, GREEDY)
+            await until(stepper.entered.is_set)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await peer.done()
+            assert peer.go_away is not None
+            await life
+    finally:
+        stepper.release.set()
+        await asyncio.to_thread(stepper.thread.join)  # while there is a loop that it can report to
+
+
+async def test_a_reload_reads_the_keys_and_a_file_that_is_gone_leaves_them(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+
+    def add(name: str) -> None:
+        with changing(path) as book:
+            book[0] = book[0].with_entry(KeyEntry(name, hash_of(new_key())))
+
+    add("one")
+    host = make_host(target)
+    host.admission.gate = Gate(path)
+    async with serving(host) as running:
+        add("two")
+        running.reload()
+        assert host.admission.gate.keys == 2
+        path.unlink()
+        running.reload()
+        assert host.admission.gate.keys == 2

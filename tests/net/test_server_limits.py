@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access import limits
@@ -18,13 +17,13 @@ from moa_server.access.keys import KeyBook, KeyEntry, hash_of
 from moa_server.running.running_server import RunningServer
 from moa_server.service.admission import MOST_LINES
 from moa_server.verifier import Target
-from moa_shared.errors import RateLimitError, TokenRangeError
+from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc
 from structlog.testing import capture_logs
 
-from tests.net.server_peer import CONTEXT, VOCAB, Peer, channel_to, generate, make_host, plain_text, serving, until
-from tests.support.messages import raises
+from tests.net.server_peer import CONTEXT, Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.support.messages import says
 
 PROMPT = [5, 17, 33, 2, 64]
 LONG = AnswerSettings(max_tokens=120, ignore_end_of_text=True)
@@ -76,12 +75,9 @@ async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(ta
         peer = Peer(channel_to(running))
         opened = await peer.open(memory=False, run_ahead=True)
         await peer.ask(PROMPT, LONG)
-        with raises(
+        with says(
             RateLimitError,
-            snapshot(
-                "The server lets this address read and write 60 tokens a minute. "
-                "Wait as long as told; the operator can raise the limit of your key."
-            ),
+            "The server lets this address read and write 60 tokens a minute",
         ) as caught:
             await answer_to_its_end(peer)
         assert caught.value.retry_after_ms == 10_000
@@ -99,48 +95,6 @@ async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(ta
             except RateLimitError:
                 rounds += 1
         assert rounds == 6  # ten tokens each time
-
-
-async def test_a_refused_request_costs_no_tokens(target: Target) -> None:
-    """What the caller may write is taken in pieces before an answer begins, and given back if none does."""
-    host = make_host(target, clock=Clock(), tokens_per_minute=60)
-    async with serving(host) as running, channel_to(running) as channel:
-        for _ in range(20):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await generate(channel, [1, VOCAB], SHORT)
-            assert isinstance(error_from_rpc(caught.value), TokenRangeError)
-        assert await generate(channel, PROMPT, SHORT) == plain_text(target, PROMPT, SHORT)
-
-
-async def test_a_prompt_longer_than_a_minutes_tokens_is_answered(target: Target) -> None:
-    clock = Clock()
-    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=12)
-    prompt = PROMPT * 12
-    async with serving(host) as running:
-        peer = Peer(channel_to(running))
-        await peer.open(memory=False, run_ahead=True)
-        await peer.ask(prompt, AnswerSettings(max_tokens=2, ignore_end_of_text=True))
-        await answer_to_its_end(peer)
-        await peer.ask([7], SHORT)
-        with pytest.raises(RateLimitError) as caught:
-            await answer_to_its_end(peer)
-        assert caught.value.retry_after_ms == 60_000  # it is owed for longer, and asked again
-        await until(lambda: host.services.registry.detached == 1)
-
-
-async def test_what_is_cached_costs_nothing(target: Target) -> None:
-    clock = Clock()
-    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=100)
-    async with serving(host) as running:
-        peer = Peer(channel_to(running))
-        await peer.open(memory=False, run_ahead=True)
-        for turn in range(1, 9):  # together 5 + 8 * 10 tokens, read and written once
-            await peer.ask(PROMPT if turn == 1 else [turn] * 6, SHORT)
-            await answer_to_its_end(peer)
-        assert host.admission.rates.token_refusal(CALLER) is None
-        await peer.ask([1] * 30, SHORT)
-        await answer_to_its_end(peer)
-        assert host.admission.rates.token_refusal(CALLER) is not None
 
 
 async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,42 +129,13 @@ async def test_questions_count_as_requests(target: Target) -> None:
             await peer.ask(PROMPT, SHORT)
             await answer_to_its_end(peer)
         await peer.ask(PROMPT, SHORT)
-        with raises(
+        with says(
             RateLimitError,
-            snapshot(
-                "The server lets this address make 3 requests a minute. "
-                "Wait as long as told; the operator can raise the limit of your key."
-            ),
+            "The server lets this address make 3 requests a minute",
         ) as caught:
             await answer_to_its_end(peer)
         assert caught.value.retry_after_ms == 20_000
         await until(lambda: host.services.registry.detached == 1)
-
-
-async def test_downloads_do_not_count_as_requests(target: Target) -> None:
-    async with serving(make_host(target, clock=Clock(), requests_per_minute=1)) as running:
-        stub = moa_pb2_grpc.MoaStub(channel_to(running))
-        await stub.Describe(pb.DescribeRequest())
-        for call, status in (
-            (stub.FetchDrafter(pb.FetchDrafterRequest()), grpc.StatusCode.NOT_FOUND),  # this server has none
-            (stub.Generate(pb.GenerateRequest(tokens=PROMPT)), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        ):
-            assert await call.code() is status
-
-
-async def test_what_a_stopped_answer_did_not_use_is_given_back(target: Target) -> None:
-    clock = Clock()
-    host = make_host(target, clock=clock, tokens_per_minute=60)
-    async with serving(host) as running:
-        for _ in range(9):  # each takes ten in advance
-            peer = Peer(channel_to(running))
-            await peer.open(memory=False)
-            await peer.ask(PROMPT[:1], LONG)
-            await peer.verdict()
-            await peer.send(stop=pb.Stop(ask=peer.asks))
-            while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
-                await peer.verdict()
-        assert host.admission.rates.token_refusal(CALLER) is None
 
 
 async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> None:
@@ -278,21 +203,6 @@ async def test_a_stream_without_questions_is_ended_and_its_session_kept(target: 
         assert reopened.cached_tokens >= len(peer.tokens) - 1
 
 
-async def test_an_answer_that_waits_for_drafts_is_not_idle(target: Target) -> None:
-    clock = Clock()
-    host = make_host(target, clock=clock, idle_seconds=60)
-    async with serving(host) as running:
-        peer = Peer(channel_to(running))
-        await peer.open(memory=False)
-        await peer.ask(PROMPT, SHORT)
-        await peer.verdict()
-        clock.now += 1000.0
-        host.lifecycle.end_idle()
-        while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
-            await peer.draft([])
-            await peer.verdict()
-
-
 def keys(**limits: CallerLimits) -> Gate:
     """A gate for keys of these names."""
     entries = [KeyEntry(name, hash_of(secret(name)), limits=limit) for name, limit in limits.items()]
@@ -319,12 +229,9 @@ async def test_a_key_over_its_limit_harms_no_other(target: Target) -> None:
         await honest.open(memory=False, run_ahead=True)
         await greedy.ask(PROMPT, LONG)
         await honest.ask(PROMPT, LONG)
-        with raises(
+        with says(
             RateLimitError,
-            snapshot(
-                "The server lets this key read and write 30 tokens a minute. "
-                "Wait as long as told; the operator can raise the limit of your key."
-            ),
+            "The server lets this key read and write 30 tokens a minute",
         ):
             await answer_to_its_end(greedy)
         for _ in range(20):
@@ -333,62 +240,10 @@ async def test_a_key_over_its_limit_harms_no_other(target: Target) -> None:
         assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
 
 
-async def test_a_key_with_many_prompts_delays_another_by_one_of_them(target: Target) -> None:
-    gate = keys(crowd=CallerLimits(), single=CallerLimits())
-    host = make_host(target, gate=gate, prefill_chunk=16, draft_nodes=8, share_prefixes="off")
-    async with serving(host) as running:
-        crowd = [with_key(running, "crowd") for _ in range(20)]
-        for peer in crowd:
-            await peer.open(memory=False, run_ahead=True)
-        single = with_key(running, "single")
-        await single.open(memory=False, run_ahead=True)
-        once = AnswerSettings(max_tokens=1, ignore_end_of_text=True)
-        order: list[str] = []
-
-        async def ask(peer: Peer, name: str) -> None:
-            await peer.ask(PROMPT * 16, once)
-            await peer.verdict()
-            order.append(name)
-
-        await asyncio.gather(*(ask(peer, "crowd") for peer in crowd), ask(single, "single"))
-        assert order.index("single") <= 2
-
-
-async def test_calls_beyond_those_of_a_connection_wait_for_their_turn(target: Target) -> None:
-    async with serving(make_host(target, streams_per_connection=1)) as running, channel_to(running) as channel:
-        first = Peer(channel)  # a call begins when it is made
-        await first.open(memory=False)
-        opening = asyncio.create_task(Peer(channel).open(memory=False))
-        await first.ask(PROMPT, SHORT)
-        await first.verdict()
-        assert len(running.host.services.registry) == 1
-        await first.bye()
-        await opening
-
-
 async def test_metadata_beyond_the_setting_is_refused(target: Target) -> None:
     async with serving(make_host(target, metadata_bytes=1024)) as running, channel_to(running) as channel:
         await Peer(channel, metadata=(("x", "y" * 500),)).open(memory=False)
         assert await Peer(channel, metadata=(("x", "y" * 3000),)).call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-async def test_a_flood_of_wrong_keys_harms_no_good_one_and_is_hardly_logged(target: Target) -> None:
-    host = make_host(target, gate=keys(honest=CallerLimits()), peer_requests_per_minute=3000)
-    async with serving(host) as running:
-        honest = with_key(running, "honest")
-        await honest.open(memory=False, run_ahead=True)
-
-        async def stranger(number: int) -> list[grpc.StatusCode]:
-            return [await with_key(running, f"wrong{number}").call.code() for _ in range(2)]
-
-        with capture_logs() as logs:
-            flood = asyncio.gather(*map(stranger, range(50)))
-            await honest.ask(PROMPT, LONG)
-            await answer_to_its_end(honest)
-            codes = [code for each in await flood for code in each]
-        assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
-        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 100
-        assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
 
 
 async def test_strangers_of_an_address_and_of_a_connection_cost_a_good_key_nothing(target: Target) -> None:

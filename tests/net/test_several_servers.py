@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 from inline_snapshot import snapshot
@@ -13,21 +13,20 @@ from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.dialer import Dialer
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
-from moa_client.link.stream import StreamTraffic
 from moa_server.verifier import Target
-from moa_shared.errors import OverloadedError, UnavailableError
+from moa_shared.errors import NoFormsError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, slow_device, watch
-from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, serving_now, told
-from tests.net.server_peer import VOCAB, Peer, channel_to, plain_text, until
-from tests.support.messages import raises, steady
+from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, address, serving_now, told
+from tests.net.server_peer import END_OF_TEXT, VOCAB, plain_text
+from tests.support.messages import steady
+from tests.support.toy_forms import ToyForms, characters_of
 
 
 @asynccontextmanager
@@ -70,66 +69,6 @@ async def test_an_answer_goes_on_at_the_other_server(
         await watch(engine, after, [9, 9, 4], settings)  # it stays where it is
         assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], settings)[0]
         assert not after.notices
-
-
-async def test_a_server_that_is_full_is_passed_over(target: Target, servers: Servers) -> None:
-    """Also if that is found out only when a stream is opened there."""
-    one = await servers.start("one", max_streams=1)
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine), channel_to(one) as channel:
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-        peer = Peer(channel)
-        await peer.open()
-        await peer.ask(PROMPT, GREEDY)
-        await peer.verdict()
-        await watch(engine, screen, PROMPT, SAMPLED)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert await serving_now(engine, servers) == "two"
-        await peer.bye()
-
-
-async def test_a_server_that_refuses_in_an_answer_is_left_for_the_other(
-    target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-
-        async def refuse(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                [live] = one.host.services.registry.live_sessions
-                assert live.stream.listener is not None
-                live.stream.listener.on_failure(OverloadedError("There is no room."))
-
-        await watch(engine, screen, PROMPT, SAMPLED, refuse)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert told(screen) == snapshot(
-            ["two (127.0.0.1:PORT) answers now instead of one (127.0.0.1:PORT). There is no room."]
-        )
-
-
-async def test_a_server_that_goes_away_is_left_at_once(target: Target, servers: Servers) -> None:
-    """Between answers: the stream ends, and the conversation is at the other server before the next question."""
-    one = await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-        await watch(engine, screen, PROMPT, GREEDY)
-        one.host.lifecycle.drain()
-        attending = engine.attend()
-        async with asyncio.timeout(30.0):
-            while not screen.notices:
-                screen.take(await anext(attending))
-        await attending.aclose()
-        assert told(screen) == snapshot(
-            ["two (127.0.0.1:PORT) answers now instead of one (127.0.0.1:PORT). The former server is going away."]
-        )
-        assert servers.sessions("two") == 1
 
 
 async def test_both_are_gone_and_the_second_comes_back(target: Target, servers: Servers) -> None:
@@ -176,69 +115,6 @@ async def test_a_cut_of_the_stream_alone_stays_at_the_server_that_has_the_text(
         assert await serving_now(engine, servers) == name
 
 
-async def test_a_server_that_makes_no_progress_is_left(target: Target, servers: Servers) -> None:
-    one = await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(silence_seconds=0.5), device(target, "none")) as (route, engine):
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-
-        async def hang(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await one.host.services.engine.stop()  # it still answers beats
-
-        await watch(engine, screen, PROMPT, SAMPLED, hang)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert told(screen) == snapshot(
-            ["two (127.0.0.1:PORT) answers now instead of one (127.0.0.1:PORT). The former server makes no progress."]
-        )
-
-
-async def test_a_better_server_is_taken_between_answers_and_once(target: Target, servers: Servers) -> None:
-    await servers.start("one")
-    await servers.start("two")
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        one, two = route.servers
-        one.rtt_ms, two.rtt_ms = 50.0, 60.0
-        screens = [Screen(), Screen(), Screen()]
-        await watch(engine, screens[0], PROMPT, GREEDY)
-        two.rtt_ms = 5.0
-        await watch(engine, screens[1], [9, 9, 4], GREEDY)
-        one.rtt_ms, two.rtt_ms = 5.0, 50.0
-        await watch(engine, screens[2], [11], AnswerSettings(max_tokens=8))
-        assert [told(screen) for screen in screens] == snapshot(
-            [
-                [],
-                ["two (127.0.0.1:PORT) answers now instead of one (127.0.0.1:PORT). It is nearer, or has less to do."],
-                [],
-            ]
-        )
-
-
-async def test_a_server_that_measured_too_much_at_its_start_is_chosen_after_some_answers(
-    target: Target, servers: Servers
-) -> None:
-    await servers.start("one", step_ms=5000.0)  # its core was busy
-    await servers.start("two", step_ms=1000.0)
-    chosen = []
-    for _ in range(2):
-        async with talking_to(servers.links(), device(target, "none")) as (route, engine):
-            for server in route.servers:
-                server.rtt_ms = 1.0
-            screen = Screen()
-            await watch(engine, screen, PROMPT, AnswerSettings(max_tokens=1))
-            chosen.append(await serving_now(engine, servers))
-        async with channel_to(servers.running["one"]) as channel:
-            peer = Peer(channel)
-            await peer.open(run_ahead=True)
-            await peer.ask(PROMPT, GREEDY)
-            while Finish((await peer.verdict()).finish) is Finish.UNFINISHED:
-                pass
-            await peer.bye()
-    assert chosen == ["two", "one"]
-
-
 async def test_a_server_of_another_model_is_left_out_by_name(target: Target, servers: Servers) -> None:
     await servers.start("one")
     await servers.start("strange", model="other")
@@ -274,66 +150,6 @@ async def test_the_first_server_that_answers_decides_on_the_model(target: Target
         )
 
 
-async def test_nobody_answers() -> None:
-    async with connect([Server("127.0.0.1:1", 2.0, 5.0), Server("127.0.0.1:2", 2.0, 5.0, name="two")]) as route:
-        with raises(
-            UnavailableError,
-            snapshot(
-                "There is no moa server at 127.0.0.1:PORT: the connection was refused. There is no moa server at two (127.0.0.1:PORT): the connection was refused. Check --server HOST:PORT, and that moa-server runs there."
-            ),
-        ):
-            await route.describe()
-
-
-async def test_servers_that_do_not_answer_in_time_are_not_said_to_serve_another_model(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await servers.start("one")
-    await servers.start("two")
-
-    async def never(*_: object) -> pb.DescribeResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with connect(servers.links()) as route:
-        await route.describe()
-        dialer = Dialer(route, PrefixHashes())
-        dialer.on_lost(UnavailableError("It is gone."), was_useful=True)
-        for each in route.servers:
-            monkeypatch.setattr(each, "ask", never)
-        with raises(
-            UnavailableError,
-            snapshot("No server has answered in time. Check --server HOST:PORT, and that moa-server runs there."),
-        ):
-            await dialer.dial(lambda _: pb.Open(), 0.05, StreamTraffic())
-
-
-async def test_two_conversations_share_what_is_known(target: Target, servers: Servers) -> None:
-    """Each changes by itself, when its own stream is lost."""
-    await servers.start("one")
-    await servers.start("two")
-    async with AsyncExitStack() as stack:
-        route, first = await stack.enter_async_context(talking_to(servers.links(), slow_device(target)))
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-        second = ClientEngine(route, slow_device(target), VOCAB, Codec.INT4, WAITING)
-        stack.push_async_callback(second.close)
-        screens = {first: Screen(), second: Screen()}
-        is_killed = False
-
-        async def kill(event: Event) -> None:
-            nonlocal is_killed
-            if not is_killed and all(len(screen.committed) > 5 for screen in screens.values()):
-                is_killed = True
-                await servers.stop("one")
-
-        async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
-            for engine, screen in screens.items():
-                group.create_task(watch(engine, screen, PROMPT, SAMPLED, kill))
-        assert is_killed
-        assert [screen.committed for screen in screens.values()] == 2 * [plain_text(target, PROMPT, SAMPLED)[0]]
-        await until(lambda: servers.sessions("two") == 2)
-
-
 async def test_an_open_names_no_session_of_another_server(
     target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,3 +175,78 @@ async def test_an_open_names_no_session_of_another_server(
         await watch(engine, screen, PROMPT, GREEDY, kill)
         assert len({address for address, _ in opens}) == 2
         assert all(not token for _, token in opens)
+
+
+FORM = Constraint(ConstraintKind.REGEX, r"([a-z]{3} = [0-9]{4}; ){4}done")
+SETTINGS = AnswerSettings(Sampling(1.0, seed=3, constraint=FORM), max_tokens=90)
+FORMS = ToyForms(END_OF_TEXT).as_compiler()
+
+
+def near_first(links: Sequence[Server]) -> None:
+    for rtt_ms, link in zip((1.0, 10.0, 50.0), links, strict=False):
+        link.rtt_ms = rtt_ms
+
+
+async def undisturbed(target: Target, servers: Servers) -> list[int]:
+    """The answer of a server that stays."""
+    await servers.start("quiet", forms=FORMS)
+    screen = Screen()
+    async with talking_to([Server(address(servers, "quiet"), 5.0, 20.0)], device(target, "none")) as (_, engine):
+        await watch(engine, screen, PROMPT, SETTINGS)
+    assert re.fullmatch(FORM.text, characters_of(screen.committed, END_OF_TEXT))
+    return screen.committed
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["gone", "back without the library"])
+@pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
+async def test_a_resume_passes_over_servers_without_the_library(
+    target: Target, servers: Servers, drafts: bool, comes_back: bool
+) -> None:
+    text = await undisturbed(target, servers)
+    await servers.stop("quiet")
+    await servers.start("one", forms=FORMS)
+    await servers.start("two")
+    await servers.start("three", forms=FORMS)
+    links = [link for link in servers.links() if link.name != "quiet"]
+    screen = Screen()
+    async with talking_to(links, slow_device(target) if drafts else device(target, "none")) as (route, engine):
+        near_first(route.servers)
+
+        async def kill(event: Event) -> None:
+            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                screen.cuts += 1
+                await servers.stop("one")
+                if comes_back:
+                    await servers.start("one")
+
+        await watch(engine, screen, PROMPT, SETTINGS, kill)
+        assert screen.committed == text
+        assert await serving_now(engine, servers) == "three"
+        assert len(told(screen)) == 1
+
+
+async def test_a_server_without_the_library_leads_to_those_that_it_names(target: Target, servers: Servers) -> None:
+    text = await undisturbed(target, servers)
+    await servers.start("home", peers=address(servers, "quiet"))
+    screen = Screen()
+    async with talking_to([Server(address(servers, "home"), 5.0, 20.0)], device(target, "none")) as (_, engine):
+        await watch(engine, screen, PROMPT, SETTINGS)
+        assert screen.committed == text
+        assert await serving_now(engine, servers) == "quiet"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_where_none_has_the_library_the_question_is_refused(target: Target, servers: Servers, count: int) -> None:
+    for number in range(count):
+        await servers.start(str(number))
+    async with talking_to(servers.links(), device(target, "none")) as (_, engine):
+        for asked in range(2):  # before a stream is open, and after
+            with pytest.raises(
+                NoFormsError, match=r"cannot hold answers to a form\. Ask for text, or have its operator"
+            ):
+                await watch(engine, Screen(), PROMPT, SETTINGS)
+            if not asked:
+                await watch(engine, Screen(), PROMPT, GREEDY)
+        screen = Screen()
+        await watch(engine, screen, [9, 9, 4], GREEDY)  # the conversation goes on
+        assert screen.committed

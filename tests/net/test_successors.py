@@ -1,27 +1,35 @@
-"""A server that goes away names others: the conversation goes on there to the letter, and only where it may."""
+"""A server that is gone has others in its place, which it, or its name, had named: the conversation goes on there to the letter."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
+from moa_client.link import fleet
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
+from moa_client.link.server_name import ServerName
 from moa_server.verifier import Target
+from moa_shared.errors import OverloadedError, UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.memory_codec import Codec
 
+from netsim import open_link
 from tests.net.client_talk import PROMPT, Screen, slow_device, watch
 from tests.net.fleet_servers import SAMPLED, WAITING, Servers, address, leave, serving_now, told
 from tests.net.server_peer import VOCAB, plain_text, until
-from tests.support.messages import steady
+from tests.support.certificates import Authority
+from tests.support.messages import says
 
 
 @asynccontextmanager
@@ -68,21 +76,6 @@ async def test_an_answer_goes_on_at_the_server_that_is_named(target: Target, ser
         assert await serving_now(engine, servers) == "two"
 
 
-async def test_a_new_conversation_finds_the_successor_of_a_server_that_is_gone(
-    target: Target, servers: Servers
-) -> None:
-    await servers.start("two")
-    await servers.start("one", peers=address(servers, "two"))
-    first, second = Screen(), Screen()
-    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
-        async with talking_to(link, slow_device(target)) as engine:
-            await drained_in_the_answer(engine, servers, "one", first)
-        async with talking_to(link, slow_device(target)) as engine:
-            await watch(engine, second, PROMPT, SAMPLED)
-            assert await serving_now(engine, servers) == "two"
-    assert first.committed == second.committed == plain_text(target, PROMPT, SAMPLED)[0]
-
-
 async def test_who_comes_while_a_server_drains_is_told_where_to_go(target: Target, servers: Servers) -> None:
     await servers.start("two")
     one = await servers.start("one", peers=address(servers, "two"))
@@ -95,64 +88,6 @@ async def test_who_comes_while_a_server_drains_is_told_where_to_go(target: Targe
         await watch(engine, screen, PROMPT, SAMPLED)
         assert await serving_now(engine, servers) == "two"
     assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-
-
-async def test_servers_that_name_each_other_and_are_both_gone(target: Target, servers: Servers) -> None:
-    await servers.start("one")
-    await servers.start("two", peers=address(servers, "one"))
-    here = address(servers, "one")
-    await servers.stop("one")
-    one = await servers.start("one", peers=address(servers, "two"))
-    screen = Screen()
-    async with (
-        connect([Server(here, 5.0, 20.0)]) as link,
-        talking_to(link, slow_device(target)) as engine,
-    ):
-        working = [asyncio.create_task(until(lambda: len(screen.committed) > 5))]
-
-        async def both_leave() -> None:
-            await working[0]
-            one.host.lifecycle.drain()
-            servers.running["two"].host.lifecycle.drain()
-            await servers.stop("one")
-            await servers.stop("two")
-            await servers.start("one")
-
-        leaving = asyncio.create_task(both_leave())
-        await watch(engine, screen, PROMPT, SAMPLED)
-        await leaving
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert await serving_now(engine, servers) == "one"
-
-
-async def test_a_successor_of_another_model_is_left_out_by_name(target: Target, servers: Servers) -> None:
-    await servers.start("other", model="another")
-    one = await servers.start("one", peers=address(servers, "other"))
-    screen = Screen()
-    async with (
-        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
-        talking_to(link, slow_device(target)) as engine,
-    ):
-        await watch(engine, screen, PROMPT, SAMPLED)
-        attending = engine.attend()
-        stopping = asyncio.create_task(leave(servers, "one"))
-        waiting = asyncio.create_task(anext(attending))
-        await stopping
-        await until(lambda: len(link.servers) > 1 and link.servers[1].served is not None)
-        assert [steady(line) for line in link.skipped] == snapshot(
-            [
-                "127.0.0.1:PORT is left out for now: There is no moa server at 127.0.0.1:PORT: the connection was refused.",
-                "127.0.0.1:PORT is left out: it serves another, not tiny.",
-            ]
-        )
-        assert servers.sessions("other") == 0
-        await servers.start("one", port=one.port)
-        again = Screen()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await attending.aclose()
-        await watch(engine, again, [7, 8], SAMPLED)
-        assert await serving_now(engine, servers) == "one"
 
 
 async def test_names_are_few_and_lead_to_nobody_s_own_machine(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,3 +113,253 @@ async def test_a_key_is_not_sent_in_the_clear_to_whom_a_server_names(caplog: pyt
             "127.0.0.1:5 names 198.51.100.1:7: not followed. The API key for 198.51.100.1:7 would be sent without encryption."
         ]
     )
+
+
+async def kill(servers: Servers, name: str) -> None:
+    """Ends a server that names nobody any more."""
+    servers.running[name].host.lifecycle.fleet.update([])
+    await servers.stop(name)
+
+
+async def killed_in_the_answer(engine: ClientEngine, servers: Servers, name: str) -> Screen:
+    screen = Screen()
+
+    async def end(event: Event) -> None:
+        if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+            screen.cuts += 1
+            await kill(servers, name)
+
+    await watch(engine, screen, PROMPT, SAMPLED, end)
+    assert screen.cuts == 1
+    return screen
+
+
+async def test_an_answer_goes_on_at_a_replica_that_a_killed_server_had_named(target: Target, servers: Servers) -> None:
+    await servers.start("two")
+    await servers.start("one", peers=address(servers, "two"))
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+            before = Screen()
+            await watch(engine, before, PROMPT, SAMPLED)
+            assert await serving_now(engine, servers) == "one"  # which answers: nobody else is asked
+            assert servers.sessions("two") == 0
+        async with talking_to(link, slow_device(target)) as engine:
+            screen = await killed_in_the_answer(engine, servers, "one")
+            assert screen.committed == before.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            assert await serving_now(engine, servers) == "two"
+            [line] = told(screen)
+            assert line.startswith("127.0.0.1:PORT answers now instead of 127.0.0.1:PORT.")
+
+
+async def test_an_answer_goes_on_elsewhere_when_the_way_to_its_server_is_cut(target: Target, servers: Servers) -> None:
+    """A partition: nothing is refused, and nothing comes."""
+    await servers.start("two")
+    one = await servers.start("one", peers=address(servers, "two"))
+    screen = Screen()
+    async with (
+        open_link("perfect", upstream=f"127.0.0.1:{one.port}") as wire,
+        connect([Server(wire.target, 5.0, 20.0)]) as link,
+    ):
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def cut(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await wire.cut()
+
+            await watch(engine, screen, PROMPT, SAMPLED, cut)
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            assert await serving_now(engine, servers) == "two"
+
+
+async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(target: Target, servers: Servers) -> None:
+    await servers.start("two")
+    one = await servers.start("one", peers=address(servers, "two"))
+    screen = Screen()
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def refuse(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    [live] = one.host.services.registry.live_sessions
+                    assert live.stream.listener is not None
+                    live.stream.listener.on_failure(OverloadedError("There is no room."))
+
+            await watch(engine, screen, PROMPT, SAMPLED, refuse)
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            assert await serving_now(engine, servers) == "two"
+            assert told(screen) == snapshot(["127.0.0.1:PORT answers now instead of 127.0.0.1:PORT. There is no room."])
+
+
+async def test_a_client_hears_of_replicas_that_come_later(
+    target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "LOOK_SECONDS", 0.0)
+    one = await servers.start("one")
+    await servers.start("two")
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
+        [server] = link.servers
+        await link.describe()
+        assert server.named == ()
+        one.host.lifecycle.fleet.update([address(servers, "two")])
+        async with talking_to(link, slow_device(target)) as engine:
+            await watch(engine, Screen(), PROMPT, SAMPLED)
+            await until(lambda: server.named == (address(servers, "two"),))
+            rtt_ms = link.rtt_ms
+            link.hear_names()
+            await until(lambda: link._hearing is None)
+            assert link.rtt_ms == rtt_ms  # of the description that opened the connection
+
+
+async def test_a_replica_that_is_named_by_its_number_has_its_server_s_certificate() -> None:
+    tls = Security(tls=True)
+    named, numbered = Server("gpu.example:5", 1.0, 1.0, tls), Server("198.51.100.1:5", 1.0, 1.0, tls)
+    by_number, by_name = named.peer("198.51.100.2:6"), named.peer("two.example:6")
+    others = [by_number, by_name, by_number.peer("198.51.100.3:6"), numbered.peer("198.51.100.2:6")]
+    names = [each.security.server_name for each in others]
+    for each in (named, numbered, *others):
+        await each.close()
+    assert names == ["gpu.example", "", "gpu.example", ""]
+
+
+NAME = "fleet.test"
+OPEN = Security(insecure=True)
+Say = Callable[..., None]
+
+
+@pytest.fixture
+def dns(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Says which addresses the name has from now on."""
+    held: list[str] = []
+    ask = socket.getaddrinfo
+
+    def look_up(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != NAME:
+            return ask(host, *rest, **options)
+        if not held:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in held]
+
+    def say(*addresses: str) -> None:
+        held[:] = addresses
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return say
+
+
+def hosts(link: Fleet) -> list[str]:
+    return [each.address.partition(":")[0] for each in link.servers]
+
+
+async def start_two(servers: Servers, **settings: Any) -> int:
+    port = (await servers.start("one", host="127.0.0.1", **settings)).port
+    await servers.start("two", host="127.0.0.2", port=port, **settings)
+    return port
+
+
+async def test_an_answer_goes_on_at_another_address_of_the_name(target: Target, servers: Servers, dns: Say) -> None:
+    port = await start_two(servers)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+        assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def kill(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await servers.stop("one" if "127.0.0.1" in engine.connection.dialer.address else "two")
+
+            await watch(engine, screen, PROMPT, SAMPLED, kill)
+            assert screen.cuts == 1
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            [left] = servers.running
+            assert engine.connection.dialer.label == f"{NAME} ({'127.0.0.1' if left == 'one' else '127.0.0.2'}:{port})"
+
+
+async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target, servers: Servers, dns: Say) -> None:
+    """A rolling update: the whole fleet has other addresses afterwards."""
+    port = await start_two(servers)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def replace(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await servers.start("three", host="127.0.0.3", port=port)
+                    dns("127.0.0.3")
+                    await servers.stop("one")
+                    await servers.stop("two")
+
+            await watch(engine, screen, PROMPT, SAMPLED, replace)
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            assert servers.sessions("three") == 1
+        for name in link._names:
+            name._looked_at = 0.0  # long ago
+        link.look_names_up()
+        await until(lambda: hosts(link) == ["127.0.0.3"])
+
+
+async def test_certificates_are_for_the_name(target: Target, servers: Servers, dns: Say, tmp_path: Path) -> None:
+    authority = Authority()
+    certificate, key = authority.issue(NAME, (NAME,)).write(tmp_path)
+    trusted = authority.write(tmp_path)
+    port = await start_two(servers, tls_cert=certificate, tls_key=key)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+            await watch(engine, screen, PROMPT, SAMPLED)
+    assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+
+
+async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, dns: Say, tmp_path: Path) -> None:
+    """Whoever answers at an address that DNS gives must be the one that the user named."""
+    authority = Authority()
+    certificate, key = authority.issue("other.test", ("other.test", "127.0.0.1", "127.0.0.2")).write(tmp_path)
+    trusted = authority.write(tmp_path)
+    port = await start_two(servers, tls_cert=certificate, tls_key=key)
+    dns("127.0.0.1", "127.0.0.2")
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+        with says(
+            UnavailableError,
+            "The server at fleet.test (127.0.0.1:PORT) cannot be used: its certificate is",
+        ):
+            await link.describe()
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1",)], ids=["none", "one"])
+async def test_a_name_with_one_address_is_one_server(dns: Say, addresses: tuple[str, ...]) -> None:
+    dns(*addresses)
+    async with connect([Server(f"{NAME}:5", 5.0, 20.0, OPEN)]) as link:
+        assert link.home is not None
+        assert link.home.label == f"{NAME}:5"
+
+
+async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
+    fleet = [f"10.0.0.{number}" for number in range(100)]
+
+    async def look_up(_: str, __: float) -> list[str]:
+        return fleet
+
+    names = [ServerName(Server(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
+    for name in names:
+        assert await name.look()
+    assert {len(name.addresses) for name in names} == {MOST_SUCCESSORS}
+    assert len({address for name in names for address in name.addresses}) > MOST_SUCCESSORS  # clients spread
+    before = names[0].addresses
+    fleet.remove(before[0].partition(":")[0])
+    assert await names[0].look()
+    assert names[0].addresses[:-1] == before[1:]
+    fleet.clear()
+    assert not await names[0].look()
+    assert names[0].addresses[:-1] == before[1:]  # the resolver may be gone for a while

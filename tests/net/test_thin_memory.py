@@ -6,24 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from moa_client.conversation.events import Committed, Event
-from moa_client.device.loading import Device, Drafting
+from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import DraftingSettings, StandaloneRule
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.outages import LEAST_MS
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
-from moa_server.loading import memory_source
 from moa_server.verifier import Target
-from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter import ArrayWeights
-from moa_shared.drafting import draft_chain
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import THIN
 from moa_shared.sampling.settings import Sampling
@@ -32,8 +27,7 @@ from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import Screen, settle, talking, watch
 from tests.net.server_drafter import TargetDrafter
-from tests.net.server_peer import IDENTITY, MODEL, make_host, plain_text, serving
-from tests.net.test_baselines import drafter_of
+from tests.net.server_peer import make_host, plain_text, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42, 9, 3]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
@@ -58,19 +52,6 @@ def reading_device(target: Target) -> tuple[Device, ReadingDrafter]:
     assert isinstance(drafter, ReadingDrafter)
     drafter.states, drafter.rows = set(), set()
     return made, drafter
-
-
-def half_without_states(target: KernelTarget, kind: str) -> tuple[MemorySource, Device, ReadingDrafter]:
-    """The server's half of a random drafter that reuses no layers, which drafts there too, and the device's."""
-    made = drafter_of(kind)
-    states, source = made.states(ArrayWeights(MODEL.tensors), "float32"), memory_source(made, target)
-    assert source is not None
-    own = OwnDrafter(states, token_bytes=100, block_levels=made.config.block_levels)
-    drafter = ReadingDrafter(states, lambda state, sampling: draft_chain(state, 4, sampling), reads_memory=True)
-    drafter.states, drafter.rows = set(), set()
-    width = made.config.memory_width
-    held = Device(cast(Any, None), cast(Any, None), IDENTITY, Drafting(drafter, width))
-    return replace(source, drafter=own), held, drafter
 
 
 @asynccontextmanager
@@ -156,40 +137,3 @@ async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(targe
         await watch(engine, Screen(), [7, 7], SETTINGS)
         whole = len(PROMPT) + SETTINGS.max_tokens
         assert set(range(whole)) <= drafter.states
-
-
-@pytest.mark.parametrize("kind", ["eagle2", "eagle3", "dflash"])
-async def test_a_drafter_that_reuses_no_layers_gets_no_row_until_the_link_was_lost(
-    target: KernelTarget, kind: str
-) -> None:
-    """In that first cut it knows nothing, and its guesses, sure as they may seem, are held back."""
-    answer = replace(SETTINGS, max_tokens=50)
-    settings = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1e-9, end_ms=60_000.0))
-    halves = half_without_states(target, kind)
-    async with talking_to_a_drafting_server(target, settings=settings, halves=halves) as (link, engine, drafter):
-        screen, text, was_lost = Screen(), plain_text(target, PROMPT, answer)[0], list[bool]()
-
-        async def cut_and_heal(event: Event) -> None:
-            if isinstance(event, Committed) and not screen.cuts and len(screen.committed) > 30:
-                screen.cuts += 1
-                was_lost.append(screen.was_lost)
-                if not screen.was_lost:
-                    assert engine.figures.down_bytes <= 60 * len(screen.committed)
-                    assert not drafter.rows
-                await link.cut("both")
-            elif screen.cuts == 1 and (screen.held_back or screen.provisional):
-                screen.cuts += 1
-                await asyncio.sleep(1.2 * LEAST_MS / 1e3)  # so long is the cut
-                await link.heal()
-
-        await watch(engine, screen, PROMPT, answer, cut_and_heal)
-        await settle(engine, screen)
-        assert screen.cuts == 2
-        assert screen.text == text
-        assert engine.figures.server_drafted > 0
-        if was_lost == [False]:
-            assert screen.most_provisional == 0
-            assert engine.figures.accepted == 0  # this device drafted nothing
-        await watch(engine, Screen(), [7, 7], answer)
-        assert set(range(len(PROMPT) + answer.max_tokens)) <= drafter.rows
-        assert not drafter.states

@@ -53,8 +53,8 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree import DraftTree
 
-from tests.support import simulated_world
-from tests.support.simulated_world import (
+from tests.unit import simulated_world
+from tests.unit.simulated_world import (
     FIRST_LOOP,
     SimulatedServer,
     World,

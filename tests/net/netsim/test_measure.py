@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from netsim.errors import NetsimError
 from netsim.measure import measure, serve
 from netsim.run.loop import Address
+from netsim.traces import read_trace
+
+from netsim import profiles
+from tests.support.programs import environment, started
 
 
 @pytest.fixture
@@ -58,3 +67,81 @@ def test_nobody_there() -> None:
         address = Address(*listener.getsockname())
     with pytest.raises(NetsimError, match="cannot be reached: Connection refused"):
         measure(address, 1.0, 0.0)
+
+
+ENVIRONMENT = environment("netsim")
+NETSIM = [sys.executable, "-m", "netsim.cli"]
+
+
+def netsim(*words: str) -> str:
+    done = subprocess.run([*NETSIM, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"page")
+
+    def log_message(self, *args: object) -> None:
+        return None
+
+
+@pytest.fixture
+def web_port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("netsim-real-time")
+@pytest.mark.long
+def test_record_replay_cut_report(tmp_path: Path, web_port: int) -> None:
+    with started([*NETSIM, "serve", "--listen", ":0"], ENVIRONMENT) as far_end:
+        address = far_end.out.readline().split()[-1]
+        for target in ("ride.csv", "ride.yaml"):
+            words = [*NETSIM, "record", "{link}", str(tmp_path / target), "--seconds", "2", "--load", "2.2"]
+            said = netsim("run", "--profile", "wired", "--upstream", address, "--", *words)
+            assert f"written to {tmp_path / target}" in said
+        far_end.process.terminate()
+        assert far_end.end()[0] == 0
+
+    rows = read_trace(tmp_path / "ride.csv").rows
+    assert rows[0].rtt_ms is not None
+    assert rows[0].rtt_ms >= 9.0
+    down = [row.down_mbps for row in rows if row.down_mbps is not None]
+    assert down
+    assert max(down) < 55.0
+    assert profiles.load(str(tmp_path / "ride.yaml")).basis == "rtt"
+
+    client = (
+        "import os, time, urllib.request\n"
+        "for i in range(20): urllib.request.urlopen('http://' + os.environ['NETSIM_LINK']).read(); time.sleep(0.05)"
+    )
+    control, out = tmp_path / "control", tmp_path / "run"
+    command = [
+        *NETSIM, "replay", "--profile", "4g", "--loop", "--upstream", f":{web_port}", "--out", str(out),
+        "--control", str(control), "--ready-file", str(tmp_path / "ready"), str(tmp_path / "ride.csv"), "--",
+        sys.executable, "-c", client,
+    ]  # fmt: skip
+    with started(command, ENVIRONMENT) as replay:
+        while not (tmp_path / "ready").exists():
+            assert replay.process.poll() is None
+        assert netsim("ctl", "--control", str(control), "cut", "--for", "0.7").startswith("done at ")
+        assert replay.end()[0] == 0
+
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in events].count("request") == 20
+    [cut] = [event for event in events if event["kind"] == "blackhole"]
+    assert cut["until_s"] - cut["scheduled_s"] == pytest.approx(0.7)
+    # A question put before the cut may have its answer afterwards; within it nothing is answered.
+    answered = [event["t_s"] + event["latency_ms"] / 1e3 for event in events if event["kind"] == "request"]
+    assert not [t for t in answered if cut["t_s"] + 0.02 < t < cut["until_s"]]
+    netsim("report", str(out))
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")

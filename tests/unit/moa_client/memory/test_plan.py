@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moa_client.memory import PROMPT_HOLD_MS, CodecLadder, MemoryPlan, MemoryReceiver, RowsHeld
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import THIN, Memory, Plane, ThinMemory
+from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 
 HASHES = PrefixHashes(range(10))
@@ -27,6 +27,12 @@ def plan(*planes: Plane, codec: Codec = Codec.INT8) -> MemoryPlan:
 
 def rows(start: int, stop: int, plane: Plane = Plane.MEMORY, nbytes: int = 10) -> Memory:
     return Memory(start, stop - start, Codec.INT8, bytes(nbytes), plane, HASHES.at(stop) & SHORT_HASH)
+
+
+def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
+    assert plan(Plane.REUSED_STATE, Plane.MEMORY).fewest == THIN
+    assert plan(Plane.MEMORY).fewest == NO_ROWS
+    assert MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).fewest is None
 
 
 def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
