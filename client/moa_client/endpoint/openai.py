@@ -180,7 +180,7 @@ class ChatForm(Form):
 
     def first(self, answers: Sequence[Answer]) -> bytes:
         seeds = enumerate(self.header.seeds)
-        return b"".join(self._event(index, [self.opening(answers[index])], {"seed": seed}) for index, seed in seeds)
+        return b"".join(self._event(index, [self._opening(answers[index])], {"seed": seed}) for index, seed in seeds)
 
     def next(self, answers: Sequence[Answer]) -> bytes:
         return b"".join([self._next(index, answer) for index, answer in enumerate(answers)])
@@ -189,7 +189,7 @@ class ChatForm(Form):
         sent = self._sent[index]
         if sent.has_ended:
             return b""
-        choices = [self.chunk(piece, answer) for piece in answer.take()]
+        choices = [self._chunk(piece, answer) for piece in answer.take()]
         is_over = answer.reason is not None
         if choices and (chances := self._chances(answer, sent)) is not None:
             choices[-1]["logprobs"] = chances
@@ -198,7 +198,7 @@ class ChatForm(Form):
             moa |= self._news(answer, sent)
             return self._event(index, choices, moa) if choices or moa else b""
         sent.has_ended = True
-        closing = self.closing(answer.reason or "") | {"logprobs": self._chances(answer, sent)}
+        closing = self.delta({}, answer.reason) | {"logprobs": self._chances(answer, sent)}
         before = self._event(index, choices, {}) if choices else b""
         return before + self._event(index, [closing], moa | verification(answer))
 
@@ -218,22 +218,22 @@ class ChatForm(Form):
             message["tool_calls"] = [_call(piece, answer) for piece in calls]
         return {"message": message, "logprobs": self._chances(answer)}
 
-    def opening(self, answer: Answer) -> Fields:
+    def _opening(self, answer: Answer) -> Fields:
         content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
-        return _delta({"role": "assistant", **content})
+        return self.delta({"role": "assistant", **content})
 
-    def chunk(self, piece: Piece, answer: Answer) -> Fields:
-        """The choice of the chunk that a piece becomes; the next two: of the first and of the last chunk."""
+    def _chunk(self, piece: Piece, answer: Answer) -> Fields:
         match piece:
             case ReasoningPiece(text):
-                return _delta({"reasoning_content": text})
+                return self.delta({"reasoning_content": text})
             case TextPiece(text):
-                return _delta({"content": text})
+                return self.delta({"content": text})
             case CallPiece(index):
-                return _delta({"tool_calls": [{"index": index, **_call(piece, answer)}]})
+                return self.delta({"tool_calls": [{"index": index, **_call(piece, answer)}]})
 
-    def closing(self, reason: str) -> Fields:
-        return _delta({}, reason)
+    def delta(self, delta: Fields, reason: str | None = None) -> Fields:
+        """The choice of a chunk that adds this."""
+        return {"delta": delta, "logprobs": None, "finish_reason": reason}
 
     def logprobs(self, tokens: Sequence[ToldToken]) -> Fields:
         return {"content": [_of_chat(token) for token in tokens], "refusal": None}
@@ -309,14 +309,9 @@ class TextForm(ChatForm):
     def choice(self, answer: Answer) -> Fields:
         return {"text": parted(answer.take())[1], "logprobs": self._chances(answer)}
 
-    def opening(self, answer: Answer) -> Fields:
-        return _text("")
-
-    def chunk(self, piece: Piece, answer: Answer) -> Fields:
-        return _text("" if isinstance(piece, CallPiece) else piece.text)
-
-    def closing(self, reason: str) -> Fields:
-        return _text("", reason)
+    def delta(self, delta: Fields, reason: str | None = None) -> Fields:
+        text = delta.get("reasoning_content", "") + delta.get("content", "")
+        return {"text": text, "logprobs": None, "finish_reason": reason}
 
     def logprobs(self, tokens: Sequence[ToldToken]) -> Fields:
         return {
@@ -325,14 +320,6 @@ class TextForm(ChatForm):
             "top_logprobs": [_by_text(token) for token in tokens],
             "text_offset": [token.start for token in tokens],
         }
-
-
-def _delta(delta: Fields, reason: str | None = None) -> Fields:
-    return {"delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-def _text(text: str, reason: str | None = None) -> Fields:
-    return {"text": text, "logprobs": None, "finish_reason": reason}
 
 
 def _call(piece: CallPiece, answer: Answer) -> Fields:
