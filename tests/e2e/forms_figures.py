@@ -27,8 +27,7 @@ from moa_bench.harness.questions import chat_tokens, questions_of
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
 from moa_bench.machine import on_cores, split_cores
 from moa_bench.spread import Spread, collect_interleaved, paired_ratio
-from moa_client.tools.answer_reader import AnswerReader, CallPiece
-from moa_client.tools.formats.families import find_format
+from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
 from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.tool import Tool
 from moa_client.tools.turns import ChatMessage, template_input

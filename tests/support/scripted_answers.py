@@ -51,7 +51,7 @@ def chances_of(token: int, likeliest: int) -> TokenChances:
 
 
 class ScriptedAnswer:
-    """One answer, which a test makes happen; implements `OneAnswer`. A word is a token."""
+    """One answer, which a test makes happen, in place of a `LocalConversation`. A word is a token."""
 
     def __init__(self, prompt: Sequence[int], options: AnswerOptions) -> None:
         self.prompt = tuple(prompt)
@@ -211,7 +211,9 @@ class ScriptedSource(HostModel):
     def encode(self, text: str) -> list[int]:
         return list(range(len(text.split())))
 
-    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> ScriptedAnswer:
+    def begin(  # type: ignore[override]
+        self, prompt: Sequence[int], options: AnswerOptions, traceparent: str
+    ) -> ScriptedAnswer:
         self.traceparents.append(traceparent)
         answer = ScriptedAnswer(prompt, options)
         self.answers.append(answer)

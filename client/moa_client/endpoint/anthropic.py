@@ -26,7 +26,7 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
-from moa_client.endpoint.openai_fields import MOST_STOPS, Finite, Limit, check_stops
+from moa_client.endpoint.openai_fields import MOST_STOPS, Extensions, Finite, Limit, check_stops
 from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
 from moa_client.tools.tool import ChoiceMode, Tool, ToolCall, ToolOffer, ToolResult, check_tools, offer_of
@@ -144,10 +144,6 @@ class OutputFormat(RequestFields):
 
 class OutputConfig(RequestFields):
     format: OutputFormat | None = None
-
-
-class Extensions(RequestFields):
-    unverified: Literal["end", "fail"] | None = None
 
 
 class MessagesRequest(RequestFields):

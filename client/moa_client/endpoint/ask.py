@@ -16,9 +16,8 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDef
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing
 from moa_client.endpoint.host_source import HostModel
-from moa_client.tools.answer_reader import AnswerReader
+from moa_client.tools.answer_reader import AnswerReader, find_format
 from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.families import find_format
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import AS_IT_IS, AskedReasoning, Thinking, ThinkingReader, find_thinking, have_any

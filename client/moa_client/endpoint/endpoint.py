@@ -1,18 +1,25 @@
-"""Answers requests, whichever API they are of."""
+"""Answers requests, whichever API they are of: follows the answers, and sends them as they come or when they are over.
+
+State: a task for each answer. What a slow client has not read waits as text, not as events; so it holds up neither the
+conversation nor other requests. Invariants: a failure before anything was sent is a status of HTTP, after that the last
+event of the stream; when an answer is closed, the server has been told.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
-from moa_shared.errors import MoaError
+from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
@@ -21,15 +28,206 @@ from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.host_source import Embeddings, HostModel
-from moa_client.endpoint.response import (
-    KEEP_ALIVE_SECONDS,
-    MOST_WAITING,
-    Answering,
-    AnswerResponse,
-    AnswerSlots,
-)
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
+from moa_client.failures import told
+from moa_client.host.library import LocalConversation
 from moa_client.web.error_form import RequestError, request_error
+
+MOST_WAITING = 64  # each is one open connection
+KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30
+HEADERS = {
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # a proxy must not hold events back
+}
+
+
+class AnswerSlots:
+    """Lets a number of answers run; others wait in the order in which they came, up to a bound.
+
+    Args:
+        running: how many at once.
+        waiting: how many more may wait.
+    """
+
+    def __init__(self, running: int, waiting: int = MOST_WAITING) -> None:
+        self._free = asyncio.Semaphore(running)
+        self._waiting = 0
+        self._most_waiting = waiting
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        if self._free.locked() and self._waiting >= self._most_waiting:
+            raise OverloadedError(f"{self._waiting} requests wait already.", hint="Try again in a few seconds.")
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+@dataclass(eq=False)
+class Answering:
+    """Follows one answer: waits for its turn, asks, and takes in the updates as fast as they come.
+
+    Args:
+        begin: asks for it; may raise MoaError.
+    """
+
+    answer: Answer
+    slots: AnswerSlots
+    begin: Callable[[], LocalConversation]
+    _is_leaving: bool = False  # the conversation is being closed, which must not be interrupted
+
+    def start(self, changed: asyncio.Event) -> None:
+        """Begins to follow it, and sets the event when something has changed."""
+        self._changed = changed
+        self._task = asyncio.create_task(self._follow())
+
+    def fail(self, error: MoaError) -> None:
+        """The answer ends here; `close` tells the server."""
+        self.answer.fail(error)
+        self._changed.set()
+
+    async def close(self) -> None:
+        if not self._is_leaving:
+            self._task.cancel()
+        await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+
+    async def _follow(self) -> None:
+        try:
+            async with self.slots.turn():
+                await self._converse(self.begin())
+        except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
+            self.answer.fail(told(error, "The answer"))
+        finally:
+            self._changed.set()
+
+    async def _converse(self, conversation: LocalConversation) -> None:
+        try:
+            await self._read(conversation)
+        finally:
+            self._is_leaving = True
+            self._changed.set()
+            await conversation.close()
+
+    async def _read(self, conversation: LocalConversation) -> None:
+        answer, now = self.answer, asyncio.get_running_loop().time
+        answer.on_link(conversation.status.state, now())
+        try:
+            async with asyncio.timeout_at(answer.deadline) as clock:
+                async with aclosing(cast("Any", conversation.updates())) as updates:
+                    async for update in updates:
+                        answer.apply(update, now())
+                        self._changed.set()
+                        if answer.is_over:
+                            return
+                        clock.reschedule(answer.deadline)
+            answer.fail(UnavailableError("The conversation was closed.", hint="Ask again."))
+        except TimeoutError:
+            answer.give_up()
+
+
+class AnswerResponse(Response):
+    """The response to a request for answers, of which one that fails ends all.
+
+    Args:
+        closing: ends them when the server closes.
+        keep_alive_seconds: after which a stream that has nothing to say says so; None: it is no stream.
+    """
+
+    def __init__(
+        self, following: Sequence[Answering], form: Form, closing: asyncio.Event, keep_alive_seconds: float | None
+    ) -> None:
+        super().__init__()
+        self._following = following
+        self._answers = [each.answer for each in following]
+        self._form = form
+        self._closing = closing
+        self._keep_alive_seconds = keep_alive_seconds
+        self._changed = asyncio.Event()
+        headers = {"content-type": form.media_type, **HEADERS}
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for each in self._following:
+            each.start(self._changed)
+        respond = self._respond_whole if self._keep_alive_seconds is None else self._stream
+        ways = [
+            asyncio.create_task(respond(scope, receive, send)),
+            asyncio.create_task(_left(receive)),
+            asyncio.create_task(self._end_at_closing()),
+        ]
+        try:
+            await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ways:
+                task.cancel()
+            outcomes = await asyncio.gather(*ways, return_exceptions=True)
+            await asyncio.gather(*(each.close() for each in self._following))
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    @property
+    def _failure(self) -> MoaError | None:
+        return next((answer.failure for answer in self._answers if answer.failure is not None), None)
+
+    async def _end_at_closing(self) -> None:
+        await self._closing.wait()
+        for each in self._following:
+            each.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
+
+    async def _has_changed(self, seconds: float) -> bool:
+        """Waits until something has changed since the last call, at most so long; whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        has_changed = self._changed.is_set()
+        self._changed.clear()
+        return has_changed
+
+    async def _respond_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while self._failure is None and not all(answer.is_over for answer in self._answers):
+            await self._has_changed(KEEP_ALIVE_SECONDS)
+        if (failure := self._failure) is not None:
+            response = request_error(failure).response(self._form.path)
+        else:
+            response = JSONResponse(self._form.whole(self._answers))
+        await response(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        form, answers, has_begun = self._form, self._answers, False
+        while True:
+            has_changed = await self._has_changed(self._keep_alive_seconds or KEEP_ALIVE_SECONDS)
+            failure = self._failure  # sending takes time, in which it may change
+            is_over = failure is not None or all(answer.is_over for answer in answers)
+            if failure is not None and not has_begun:
+                await request_error(failure).response(form.path)(scope, receive, send)
+                return
+            if failure is not None:
+                body = form.next(answers) + form.failed(request_error(failure))
+            elif is_over:
+                body = form.last(answers)
+            else:
+                body = form.next(answers) if has_changed else form.keep_alive
+            if not body:
+                continue
+            if not has_begun:
+                has_begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                body = form.first(answers) + body
+            await send({"type": "http.response.body", "body": body, "more_body": not is_over})
+            if is_over:
+                return
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 ModelSource = Callable[[], Awaitable[HostModel]]
 SEEDS = 1 << 64

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.text.template import ChatTemplate, prompt_tokens
 
-from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import Update
 from moa_client.host.host import Host
 from moa_client.host.library import LocalConversation
 from moa_client.link.calls import call_best, embed
 from moa_client.tools.turns import TemplateInput
-
-
-class OneAnswer(Protocol):
-    """A conversation of one question, as far as the endpoint needs it; `close` also ends its answer at the server."""
-
-    @property
-    def status(self) -> LinkStatus: ...
-
-    def updates(self) -> AsyncIterator[Update]: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ class HostModel:
         """The tokens of a text, with BOS before it where the model's files say so."""
         return self.tokenizer.with_bos(prompt_tokens(self.tokenizer, text, self.context_tokens))
 
-    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
+    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> LocalConversation:
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
         local = LocalConversation(conversation, self._host.leave)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 from pydantic import BeforeValidator, Field
@@ -25,6 +27,7 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
+from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, ToolResult, check_tools, offer_of
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
@@ -294,3 +297,46 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
             case role:
                 said.made.append(ChatMessage("user" if role == "user" else "system", text, name=message.name))
     return said.made
+
+
+MOST_TEXTS = 256
+
+
+class EmbeddingRequest(RequestFields):
+    refused = REFUSED
+    model: str = DEFAULT_MODEL
+    input: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(max_length=MOST_TEXTS)
+    encoding_format: Literal["float", "base64"] = "float"
+
+    def texts(self, model: HostModel) -> list[list[int]]:
+        texts = [model.encode(each) if isinstance(each, str) else each for each in self.input]
+        for number, tokens in enumerate(texts):
+            if not all(0 <= token < model.vocab_size for token in tokens):
+                raise refused(f"input[{number}]", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
+            if len(tokens) > model.context_tokens:
+                words = f"the text has {len(tokens)} tokens, the context {model.context_tokens}: send it in parts"
+                raise refused(f"input[{number}]", words)
+        return texts
+
+
+def embedding_fields(
+    asked: EmbeddingRequest, model: str, texts: Sequence[Sequence[int]], embeddings: Embeddings
+) -> dict[str, Any]:
+    """The response; `texts`: their tokens."""
+    tokens = sum(map(len, texts))
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": number, "embedding": _written(vector, asked.encoding_format)}
+            for number, vector in enumerate(embeddings.vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "moa": {"pooling": embeddings.pooling, "trained_for_embeddings": embeddings.is_trained},
+    }
+
+
+def _written(vector: Sequence[float], encoding: str) -> list[float] | str:
+    numbers = np.asarray(vector, dtype="<f4")
+    numbers /= max(float(np.linalg.norm(numbers)), np.finfo(np.float32).tiny)
+    return base64.b64encode(numbers.tobytes()).decode() if encoding == "base64" else numbers.tolist()

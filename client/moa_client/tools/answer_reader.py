@@ -13,9 +13,32 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from moa_client.tools.formats.base import Found, ToolFormat
-from moa_client.tools.formats.families import DEFAULT
+from moa_client.tools.formats.gemma4 import Gemma4
+from moa_client.tools.formats.harmony import Harmony
+from moa_client.tools.formats.json_calls import Gemma3, Hermes, Llama, Mistral, Mistral11, SmolLM3
+from moa_client.tools.formats.qwen_xml import QwenXml
 from moa_client.tools.thinking import ReasoningPiece, TextPiece, ThinkingReader, held_back
 from moa_client.tools.tool import Tool
+
+# The more special before the more general, whose marks they share.
+FORMATS: tuple[ToolFormat, ...] = (
+    Harmony(),
+    Gemma4(),
+    SmolLM3(),
+    QwenXml(),
+    Hermes(),
+    Mistral11(),
+    Mistral(),
+    Llama(),
+    Gemma3(),
+)
+DEFAULT = Hermes()  # what a model is told to write whose template knows no calls
+
+
+def find_format(chat_template: str) -> ToolFormat:
+    """The form in which a model with this chat template writes calls."""
+    return next((each for each in FORMATS if each.detect(chat_template)), DEFAULT)
+
 
 TRIES = 8  # closing marks within a call's own texts, after which one is tried only where the call has doubled
 

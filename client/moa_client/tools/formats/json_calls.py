@@ -23,8 +23,7 @@ from moa_client.tools.formats.base import (
     object_grammar,
 )
 from moa_client.tools.grammars import Grammar
-from moa_client.tools.schemas import MOST_DEPTH, is_deeper
-from moa_client.tools.tool import MOST_NAME, Tool, ToolCall, is_name, mistral_id
+from moa_client.tools.tool import MOST_DEPTH, MOST_NAME, Tool, ToolCall, is_deeper, is_name, mistral_id
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 

@@ -16,8 +16,7 @@ from moa_client.tools.formats.base import Found, after_mark
 from moa_client.tools.formats.json_calls import TOOL_CALL as OPENING
 from moa_client.tools.formats.json_calls import TOOL_CALL_END as CLOSING
 from moa_client.tools.formats.json_calls import CutError, Hermes, json_value, skip
-from moa_client.tools.schemas import ANY, type_of, types_of
-from moa_client.tools.tool import Tool, ToolCall, is_name
+from moa_client.tools.tool import ANY, Tool, ToolCall, is_name, type_of, types_of
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"

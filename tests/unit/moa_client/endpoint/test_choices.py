@@ -9,7 +9,6 @@ import openai
 import pytest
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.openai import MOST_CHOICES
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -117,18 +116,6 @@ async def test_one_that_fails_ends_all() -> None:
 
 async def _fail(answer: ScriptedAnswer) -> None:
     answer.fail(UnavailableError("Nobody there.", hint=""))
-
-
-async def test_when_the_client_leaves_all_end() -> None:
-    source = ScriptedSource()
-    async with serving(source) as server, openai_client(server.url) as client:
-        asking = asyncio.create_task(client.chat.completions.create(n=MOST_CHOICES, stream=True, **ASKED))
-        (await source.answer(MOST_CHOICES)).commit("a")
-        stream = await asking
-        await anext(stream.__aiter__())
-        await stream.close()
-        for answer in source.answers:
-            await answer.closed.wait()
 
 
 async def test_one_that_no_server_verifies_is_marked_for_itself() -> None:

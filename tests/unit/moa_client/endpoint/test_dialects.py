@@ -18,9 +18,9 @@ from moa_client.conversation.events import Committed, Ended, LinkState
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
-from moa_client.endpoint.embeddings import EmbeddingRequest
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
+from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.endpoint.tokens import StopSearch
 from moa_client.tools.formats.json_calls import Hermes

@@ -118,9 +118,6 @@ async def test_a_chat_calls_tools_whole_and_as_a_stream() -> None:
     assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
 
 
-TOOLS: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
-
-
 class MistralSource(ScriptedSource):
     """What opens its calls is a special token, which the text of an answer does not have."""
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.endpoint.response import AnswerSlots
+from moa_client.endpoint.endpoint import AnswerSlots
 from moa_shared.errors import OverloadedError
 
 from tests.support.messages import raises

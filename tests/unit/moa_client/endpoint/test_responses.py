@@ -132,20 +132,6 @@ async def test_calls_are_items_whole_and_as_a_stream() -> None:
     assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
 
 
-async def test_what_a_call_returned_is_sent_back_with_the_output() -> None:
-    async with asking(saying(*CALLING)) as (client, source):
-        called = await created(client, tools=[NOW])
-        source.script = saying("Noon", ".")
-        items: list[Any] = [{"role": "user", "content": "Hi there"}, *called.output]
-        items.append({"type": "function_call_output", "call_id": call_of(called).call_id, "output": "12:00"})
-        answered = await created(client, input=items, tools=[NOW])
-    assert answered.output_text == "Noon."
-    _, said, result = source.rendered[-3:]
-    assert said["content"].startswith("Let me see.")
-    assert '"zone": "UTC"' in said["content"]
-    assert "12:00" in result["content"]
-
-
 async def test_a_stream_that_fails_says_why() -> None:
     async with asking() as (client, source):
         asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))

@@ -8,16 +8,14 @@ from time import process_time
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece
+from moa_client.tools.answer_reader import DEFAULT, FORMATS, AnswerReader, CallPiece, Piece, find_format
 from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.families import DEFAULT, FORMATS, find_format
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.json_calls import Gemma3, Hermes, Llama, Mistral, Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml, json_of
-from moa_client.tools.schemas import MOST_DEPTH
 from moa_client.tools.thinking import THINKINGS, ReasoningPiece, TextPiece, ThinkingReader, held_back
-from moa_client.tools.tool import Tool, ToolCall
+from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.tool_calls import TOOLS, call, calls_of_tools, cuts, events_of, read

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
-from moa_client.tools.answer_reader import CallPiece
+from moa_client.tools.answer_reader import FORMATS, CallPiece
 from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.families import FORMATS
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.json_calls import Gemma3, Hermes, Mistral11

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from moa_client.tools.answer_reader import FORMATS
 from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.families import FORMATS
 from moa_client.tools.grammars import forced_grammar
-from moa_client.tools.schemas import ANY, MOST_DEPTH, check_schema, types_of
-from moa_client.tools.tool import Tool
+from moa_client.tools.tool import ANY, MOST_DEPTH, Tool, check_schema, types_of
 from moa_shared.errors import ConfigError
 
 

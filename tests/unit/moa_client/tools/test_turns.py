@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.reading import pack_options, unpack_options
-from moa_client.tools.formats.families import find_format
+from moa_client.tools.answer_reader import find_format
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
 from moa_shared.sandbox.chat_template import render
