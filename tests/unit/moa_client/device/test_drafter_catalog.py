@@ -31,9 +31,7 @@ from moa_client.device.drafter_catalog import (
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
-from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
-from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting.confidence import Agreement
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
@@ -147,28 +145,13 @@ CONFIG = DrafterConfig(
 )  # fmt: skip
 
 
-class Maker:
-    """Makes states of a tiny drafter, and counts them."""
-
-    def __init__(self, config: DrafterConfig = CONFIG) -> None:
-        self._config = config
-        tensors = fresh_tensors(config, seed=0)
-        checkpoint = Checkpoint(config, tensors, FINGERPRINT)
-        table = np.ones((VOCAB, 32), np.float32)
-        self._states = checkpoint.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")
-        self.made = 0
-
-    def __call__(self) -> tuple[DrafterConfig, DraftState | BlockState | None]:
-        self.made += 1
-        state = self._states()
-        return self._config, state if isinstance(state, DraftState | BlockState) else None
-
-
 def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = Maker(replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6))
+    config = replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6)
+    checkpoint, table = Checkpoint(config, fresh_tensors(config, seed=0), FINGERPRINT), np.ones((VOCAB, 32), np.float32)
+    states = checkpoint.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")
     now = iter(float(tick) for tick in range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    assert level_ms(tmp_path, FINGERPRINT, 3, maker) == 1000 / 5
+    assert level_ms(tmp_path, FINGERPRINT, 3, lambda: (config, cast("Any", states()))) == 1000 / 5
 
 
 DRAFTER_CHOICE_ONLINE, DEEPER = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
+from unittest.mock import call as mock
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,47 +146,17 @@ def test_while_it_only_reads_it_is_judged_by_what_it_would_have_written_in_that_
     assert recall_agreement(tmp_path, "small", "large") == reading._agreement
 
 
-class Named:
-    """Says its number, and remembers what it was told."""
-
-    reads_memory = True
-    most_depth = None
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.told: list[object] = []
-
-    def restart(self, tokens: Sequence[int]) -> None:
-        self.told.append(("restart", tuple(tokens)))
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", tuple(tokens)))
-
-    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        self.told.append((start, len(rows), state))
-
-    def draft(self, sampling: Sampling) -> DraftTree:
-        return DraftTree.chain([self.number])
-
-    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        return Growth((self.number,), (-1,))
-
-    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        return self.number, 0.5
-
-
 def test_one_drafts_the_other_writes_and_both_know_the_same() -> None:
-    online, alone = Named(1), Named(2)
+    online, alone, rows = Mock(), Mock(), cast("Any", "rows")
     pair = PairedDrafter(online, alone)
-    assert pair.reads_memory
     pair.restart([5, 6])
     pair.commit([7])
-    pair.remember(0, np.zeros((2, 3), np.float32), state=True)
-    pair.remember(1, np.zeros((1, 3), np.float32), state=False)
-    assert online.told == alone.told == [("restart", (5, 6)), ("commit", (7,)), (0, 2, True), (1, 1, False)]
-    assert pair.draft(Sampling()).tokens == (1,)
-    assert pair.grow(DraftTree.chain([]), Sampling()).tokens == (1,)
-    assert pair.write(DraftTree.chain([]), Sampling()) == (2, 0.5)
+    pair.remember(0, rows, state=True)
+    assert online.mock_calls == [mock.restart([5, 6]), mock.commit([7]), mock.remember(0, rows, state=True)]
+    assert alone.mock_calls == online.mock_calls
+    assert pair.draft(GREEDY) is online.draft.return_value
+    assert pair.grow(EMPTY, GREEDY) is online.grow.return_value
+    assert pair.write(EMPTY, GREEDY) is alone.write.return_value
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))

@@ -29,7 +29,6 @@ from moa_shared.errors import (
     InternalError,
     MoaError,
     ProtocolError,
-    UnavailableError,
 )
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -194,9 +193,6 @@ async def test_a_server_that_violates_the_protocol_is_left(engine: ClientEngine)
     assert engine.conversation.tokens == []  # a question without an answer is taken back
 
 
-GONE = UnavailableError("The server has closed the connection.")
-
-
 class Session:
     """An exchange, and its inbox handled at once."""
 
@@ -225,8 +221,8 @@ class Session:
                     reaction = self.exchange.on_lost(item)
         return reaction
 
-    def open(self, *, address: str = "host:1", label: str = "host", resume_token: bytes = b"") -> None:
-        self.connection.open(address=address, label=label, resume_token=resume_token)
+    def open(self) -> None:
+        self.connection.open()
         self.handle()
 
     def decide(self, *tokens: int, finish: pb.Finish = pb.FINISH_UNSPECIFIED) -> None:
@@ -234,15 +230,6 @@ class Session:
         base = len(self.answers.conversation.tokens)
         self.connection.verdict(self.answers.conversation.ask_id, base, tokens, finish=finish)
         self.handle()
-
-    def lose(self) -> None:
-        """The server is away."""
-        self.connection.end(GONE, retrying=True)
-        self.handle()
-
-    @property
-    def sent(self) -> list[str | None]:
-        return [frame.WhichOneof("frame") for frame in self.connection.sent]
 
     def events(self) -> list[object]:
         events = list(self.answers.events)
@@ -258,32 +245,18 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     session.exchange.drafting.close()
 
 
-# ---------------------------------------------------------------- questions
-
-
-# ---------------------------------------------------------------- what the server decides
-
-
-def test_frames_about_a_conversation_that_was_rewound_are_ignored(session: Session) -> None:
+@pytest.mark.parametrize("is_rewound", [True, False])
+def test_frames_of_a_conversation_that_was_rewound_or_wants_no_server_are_ignored(
+    session: Session, is_rewound: bool
+) -> None:
     session.open()
     session.ask()
-    session.exchange.is_outdated = True
+    if is_rewound:
+        session.exchange.is_outdated = True
+    else:
+        session.availability.go_offline()
     session.decide(4)
     assert session.events() == []
-
-
-def test_frames_are_ignored_once_the_user_wants_no_server(session: Session) -> None:
-    session.open()
-    session.ask()
-    session.availability.go_offline()
-    session.decide(4)
-    assert session.events() == []
-
-
-# ---------------------------------------------------------------- streams
-
-
-# ---------------------------------------------------------------- the device
 
 
 def test_a_drafter_that_fails_ends_the_answer(session: Session) -> None:

@@ -348,9 +348,6 @@ async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_
         assert talk.texts == ["bcd"]
 
 
-# ---------------------------------------------------------------- answers that ended without the server
-
-
 # ---------------------------------------------------------------- the conversation as a whole
 
 

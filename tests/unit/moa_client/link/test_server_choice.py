@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from cryptography import x509
@@ -178,12 +177,6 @@ def test_two_servers_never_take_turns(one: ServerRank, other: ServerRank) -> Non
 LOST = UnavailableError("The stream broke.")
 
 
-@pytest.fixture(autouse=True)
-async def within_time_of_dialer() -> AsyncIterator[None]:
-    async with asyncio.timeout(20.0):
-        yield
-
-
 class Home(ScriptedServer):
     """The user's server, whose fleet has a second one."""
 
@@ -209,25 +202,18 @@ async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
     return fleet, dialer
 
 
-async def test_a_server_that_goes_away_names_who_continues() -> None:
-    home = Home(named=False)
+@pytest.mark.parametrize("goes_away", [True, False])
+async def test_a_server_that_goes_away_or_makes_no_progress_is_left_for_another(goes_away: bool) -> None:
+    home = Home(named=not goes_away)
     fleet, dialer = await served(home)
-    dialer.on_go_away([home.other.address])
-    dialer.on_lost(LOST, was_useful=True)
+    if goes_away:
+        dialer.on_go_away([home.other.address])
+    else:
+        dialer.on_stalled()
+    dialer.on_lost(LOST if goes_away else None, was_useful=True)
     await dial(dialer)
     assert dialer.address == home.other.address
-    assert dialer.reason == snapshot("The former server is going away.")
-    await fleet.close()
-
-
-async def test_a_server_without_progress_is_avoided() -> None:
-    home = Home()
-    fleet, dialer = await served(home)
-    dialer.on_stalled()
-    dialer.on_lost(None, was_useful=True)
-    await dial(dialer)
-    assert dialer.address == home.other.address
-    assert dialer.reason == snapshot("The former server makes no progress.")
+    assert dialer.reason == f"The former server {'is going away' if goes_away else 'makes no progress'}."
     await fleet.close()
 
 
@@ -271,39 +257,22 @@ async def test_of_several_another_is_chosen_between_answers_only_if_it_is_clearl
     await fleet.close()
 
 
-class Asked:
-    """A server that answers or not; as much of `Server` as a fleet needs that is only checked."""
-
-    silence_seconds = 1.0
-
-    def __init__(self, address: str, *, is_there: bool) -> None:
-        self.address = address
-        self._is_there = is_there
-
-    async def ask(self) -> None:
-        if not self._is_there:
-            raise UnavailableError(f"Nobody at {self.address}.")
-
-    async def describe(self) -> None:
-        await self.ask()
-
-
-@pytest.mark.parametrize(("home", "newest"), [(True, True), (False, True), (True, False)])
-async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(home: bool, newest: bool) -> None:
-    users, next_one = Asked("home", is_there=home), Asked("next", is_there=newest)
-    fleet = Fleet(cast("list[Server]", [users]))
-    fleet.newest = cast("Server", next_one)
-    await fleet.check()
-
-
-@pytest.mark.parametrize("is_alone", [True, False])
-async def test_a_fleet_without_a_server_that_answers_says_so(is_alone: bool) -> None:
-    users = Asked("home", is_there=False)
-    fleet = Fleet(cast("list[Server]", [users]))
-    if not is_alone:
-        fleet.newest = cast("Server", Asked("next", is_there=False))
-    with pytest.raises(UnavailableError, match="home"):
+@pytest.mark.parametrize(
+    ("home", "newest"), [(True, True), (False, True), (True, False), (False, False), (False, None)]
+)
+async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(home: bool, newest: bool | None) -> None:
+    """`newest`: None: no other server was ever used."""
+    users, other = ScriptedServer("home"), ScriptedServer("next")
+    fleet = Fleet([users])
+    fleet.newest = users if newest is None else other
+    for server, answers in ((users, home), (other, newest)):
+        if not answers:
+            server.fail()
+    if home or newest:
         await fleet.check()
+    else:
+        with pytest.raises(UnavailableError, match="home"):
+            await fleet.check()
 
 
 @pytest.mark.parametrize("days", [-3.0, 20.0, 20_000.0])  # beyond 2049 dates are written in another way

@@ -19,7 +19,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Committed, LinkState, Permission, Rewound, Titled
 from moa_client.conversation.text_runs import Provenance, TextRun
-from moa_client.surface.messages import fields_of, made_of, object_of, options_of, update_of
+from moa_client.surface.messages import fields_of, options_of, update_of
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.surface.surface_session import serve_surface
 from moa_client.tools.tool import AnsweredCall
@@ -185,11 +185,6 @@ def test_an_update_comes_back_as_it_was(update: Update) -> None:
     fields = fields_of(update)
     assert compared(update_of(fields)) == compared(update)
     assert compared(update_of(json.loads(json.dumps(fields)))) == compared(update)
-
-
-@given(STATUSES)
-def test_a_status_comes_back_as_it_was(status: LinkStatus) -> None:
-    assert made_of(LinkStatus, json.loads(json.dumps(object_of(status)))) == status
 
 
 @given(UPDATES)

@@ -20,7 +20,6 @@ from tests.support.messages import says
 
 GUARDED = "https://app.example"
 KEY = "0123456789abcdef"
-QUIET = {"host": "localhost:8674"}
 
 
 async def show(request: Request) -> Response:
