@@ -160,9 +160,6 @@ class Conversation:
             else:
                 self.push(self.told[number - 1].tell(event))
 
-    def settle(self, number: int) -> Update:
-        return self.told[number - 1].tell(SETTLED)
-
 
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
 SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)

@@ -36,9 +36,6 @@ from tests.support.told import Told
 TOKEN = st.integers(0, 25)
 
 
-CANCELLED = Ended(Finish.CANCELLED)
-
-
 def begun(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) -> AnswerDecoder:
     return AnswerDecoder(AnswerText(options=AnswerOptions(stop=stop)), decode)
 

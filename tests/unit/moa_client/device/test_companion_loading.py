@@ -28,7 +28,6 @@ from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.sampling.settings import Sampling
 
-from tests.support.dense_families import tiny_dense
 from tests.support.messages import says
 from tests.support.tiny_models import WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
 
@@ -217,15 +216,12 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
     assert isinstance(adopted.drafting.drafter, CompanionDrafter)
 
 
-pytestmark = pytest.mark.torch
-
-
+@pytest.mark.torch
 @pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
 @pytest.mark.parametrize("context", [32, 128])
-def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(
-    context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: int, tmp_path: Path) -> None:
+    from tests.support.dense_families import tiny_dense
+
     folder = tmp_path / "tiny"
     tiny_dense("phi 4", eos_token_id=2).save_pretrained(folder)
     save_tokenizer(folder)

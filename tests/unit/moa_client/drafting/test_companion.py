@@ -59,15 +59,6 @@ def text(length: int) -> list[int]:
     return [7 * place % 90 for place in range(length)]
 
 
-def write(alone: CompanionDrafter, tokens: int, sampling: Sampling) -> list[int]:
-    written: list[int] = []
-    while len(written) < tokens:
-        token = alone.write(DraftTree.chain(written), sampling)
-        assert token is not None
-        written.append(token[0])
-    return written
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each piece takes, in seconds."""

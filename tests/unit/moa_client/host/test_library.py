@@ -13,7 +13,6 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions, options_from
-from moa_client.conversation.text_runs import Provenance
 from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
@@ -157,7 +156,6 @@ KEPT = StoredAnswer(
     standing=AnswerStatus.DECIDED,
     finish="stop",
 )
-DRAFT, COPY, SERVER, TARGET = Provenance.DRAFT, Provenance.COPY, Provenance.SERVER, Provenance.TARGET
 
 
 def test_only_the_newest_answers_are_decoded_for_it() -> None:

@@ -107,10 +107,6 @@ async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
     assert ended == [True]
 
 
-async def send(stream: Stream) -> None:
-    await stream.send(pb.ClientFrame(beat=pb.Beat(stamp=1)))
-
-
 async def address_of(server: Server) -> str:
     return server.address
 
