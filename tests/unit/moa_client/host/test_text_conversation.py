@@ -42,7 +42,6 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from tests.support.messages import says
-from tests.support.programs import PATIENCE
 from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
 OPTIONS = AnswerOptions(max_tokens=8, seed=3)
@@ -420,14 +419,6 @@ async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() ->
             talk.surface.open.set_system("Be brief.")
         await talk.answer("one")
         assert (talk.texts, talk.surface.open.facts.system) == (["a"], None)
-
-
-async def test_a_conversation_that_nobody_uses_leaves_its_stream_until_the_next_question() -> None:
-    async with talking(idle_seconds=0.001) as talk:
-        async with asyncio.timeout(PATIENCE):
-            await talk.engine.slept.wait()
-        await talk.answer("one")
-        assert talk.texts == ["a"]
 
 
 # ---------------------------------------------------------------- what is kept

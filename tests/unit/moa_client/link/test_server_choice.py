@@ -10,7 +10,6 @@ import pytest
 from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import server_choice
 from moa_client.link.dialer import Dialer
@@ -202,21 +201,6 @@ async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
     return fleet, dialer
 
 
-@pytest.mark.parametrize("goes_away", [True, False])
-async def test_a_server_that_goes_away_or_makes_no_progress_is_left_for_another(goes_away: bool) -> None:
-    home = Home(named=not goes_away)
-    fleet, dialer = await served(home)
-    if goes_away:
-        dialer.on_go_away([home.other.address])
-    else:
-        dialer.on_stalled()
-    dialer.on_lost(LOST if goes_away else None, was_useful=True)
-    await dial(dialer)
-    assert dialer.address == home.other.address
-    assert dialer.reason == f"The former server {'is going away' if goes_away else 'makes no progress'}."
-    await fleet.close()
-
-
 async def test_a_new_conversation_begins_at_home_again() -> None:
     home = Home()
     fleet, dialer = await served(home)
@@ -227,33 +211,6 @@ async def test_a_new_conversation_begins_at_home_again() -> None:
     again = Dialer(fleet, PrefixHashes())
     await dial(again)
     assert (again.address, dialer.address) == (home.address, home.other.address)
-    await fleet.close()
-
-
-async def several(names: Sequence[str]) -> tuple[Fleet, list[ScriptedServer], Dialer]:
-    """A conversation with the first of several servers, which is the nearest."""
-    servers = [ScriptedServer(name) for name in names]
-    fleet = Fleet(servers)
-    await fleet.describe()
-    for distance, each in enumerate(servers):
-        each.rtt_ms = 20.0 + 100 * distance
-    dialer = Dialer(fleet, PrefixHashes())
-    await dial(dialer)
-    return fleet, servers, dialer
-
-
-async def test_of_several_another_is_chosen_between_answers_only_if_it_is_clearly_better() -> None:
-    fleet, [one, two], dialer = await several(["one", "three"])
-    fleet.newest = one
-    two.rtt_ms = 19.0
-    assert not dialer.chooses_again()
-    two.rtt_ms = 1.0
-    assert dialer.chooses_again()
-    await dial(dialer)
-    assert dialer.address == two.address
-    assert dialer.reason == snapshot("It is nearer, or has less to do.")
-    one.rtt_ms, two.rtt_ms = 1.0, 90.0
-    assert not dialer.chooses_again()  # so soon after a change
     await fleet.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import pytest
@@ -79,27 +79,9 @@ STATUSES = st.builds(
     decimals(4),
     decimals(3),
 )
-FIGURES = st.builds(
-    Figures,
-    **dict.fromkeys(
-        (
-            "tokens",
-            "verdicts",
-            "accepted",
-            "drafted",
-            "server_drafted",
-            "server_accepted",
-            "provisional",
-            "undecided",
-            "kept",
-            "up_bytes",
-            "down_bytes",
-            "memory_bytes",
-        ),
-        COUNT,
-    ),
-    **dict.fromkeys(("seconds", "first_token_seconds", "cpu_seconds"), decimals(4)),
-)
+COUNTED = [each.name for each in fields(Figures) if each.type == "int" and each.name != "stale"]
+TIMED = [each.name for each in fields(Figures) if each.type == "float"]
+FIGURES = st.builds(Figures, **dict.fromkeys(COUNTED, COUNT), **dict.fromkeys(TIMED, decimals(4)))
 NUMBER = st.integers(1, 9)
 CHANCES = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)
 LOGARITHM = st.floats(-100, 0).map(lambda each: round(each, 4))
