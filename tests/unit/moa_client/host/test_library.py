@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer
+from moa_client.history.store import HistoryStore
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
 from moa_client.host.publisher import MOST_ATTRIBUTED, Publisher, attributed
@@ -34,41 +36,22 @@ class Conversation:
     answers: Sequence[int] = ()
 
     def resume(self, stored: Any) -> None:
-        if stored.identifier == "bad":
+        if stored.title == "bad":
             raise ZeroDivisionError
         self.answers = [1]
 
 
-class Store:
-    """A history with conversations in which a server has something to decide.
+def kept(folder: Path, **targets: bytes) -> HistoryStore:
+    """A history with conversations in which a server has something to decide, by their titles; with which model."""
+    store = HistoryStore(folder)
+    for title, target in targets.items():
+        name = store.create(ConversationOrigin("m", target, b"k"), title)
+        store.end_answer(store.begin_answer(name, "Why?", AnswerOptions()), "max_tokens", verified=False)
+    return store
 
-    Args:
-        targets: with which model each is.
-    """
 
-    def __init__(self, **targets: bytes) -> None:
-        self.held: set[str] = set()
-        self.targets = targets
-
-    def list(self, *, unverified_only: bool) -> list[Any]:
-        return [self.load(name) for name in self.targets]
-
-    def load(self, identifier: str) -> Any:
-        origin = SimpleNamespace(target=self.targets[identifier], tokenizer=b"k", system=None)
-        return SimpleNamespace(identifier=identifier, origin=origin, title="")
-
-    def reopen(self, identifier: str) -> Any:
-        self.held.add(identifier)
-        return self.load(identifier)
-
-    def set_origin(self, identifier: str, origin: ConversationOrigin) -> None:
-        self.targets[identifier] = origin.target
-
-    def release(self, identifier: str) -> None:
-        self.held.discard(identifier)
-
-    def close(self) -> None:
-        """Nothing is open."""
+def titles(store: HistoryStore, library: Library) -> list[str]:
+    return [store.load(name).title for name in library.open_conversations]
 
 
 class Host:
@@ -93,22 +76,27 @@ class Host:
         self.conversations.remove(conversation)
 
 
-async def test_a_conversation_that_cannot_be_continued_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    host, store = Host(), Store(bad=b"t", good=b"t")
-    library = Library(cast("Any", host), cast("Any", store))
+async def test_a_conversation_that_cannot_be_continued_is_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, store, released = Host(), kept(tmp_path, bad=b"t", good=b"t"), set[str]()
+    names = {each.identifier for each in store.list()}
+    library = Library(cast("Any", host), store)
     library.reopen_unverified()
-    assert list(library.open_conversations) == ["good"]
-    assert "bad is left as it is" in caplog.text
+    assert titles(store, library) == ["good"]
+    assert "is left as it is" in caplog.text
+    monkeypatch.setattr(store, "release", released.add)
     await library.close()
-    assert (host.conversations, store.held) == ([], set())
+    assert (host.conversations, released) == ([], names)
 
 
-async def test_what_the_companion_has_begun_is_with_the_target_from_here_on() -> None:
-    store = Store(good=b"small", strange=b"other")
-    library = Library(cast("Any", Host()), cast("Any", store))
+async def test_what_the_companion_has_begun_is_with_the_target_from_here_on(tmp_path: Path) -> None:
+    store = kept(tmp_path, good=b"small", strange=b"other")
+    library = Library(cast("Any", Host()), store)
     library.reopen_unverified()
-    assert list(library.open_conversations) == ["good"]
-    assert store.targets == {"good": b"t", "strange": b"other"}
+    assert titles(store, library) == ["good"]
+    targets = {each.title: store.load(each.identifier).origin.target for each in store.list()}
+    assert targets == {"good": b"t", "strange": b"other"}
     await library.close()
 
 
