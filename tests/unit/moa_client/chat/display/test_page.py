@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.chat.display.layout import Markdown, Weight
@@ -156,6 +157,25 @@ def shown(text: str, before: str = "") -> tuple[str, str]:
         for character, look in zip(text, looks, strict=True)
     ]
     return "".join(glyph for glyph, _ in pairs), "".join(MARKS.get(weight, "-") for glyph, weight in pairs if glyph)
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "glyphs", "looks"),
+    [
+        ("", "a **bold** *few* _words_", "a bold few words", "--bbbb-iii-iiiii"),
+        ("", "`x * y`, **a `b` c**", "x * y, a b c", "ccccc--bbCbb"),
+        ("", "## A title\n- one\n  * two", "A title\n\u2022 one\n  \u2022 two", "b" * 7 + "-" * 14),
+        ("", "1. 2 * 3 * 4 and snake_case_name", "1. 2 * 3 * 4 and snake_case_name", "-" * 32),
+        ("", "**not closed\nhere** #hashtag", "**not closed\nhere** #hashtag", "-" * 28),
+        ("", "```py\nx = **y\n```\n**z**", "```py\nx = **y\n```\nz", "ccccc-ccccccc-ccc-b"),
+        ("```\ncode\n", "**x**", "**x**", "ccccc"),
+        ("```\ncode\n```\n", "**x**", "x", "b"),
+        ("**bo", "ld** x", "ld x", "bb--"),
+        ("a ", "- x", "- x", "---"),
+    ],
+)
+def test_marks_are_hidden_and_what_they_enclose_stands_out(before: str, text: str, glyphs: str, looks: str) -> None:
+    assert shown(text, before) == (glyphs, looks)
 
 
 def test_the_beginning_of_a_line_can_be_given_back() -> None:
