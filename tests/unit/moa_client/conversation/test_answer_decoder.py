@@ -224,14 +224,6 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542)
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert figures.line() == ("3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; alone 3 tokens, not checked yet")
-    figures.verdicts = 1
-    figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
-    assert figures.line() == (
-        "3 tokens in 2.0 s (1.5 tokens/s), first after 1.5 s; not drafted; 0 bytes down; alone 3 tokens, 3 kept"
-    )
-    assert figures.details() == (
-        "3.00 tokens a verification (1 steps), 514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token"
-    )
 
 
 def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -118,16 +119,6 @@ def test_there_may_be_none(tmp_path: Path) -> None:
         list(tail(tmp_path / "log", 1, follow=False))
 
 
-class Nowhere:
-    """The socket's other direction."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    async def wait_closed(self) -> None:
-        """The same."""
-
-
 def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
     return LinkStatus(state, None, 0.0, 0.0, 0, 0, server=server)
 
@@ -136,7 +127,7 @@ async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
     reader = asyncio.StreamReader()
     facts = ConversationFacts("", "", "tiny", "first:1", online=True)
     opened = opened_fields(facts, status("first:1"), [])
-    conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
+    conversation = RemoteConversation(reader, Mock(wait_closed=AsyncMock()), opened)
     told = [status("first:1", LinkState.OFFLINE), status("second:2")]
     named = []
     async with aclosing(cast("Any", conversation.updates())) as updates:
@@ -153,7 +144,7 @@ async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_b
     for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
         reader = asyncio.StreamReader()
         opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
-        conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
+        conversation = RemoteConversation(reader, Mock(wait_closed=AsyncMock()), opened)
         reader.feed_data(line)
         async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:
             [update] = [await anext(updates)]

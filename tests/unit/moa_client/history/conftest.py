@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 from moa_client.history.store import HistoryStore
 
-from tests.unit.moa_client.history.ticking_clock import TickingClock
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[HistoryStore]:
-    made = HistoryStore(tmp_path / "history", TickingClock())
+    made = HistoryStore(tmp_path / "history", count(1000.0).__next__)
     yield made
     made.close()

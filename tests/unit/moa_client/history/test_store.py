@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 from tests.support.messages import raises, says
 from tests.support.programs import environment, started
 from tests.unit.moa_client.history.killed_writer import Writer
-from tests.unit.moa_client.history.ticking_clock import TickingClock
 
 ORIGIN = ConversationOrigin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
 OPTIONS = AnswerOptions(temperature=0.7, seed=(1 << 64) - 1, stop=("\n\n", "x"))
@@ -317,8 +316,8 @@ def response(identifier: str, previous: str | None = None, text: str = "x") -> K
     return KeptResponse(identifier, previous, 1000.0, "[]", text)
 
 
-def bounded(store: HistoryStore, clock: TickingClock, **bounds: int) -> KeptResponses:
-    return KeptResponses(store.path, store._connection, store._eraser, clock, **bounds)
+def bounded(store: HistoryStore, **bounds: int) -> KeptResponses:
+    return KeptResponses(store.path, store._connection, store._eraser, count(1000.0).__next__, **bounds)
 
 
 def test_a_chain_is_read_from_its_beginning(store: HistoryStore) -> None:
@@ -344,7 +343,7 @@ def test_what_continues_a_deleted_one_cannot_be_continued(store: HistoryStore) -
 
 
 def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(store: HistoryStore) -> None:
-    kept = bounded(store, TickingClock(), most=4)
+    kept = bounded(store, most=4)
     for identifier, previous in (("a", None), ("b", "a"), ("x", None), ("c", "a")):
         kept.keep(response(identifier, previous))
     kept.keep(response("d", "c"))
@@ -358,7 +357,7 @@ def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(st
 
 
 def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> None:
-    kept = bounded(store, TickingClock(), most_bytes=100)
+    kept = bounded(store, most_bytes=100)
     kept.keep(response("a", text="x" * 60))
     kept.keep(response("b", text="x" * 60))
     assert kept.count() == 1

@@ -105,28 +105,17 @@ GONE = UnavailableError("Gone.")
 STOPPED = events.Ended(Finish.CANCELLED)
 
 
-class Heard:
-    """A publisher without a journal, and what a surface hears of it."""
-
-    def __init__(self) -> None:
-        self.publisher = Publisher(cast("Any", ScriptedEngine()), None)
-        self._subscription = Subscription()
-        self.publisher.subscriptions.append(self._subscription)
-
-    async def updates(self) -> list[tuple[int, events.SurfaceEvent]]:
-        self._subscription.close()
-        return [(update.answer, update.event) async for update in self._subscription.updates()]
-
-
 async def test_what_fails_after_an_answer_has_ended_is_not_about_it() -> None:
-    heard = Heard()
-    answer = heard.publisher.begin("why?", OPTIONS)
+    publisher, subscription = Publisher(cast("Any", ScriptedEngine()), None), Subscription()
+    publisher.subscriptions.append(subscription)
+    answer = publisher.begin("why?", OPTIONS)
     for event in (events.Committed((0,)), events.Ended(Finish.STOP)):
-        heard.publisher.on_event(event, answer)
-    heard.publisher.break_off(STOPPED, answer)
-    heard.publisher.break_off(events.Failed(GONE, taken_back=True), answer)
-    assert [text.committed for text in heard.publisher.answers] == ["a"]
-    assert await heard.updates() == [
+        publisher.on_event(event, answer)
+    publisher.break_off(STOPPED, answer)
+    publisher.break_off(events.Failed(GONE, taken_back=True), answer)
+    assert [text.committed for text in publisher.answers] == ["a"]
+    subscription.close()
+    assert [(update.answer, update.event) async for update in subscription.updates()] == [
         (1, events.Asked("why?", OPTIONS)),
         (1, events.Committed((0,), text="a")),
         (1, events.Ended(Finish.STOP)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import cast
 from unittest.mock import AsyncMock, Mock
 
@@ -49,31 +50,14 @@ FIRST = Draft(1, 4, 99, 0, (7,))
 SECOND = Draft(1, 4, 0, 1, (8,))
 
 
-class Wire:
-    """A connection that keeps what is sent while it is up."""
-
-    def __init__(self) -> None:
-        self.is_up = True
-        self.stream_number = 1
-        self.sent: list[pb.ClientFrame] = []
-
-    def send(self, frame: pb.ClientFrame) -> None:
-        if self.is_up:
-            self.sent.append(frame)
-
-
-def sender(wire: Wire) -> FrameSender:
-    return FrameSender(cast(ServerConnection, wire))
-
-
 def test_a_draft_that_was_not_sent_is_not_continued() -> None:
-    wire = Wire()
-    frames = sender(wire)
-    wire.is_up = False
+    sent: list[pb.ClientFrame] = []
+    wire = SimpleNamespace(is_up=False, stream_number=1, send=sent.append)
+    frames = FrameSender(cast(ServerConnection, wire))
     frames.draft(FIRST)
     wire.is_up = True
     frames.draft(SECOND)
-    assert wire.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
+    assert sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from moa_client.web import connection, runner
@@ -234,23 +235,6 @@ def test_a_system_that_has_no_tables(tmp_path: Path) -> None:
     assert read_tables(CLIENT, SERVER, tmp_path) is None
 
 
-class Ends:
-    """A connection, of which nothing is asked but its ends; `leaves`: it is reset meanwhile."""
-
-    def __init__(self, *, leaves: bool = False) -> None:
-        self._asked = 0
-        self._leaves = leaves
-
-    def getpeername(self) -> tuple[str, int]:
-        self._asked += 1
-        if self._leaves and self._asked > 1:
-            raise OSError("Transport endpoint is not ends_of")
-        return CLIENT
-
-    def getsockname(self) -> tuple[str, int]:
-        return SERVER
-
-
 @pytest.mark.parametrize(
     ("owner", "user"),
     [
@@ -269,8 +253,10 @@ def test_only_an_open_socket_says_whose_it_is(
     owner: Owner | None, user: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "read_tables", lambda client, server: owner)
-    assert user_of(Ends()) == user
-    assert user_of(Ends(leaves=True)) is None
+    ends = Mock(getpeername=Mock(return_value=CLIENT), getsockname=Mock(return_value=SERVER))
+    assert user_of(ends) == user
+    ends.getpeername.side_effect = [CLIENT, OSError("Transport endpoint is not connected")]
+    assert user_of(ends) is None
 
 
 @contextmanager
