@@ -1,7 +1,8 @@
-"""Chains, the dynamic tree, and a conversation's draft."""
+"""Chains, the dynamic tree, a conversation's draft, and drafts of a drafter that guesses a whole block in one step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,46 +10,26 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting import CandidatePool, barred_after, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.sampling.scores import log_softmax
+from moa_shared.drafting import (
+    CHAIN,
+    CandidatePool,
+    GrowingDraft,
+    Growth,
+    GrowthShape,
+    TextGuesser,
+    TreeShape,
+    barred_after,
+    draft_chain,
+    draft_tree,
+)
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import ROOT
+from moa_shared.tree import ROOT, DraftTree
+
+from tests.support.recording_drafter import RecordingDrafter
+from tests.unit.moa_shared.drafting.test_growing import ToyDrafter, survival
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]
-
-
-class ToyDrafter:
-    """Logits that depend on the last two tokens of a path; checks that it is used as agreed."""
-
-    most_depth: int | None = None
-
-    def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
-        self.token_ids = token_ids
-        self.tokens = [0, 1, 2, 1, 0]
-        self.next_position = len(self.tokens)
-        self._table = np.random.default_rng(seed).standard_normal((VOCAB + 1, VOCAB + 1, VOCAB), np.float32)
-        self.paths: list[tuple[int, ...]] = []
-
-    def _logits(self, path: Sequence[int]) -> Rows:
-        before, last = ([VOCAB, VOCAB, *path])[-2:]
-        row: Rows = self._table[before, last]
-        return row
-
-    def begin(self) -> Rows:
-        self.paths = []
-        return self._logits(())[None]
-
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        known = len(self.paths)
-        for token, parent in zip(tokens, parents, strict=True):
-            assert -1 <= parent < known
-            self.paths.append((*(self.paths[parent] if parent >= 0 else ()), token))
-        return np.stack([self._logits(path) for path in self.paths[known:]])
-
-    def score(self, path: Sequence[int]) -> float:
-        return sum(float(log_softmax(self._logits(path[:at]))[token]) for at, token in enumerate(path))
 
 
 @given(st.integers(0, 99), st.integers(0, 5))
@@ -58,7 +39,7 @@ def test_a_greedy_chain_takes_the_best_of_each_step(seed: int, length: int) -> N
     assert len(chain) == length
     path: list[int] = []
     for token in chain.tokens:
-        assert token == int(drafter._logits(path).argmax())
+        assert token == int(drafter.logits([*drafter.text, *path]).argmax())
         path.append(token)
 
 
@@ -71,8 +52,7 @@ def test_a_tree_holds_the_best_candidates_with_their_parents(seed: int, depth: i
     worst = min(pool.scores[index] for index in chosen)
     assert all(pool.scores[index] <= worst + 1e-9 for index in range(len(pool.tokens)) if index not in chosen)
     for node, index in enumerate(chosen):
-        path = [tree.tokens[step] for step in tree.path_to(node)]
-        assert pool.scores[index] == pytest.approx(drafter.score(path), abs=1e-5)
+        assert math.exp(pool.scores[index]) == pytest.approx(survival(drafter, tree, node), abs=1e-5)
     siblings = [(parent, token) for parent, token in zip(tree.parents, tree.tokens, strict=True)]
     assert len(set(siblings)) == len(siblings)
 
@@ -100,8 +80,9 @@ def test_tokens_outside_the_support_are_sent_after_the_choice() -> None:
 
 def test_a_reduced_vocabulary_gives_the_targets_ids() -> None:
     ids = np.array([10, 20, 30, 40, 50, 60, 70])
-    full, reduced = ToyDrafter(3), ToyDrafter(3, ids)
-    reduced._logits = lambda path: full._logits([token // 10 - 1 for token in path])  # type: ignore[method-assign]
+    full, reduced = ToyDrafter(3), ToyDrafter(3)
+    reduced.text, reduced.token_ids = [10], ids  # type: ignore[assignment]
+    reduced.logits = lambda text: full.logits([token // 10 - 1 for token in text])  # type: ignore[method-assign]
     assert [int(ids[token]) for token in draft_chain(full, 4, Sampling()).tokens] == list(
         draft_chain(reduced, 4, Sampling()).tokens
     )
@@ -137,3 +118,112 @@ def test_no_run_is_written_twice(text: list[int], run: int) -> None:
             written.append(token)
     runs = [tuple(written[at : at + run]) for at in range(len(written) - run + 1)]
     assert len(runs) == len(set(runs))
+
+
+LEVELS, VOCAB_BLOCKS = 5, 12
+GREEDY = Sampling()
+TREE = GrowthShape(breadth=3, nodes=40, survival=0.01)
+
+
+class BlockDrafter(RecordingDrafter):
+    """Logits of each level, whatever stands in the levels before; counts its blocks."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.tokens = [1]
+        self.blocks = 0
+        self._generator = np.random.default_rng(seed)
+        self._depths: list[int] = []
+        self.levels = np.empty((0, VOCAB_BLOCKS), np.float32)
+
+    @property
+    def most_depth(self) -> int:
+        return LEVELS
+
+    def begin(self) -> Rows:
+        self.blocks += 1
+        self._depths = []
+        self.levels = 3 * self._generator.standard_normal((LEVELS, VOCAB_BLOCKS), np.float32)
+        return self.levels[:1]
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        for parent in parents:
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+        beyond = [depth for depth in self._depths[-len(tokens) :] if depth % LEVELS == 0]
+        self.blocks += len(beyond)
+        return self.levels[[depth % LEVELS for depth in self._depths[-len(tokens) :]]]
+
+
+def grown(growing: GrowingDraft, draft: DraftTree) -> DraftTree:
+    growth = growing.grow(draft, GREEDY)
+    return DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
+
+
+def test_a_chain_has_the_whole_block_after_one_step_and_ends_there() -> None:
+    drafter = BlockDrafter()
+    growing = GrowingDraft(drafter, CHAIN)
+    draft = grown(growing, DraftTree((), ()))
+    assert list(draft.tokens) == drafter.levels.argmax(axis=-1).tolist()
+    assert draft == draft_chain(BlockDrafter(), 99, GREEDY)
+    assert growing.grow(draft, GREEDY) == Growth()
+    assert drafter.blocks == 1
+
+
+@given(st.integers(0, 99))
+def test_a_tree_is_of_the_candidates_of_one_block(seed: int) -> None:
+    drafter = BlockDrafter(seed)
+    growing = GrowingDraft(drafter, TREE)
+    draft = grown(growing, DraftTree((), ()))
+    assert growing.grow(draft, GREEDY) == Growth()
+    assert drafter.blocks == 1
+    assert 1 <= max(draft.depths) <= LEVELS
+    wide, pool, _ = draft_tree(BlockDrafter(seed), TreeShape(9, 3, 200), GREEDY)
+    assert max(wide.depths) == LEVELS
+    likely = sum(score >= np.log(TREE.survival) for score in pool.scores)
+    assert len(draft) >= min(likely, TREE.nodes)
+    chances = growing.chances(draft, GREEDY)
+    assert min(chances) >= TREE.survival - 1e-6
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+def test_a_new_block_continues_what_a_verdict_leaves_of_a_draft(shape: GrowthShape) -> None:
+    drafter = BlockDrafter(3)
+    growing = GrowingDraft(drafter, shape)
+    grown(growing, DraftTree((), ()))
+    chain = draft_chain(BlockDrafter(3), LEVELS, GREEDY).tokens
+    growing.commit(chain[:2])
+    left = DraftTree.chain(chain[2:])
+    assert not growing.offer(left, GREEDY).tokens  # nothing is known without a step
+    again = grown(growing, left)
+    assert drafter.blocks == 2
+    assert again.tokens[:3] == chain[2:]
+    if shape is CHAIN:
+        assert list(again.tokens[3:]) == drafter.levels[3:].argmax(axis=-1).tolist()
+    assert max(again.depths) <= LEVELS
+
+
+def test_a_step_on_the_server_is_a_block() -> None:
+    """As `SessionDrafter` takes steps: after the first one there is nothing left to look at."""
+    drafter = BlockDrafter()
+    growing = GrowingDraft(drafter, TREE, TextGuesser())
+    arrived = DraftTree.chain([7])  # of the device, which the drafter did not propose
+    assert growing.reach(arrived, GREEDY) == 1.0
+    growing.expand(arrived, GREEDY)
+    offered = growing.offer(arrived, GREEDY, 0.02)
+    assert 0 in offered.parents  # below the device's node too
+    pool = DraftTree(arrived.tokens + offered.tokens, arrived.parents + offered.parents)
+    assert growing.reach(pool, GREEDY) == 0.0
+    assert drafter.blocks == 1
+
+
+def test_text_that_is_written_alone_goes_on_with_another_block() -> None:
+    drafter = BlockDrafter()
+    growing = GrowingDraft(drafter, CHAIN)
+    written: list[int] = []
+    for _ in range(2 * LEVELS):
+        written.append(growing.next_token(DraftTree.chain(written), GREEDY).token)
+    assert drafter.blocks == 2
+    assert written == 2 * drafter.levels.argmax(axis=-1).tolist()
+    assert (
+        len(growing._ranking._ranked) <= LEVELS
+    )  # rows of a large vocabulary, of which a long text would fill the memory

@@ -1,4 +1,4 @@
-"""EAGLE-3 as it is published: what its layouts become, which of the target's states are read, and what is refused."""
+"""EAGLE-3: rows that come late, or in part; what its published layouts become, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_server.loading import check_drafter
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors, load_checkpoint
+from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.kinds.eagle3 import _state_entries
+from moa_shared.drafter.layers.weights import FLOAT32
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, WeightReader, resolve
@@ -30,8 +32,88 @@ from tests.support.published_drafters import (
     publish_speculator,
     save_llama3,
 )
+from tests.support.tiny_models import small_drafter, tiny_model
 
-pytestmark = pytest.mark.torch
+MODEL = tiny_model()
+TARGET = ArrayWeights(MODEL.tensors)
+TEXT = [5, 17, 42, 8, 17, 42, 90, 3, 11]
+
+
+def made(**changes: Any) -> Checkpoint:
+    config = small_drafter(**{"kind": "eagle3", "sa_mlp": 96, "state_entries": (2, 1, 3), **changes})
+    tensors = fresh_tensors(config, seed=4)
+    random = np.random.default_rng(5)
+    drawn = {name: random.normal(1, 0.1, each.shape) for name, each in tensors.items() if "norm" in name}
+    drawn |= {name: random.normal(0, 0.1, each.shape) for name, each in tensors.items() if name.endswith("bias")}
+    return Checkpoint(config, tensors | {name: each.astype(np.float32) for name, each in drawn.items()}, "64" * 32)
+
+
+def state_of(checkpoint: Checkpoint, weights: str = FLOAT32) -> BaselineState:
+    state = checkpoint.states(TARGET, weights)()
+    assert isinstance(state, BaselineState)
+    return state
+
+
+def rows_of(checkpoint: Checkpoint, weights: str = FLOAT32, count: int = len(TEXT) - 1) -> np.ndarray:
+    states = np.random.default_rng(6).standard_normal((count, 3 * 64)).astype(np.float32)
+    return checkpoint.rows(weights)(states)
+
+
+def test_rows_that_come_late_change_nothing_in_the_end() -> None:
+    checkpoint = made(normed_feedback=True)
+    rows = rows_of(checkpoint)
+    whole, late = state_of(checkpoint), state_of(checkpoint)
+    whole.append_memory(0, rows)
+    whole.extend(TEXT)
+    late.extend(TEXT[:5])
+    late.append_memory(0, rows[:2])
+    late.begin()  # over its own states from position 2 on
+    late.expand([TEXT[5], 1], [-1, -1])
+    late.extend(TEXT[5:])  # of which the draft was right about the first: its row goes all the same
+    alone = late.begin()
+    late.append_memory(2, rows[2:])
+    np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
+    assert np.abs(late.begin() - alone).max() > 1e-2
+    late.crop(6)
+    whole.crop(6)
+    np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
+
+
+def test_a_text_read_in_pieces_gives_the_same_draft_and_leaves_little_to_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = made()
+    rows = rows_of(checkpoint)
+    whole, behind = state_of(checkpoint), state_of(checkpoint)
+    for state in (whole, behind):
+        state.extend(TEXT)
+    whole.append_memory(0, rows)
+    behind.append_memory(0, rows[:5])
+    assert not behind.catch_up(4)
+    behind.append_memory(5, rows[5:])
+    assert not behind.catch_up(3)
+    assert behind.catch_up(3)
+    expected = whole.begin()
+    monkeypatch.setattr(behind, "_read", None)  # nothing is left to read
+    np.testing.assert_allclose(behind.begin(), expected, rtol=0, atol=1e-5)
+    assert behind.catch_up(3)  # which leaves a draft alone
+    assert len(behind.expand([4], [-1])) == 1
+
+
+def test_rows_of_the_newest_tokens_count_though_older_ones_never_come() -> None:
+    checkpoint = made()
+    rows = rows_of(checkpoint)
+    late, early = state_of(checkpoint), state_of(checkpoint)
+    early.append_memory(4, rows[4:])
+    early.extend(TEXT)
+    late.append_memory(4, rows[4:6])
+    late.extend(TEXT)
+    unaware = late.begin()  # over its own states from position 6 on
+    late.append_memory(6, rows[6:])
+    np.testing.assert_allclose(late.begin(), early.begin(), rtol=0, atol=1e-5)
+    assert np.abs(late.begin() - unaware).max() > 1e-2
+
+
 VOCAB = 97
 FC = torch.zeros(HIDDEN, 3 * HIDDEN)
 
@@ -55,6 +137,7 @@ def found(folder: Path, files: ModelFiles) -> Checkpoint:
 # ---------------------------------------------------------------- what is taken
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("how", [{}, {"shards": 3}, {"pickled": False}, {"pickled": False, "shards": 2}])
 def test_specforges_layout(tmp_path: Path, files: ModelFiles, how: dict[str, Any]) -> None:
     made = found(publish_eagle3(tmp_path / "eagle3", **how), files)
@@ -68,6 +151,7 @@ def test_specforges_layout(tmp_path: Path, files: ModelFiles, how: dict[str, Any
     assert "t2d" not in made.tensors
 
 
+@pytest.mark.torch
 def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
     config = found(publish_speculator(tmp_path / "speculator"), files).config
     assert (config.state_entries, config.normed_residual, config.normed_feedback) == ((1, 2, 3), True, False)
@@ -82,6 +166,7 @@ def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
     assert (config.feature_norm, config.own_embeddings) == ("joint", True)
 
 
+@pytest.mark.torch
 def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
     """Five states, norms of heads, all of the target's tokens."""
     norms = {f"layers.0.self_attn.{part}_norm.weight": torch.ones(HEAD_DIM) for part in "qk"}
@@ -94,6 +179,7 @@ def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
     assert (made.state_entries, made.draft_vocab, made.head_norms) == ((1, 2, 2, 3, 3), 0, True)
 
 
+@pytest.mark.torch
 def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, files: ModelFiles) -> None:
     table = {"embed_tokens.weight": torch.ones(VOCAB, 32)}
     config = EAGLE3_CONFIG | {"target_hidden_size": HIDDEN, "hidden_size": 32}
@@ -103,6 +189,7 @@ def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, f
         found(publish(tmp_path / "bare", eagle3_tensors(hidden=32), config), files)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("config", "entries"),
     [
@@ -122,6 +209,7 @@ def test_which_states_are_read(config: dict[str, Any], entries: tuple[int, ...])
     assert _state_entries(Published({}, config, {"num_hidden_layers": 32}, "target", "drafter"), 3) == entries
 
 
+@pytest.mark.torch
 def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
     folder = publish_eagle3(tmp_path / "eagle3")
     before = find_drafter(str(folder), files)
@@ -131,6 +219,7 @@ def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles)
     assert load_checkpoint(after).config.state_entries == (0, 1, 2)
 
 
+@pytest.mark.torch
 def test_a_device_needs_its_half_alone(tmp_path: Path, files: ModelFiles) -> None:
     path = find_drafter(str(publish_eagle3(tmp_path / "eagle3")), files)
     whole = load_checkpoint(path)
@@ -159,6 +248,7 @@ SWAPPED = OFFSETS.clone()
 SWAPPED[3] += 2  # the token of the next one
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("tensors", "config", "message"),
     [

@@ -145,7 +145,7 @@ def changed(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if changes.get(name, tensor) is not None}
 
 
-FC, UP, POST = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.post_attention_layernorm.weight"
+FC, UP = "fc.weight", "layers.0.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,16 @@ FC, UP, POST = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.post_attent
         (changed(**{FC: torch.ones(4096, 8192)}), {}, snapshot('The EAGLE checkpoint published is for a target whose hidden size is 4096, tiny-llama3 has 64. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{"embed_tokens.weight": torch.ones(128, HIDDEN)}), {}, snapshot('The EAGLE checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(), {"num_attention_heads": 8}, snapshot('The EAGLE checkpoint published is for a target whose number of attention heads is 8, tiny-llama3 has 4. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(), {"hidden_act": "gelu"}, snapshot('published has the activation gelu, moa computes silu. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{UP: None}), {}, snapshot('published lacks the tensor layers.0.mlp.up_proj.weight. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{POST: None}), {}, snapshot('published lacks the tensor layers.0.post_attention_layernorm.weight. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{UP: torch.ones(90, HIDDEN)}), {}, snapshot('In published layers.0.mlp.up_proj.weight has the shape [90, 64], a drafter for tiny-llama3 has [96, 64]. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{"layers.1.mlp.up_proj.weight": torch.ones(96, HIDDEN)}), {}, snapshot("published holds layers.1.mlp.up_proj.weight, which no EAGLE drafter has. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
-        (changed(**{UP: torch.full((96, HIDDEN), torch.nan)}), {}, snapshot('In published layers.0.mlp.up_proj.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
         (changed(**{UP: torch.ones(96, HIDDEN).to(torch.float8_e4m3fn)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
-        (changed(**{UP: torch.ones(96, HIDDEN, dtype=torch.int8)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
         ({"model.layers.0.mlp.up_proj.weight": torch.ones(2, 2)}, {}, snapshot("published is a whole language model, not a drafter. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
         ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, snapshot("published holds tensors such as medusa_head.0.weight, which are of no drafter that moa knows. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
-        (changed(), {"rms_norm_eps": "small"}, snapshot("The config.json of published cannot be used: could not convert string to float: 'small'. Fetch or train the checkpoint again.")),
     ],
     ids=[
-        "hidden size", "vocabulary", "heads", "activation", "a tensor is missing", "a norm is missing", "a shape",
-        "two layers", "not a number", "8-bit floats", "whole numbers", "a language model", "another method", "its configuration",
+        "hidden size", "vocabulary", "heads", "a tensor is missing", "a shape", "two layers", "8-bit floats",
+        "a language model", "another method",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])
@@ -193,12 +188,9 @@ def test_what_does_not_fit_is_refused_by_name(
     [
         ("Ekv2E.", {}, {}, snapshot("published lacks the tensor Ekv2E.weight. Give a drafter that was trained for this target, or --drafter none.")),
         ("layer_self_attention.", {}, {}, snapshot("published lacks the tensor layer_self_attention.self_attn.k_proj.weight. Give a drafter that was trained for this target, or --drafter none.")),
-        ("nothing", {"Ekv2E.weight": torch.ones(HIDDEN, 32)}, {}, snapshot("In published Ekv2E.weight has the shape [64, 32], a drafter for tiny-llama3 has [64, 128]. Give a drafter that was trained for this target, or --drafter none.")),
-        ("nothing", {}, {"vocab_size": 128}, snapshot("The Mixture of Attentions checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.")),
         ("nothing", {}, {"disable_LSA": True}, snapshot("published was trained without layer self-attention (disable_LSA): moa does not serve it. Give a checkpoint with it, or train a drafter with moa-train fit.")),
-        ("nothing", {}, {"target_layer_inference": "all"}, snapshot("The config.json of published cannot be used: invalid literal for int() with base 10: 'all'. Fetch or train the checkpoint again.")),
     ],
-    ids=["its memory", "its layers' attention", "memory's width", "vocabulary", "an ablation", "its configuration"],
+    ids=["its memory", "its layers' attention", "an ablation"],
 )  # fmt: skip
 def test_a_mixture_of_attentions_that_does_not_fit(
     tmp_path: Path,
