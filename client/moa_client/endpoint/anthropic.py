@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
-from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event
+from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event
 from moa_client.endpoint.ask import ChatAsk, Messages, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
@@ -21,7 +21,6 @@ from moa_client.endpoint.fields import (
     Paragraphs,
     RequestFields,
     missing,
-    parsed_request,
     refuse_continuing,
     refused,
     refusing,
@@ -200,6 +199,9 @@ class MessagesRequest(RequestFields):
             unverified=self.moa.unverified,
         )
 
+    def form(self, header: AnswerHeader) -> MessageForm:
+        return MessageForm(header, shows_thinking=self.thinking.display != "omitted")
+
     def _offer(self) -> ToolOffer:
         tools = []
         for number, field in enumerate(self.tools):
@@ -211,12 +213,6 @@ class MessagesRequest(RequestFields):
         with refusing("tool_choice"):
             is_parallel = not choice.disable_parallel_tool_use
             return offer_of(tools, _MODES[choice.type], choice.name, is_parallel=is_parallel)
-
-
-def messages_request(body: Mapping[str, Any]) -> Asked:
-    request = parsed_request(MessagesRequest, body)
-    shows_thinking = request.thinking.display != "omitted"
-    return request.ask(), lambda header: MessageForm(header, shows_thinking=shows_thinking)
 
 
 class MessageForm(Form):

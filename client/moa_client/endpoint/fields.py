@@ -29,16 +29,10 @@ AnyFields = TypeVar("AnyFields", bound="RequestFields")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a name is refused; `harmless`: the values that ask for nothing special; null always is one."""
+    """Why a name is refused; `harmless`: the values that ask for nothing special, besides null."""
 
     words: str
     harmless: tuple[Any, ...]
-
-    def allows(self, value: object) -> bool:
-        """Whether a value asks for nothing special; numbers and truth values are told apart."""
-        return value is None or any(
-            value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.harmless
-        )
 
 
 def _refusals(words: str, **harmless: Any) -> dict[str, Refusal]:
@@ -87,7 +81,9 @@ class RequestFields(BaseModel):
             return value
         for name, each in value.items():
             refusal = cls.refused.get(name)
-            if refusal is not None and name not in cls.names() and not refusal.allows(each):
+            if refusal is None or each is None or name in cls.names():
+                continue
+            if each not in refusal.harmless:
                 raise PydanticCustomError("refused", "{words}", {"name": name, "words": refusal.words})
         return {name: each for name, each in value.items() if each is not None}
 

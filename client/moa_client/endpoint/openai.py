@@ -5,7 +5,7 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,13 +13,12 @@ from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, parted, verification
+from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event, parted, verification
 from moa_client.endpoint.ask import ChatAsk
 from moa_client.endpoint.fields import (
     MOST_MESSAGES,
     RequestFields,
     missing,
-    parsed_request,
     refused,
 )
 from moa_client.endpoint.openai_fields import (
@@ -128,17 +127,6 @@ class TextRequest(ChoicesRequest):
             n=self.n,
             unverified=self.moa.unverified,
         )
-
-
-def chat_request(body: Mapping[str, Any]) -> Asked:
-    request = parsed_request(ChatRequest, body)
-    return request.ask(), request.form
-
-
-def text_request(body: Mapping[str, Any]) -> Asked:
-    """The same for the continuation of texts."""
-    request = parsed_request(TextRequest, body)
-    return request.ask(), request.form
 
 
 @dataclass(slots=True)

@@ -87,10 +87,10 @@ class Handlers:
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
     async def chat(self, request: Request) -> Response:
-        return await self._endpoint.answer(*openai.chat_request(await read_json(request)), request)
+        return await self._answer(openai.ChatRequest, request)
 
     async def text(self, request: Request) -> Response:
-        return await self._endpoint.answer(*openai.text_request(await read_json(request)), request)
+        return await self._answer(openai.TextRequest, request)
 
     async def embeddings(self, request: Request) -> Response:
         asked = parsed_request(EmbeddingRequest, await read_json(request))
@@ -113,10 +113,10 @@ class Handlers:
         return JSONResponse({"id": identifier, "object": "response", "deleted": True})
 
     async def messages(self, request: Request) -> Response:
-        return await self._endpoint.answer(*anthropic.messages_request(await read_json(request)), request)
+        return await self._answer(anthropic.MessagesRequest, request)
 
     async def count(self, request: Request) -> Response:
-        ask, _ = anthropic.messages_request({**await read_json(request), "max_tokens": 1})
+        ask = parsed_request(anthropic.MessagesRequest, {**await read_json(request), "max_tokens": 1}).ask()
         model = await self._endpoint.model(ask.model)
         (prompt,) = await asyncio.to_thread(ask.prompts, model)
         return JSONResponse({"input_tokens": len(prompt.tokens)})
@@ -168,6 +168,12 @@ class Handlers:
                 model = await self._endpoint.model(name)
         loaded = {"model": model.name, "created_at": ollama.date_of(self._endpoint.since), **fields}
         return JSONResponse(loaded | {"done": True, "done_reason": "load"})
+
+    async def _answer(
+        self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest], request: Request
+    ) -> Response:
+        asked = parsed_request(kind, await read_json(request))
+        return await self._endpoint.answer(asked.ask(), asked.form, request)
 
     def _kept(self) -> KeptResponses | None:
         history = self._history()

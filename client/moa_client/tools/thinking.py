@@ -279,10 +279,8 @@ def marks_from(fields: Mapping[str, Any] | None) -> ReasoningMarks | None:
     """The marks that `dataclasses.asdict` has made an object of; None: the model marks no reasoning."""
     if fields is None:
         return None
-    openings, closings, others, opened, efforts = (
-        tuple(map(str, fields[name])) for name in ("openings", "closings", "others", "opened", "efforts")
-    )
-    return ReasoningMarks(openings, closings, bool(fields["repeated"]), others, opened, efforts)
+    made: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
+    return ReasoningMarks(**made)
 
 
 class AnswerSplit:

@@ -19,7 +19,7 @@ from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES
+from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES, parsed_request
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.endpoint.tokens import StopSearch
@@ -36,11 +36,17 @@ from tests.support.scripted_answers import ScriptedSource
 
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
 SAID = ChatMessage("user", "Hi")
+
+
+def parser(kind: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda body: ((asked := parsed_request(kind, body)).ask(), asked.form)
+
+
 PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "chat": openai.chat_request,
-    "text": openai.text_request,
+    "chat": parser(openai.ChatRequest),
+    "text": parser(openai.TextRequest),
     "responses": responses.response_request,
-    "anthropic": anthropic.messages_request,
+    "anthropic": parser(anthropic.MessagesRequest),
     "ollama": ollama.chat_request,
     "generate": ollama.text_request,
 }
@@ -425,15 +431,11 @@ NAMES = {
     "USE": USE,
 }
 WORDS = """
-chat {"n": 9} -> n: expected at most 8.
 chat {"n": 2, "stream": true, "moa": {"provisional": true}} -> moa.provisional: only a request for one answer may ask for it.
-chat {"logprobs": 1} -> logprobs: expected true or false.
 chat {"top_logprobs": 3} -> top_logprobs: only a request with logprobs: true may have it.
 chat {"logprobs": true, "top_logprobs": 21} -> top_logprobs: expected at most 20.
 chat {"moa": {"logprobs": "processed"}} -> moa.logprobs: only a request with logprobs may ask for it.
-chat {"moa": {"unverified": "maybe"}} -> moa.unverified: expected 'end' or 'fail'.
 chat {"moa": {"provisional": true}} -> moa.provisional: only a request with stream: true may ask for it.
-chat {"moa": []} -> moa: expected a JSON object.
 chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
 chat {"tools": [{"type": "web_search"}]} -> tools[0].type: expected 'function'.
 chat {"tools": [{"type": "function", "function": {"name": "a b"}}]} -> tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
@@ -445,24 +447,13 @@ chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outpu
 chat {"tools": [TOOL], "stream": true, "moa": {"provisional": true}} -> moa.provisional: calls are not sent before they are verified: do not offer tools with it.
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 chat {"temperature": NaN} -> temperature: expected a finite number.
-chat {"temperature": "1"} -> temperature: expected a number.
-chat {"top_p": 0} -> top_p is 0.0, expected more than 0 and at most 1.
-chat {"top_k": -1} -> top_k is -1, expected 0 (off) or more.
-chat {"min_p": 2} -> min_p is 2.0, expected 0 (off) to 1.
-chat {"presence_penalty": 3} -> presence_penalty is 3.0, expected -2 to 2.
-chat {"repeat_penalty": 0} -> repeat_penalty is 0.0, expected 0.01 to 100; 1 is off.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
-chat {"logit_bias": {"3": 101}} -> logit_bias of token 3 is 101.0, expected -100 to 100.
-chat {"loop_guard": 1} -> loop_guard: expected true or false.
 chat {"seed": 18446744073709551616} -> seed: expected less than 18446744073709551616.
-chat {"seed": 1.5} -> seed: expected a whole number.
 chat {"max_tokens": 0} -> max_tokens: expected at least 1.
 chat {"max_tokens": 1, "max_completion_tokens": 1} -> max_tokens: it is the older name of max_completion_tokens: give one of them.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
 chat {"stop": ["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]} -> stop: list should have at most 16 items, not 17.
-chat {"stop": [1]} -> stop[0]: expected text.
 chat {"stream_options": {"include_usage": true}} -> stream_options: only a request with stream: true may have them.
-chat {"model": 1} -> model: expected text.
 chat {"response_format": {"type": "xml"}} -> response_format.type: expected 'text', 'json_object' or 'json_schema'.
 chat {"response_format": {"type": "json_schema", "json_schema": {}}} -> response_format.json_schema.schema is missing.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
@@ -470,12 +461,10 @@ chat {"structured_outputs": {"x": 1}} -> Exactly one of json, regex, choice and 
 chat {"structured_outputs": {"choice": []}} -> The choice is of 0 texts, expected 1 to 1000.
 chat {"messages": null} -> messages is missing.
 chat {"messages": []} -> messages: list should have at least 1 item, not 0.
-chat {"messages": ["Hi"]} -> messages[0]: expected a JSON object.
 chat {"messages": [{"role": "robot", "content": "Hi"}]} -> messages[0].role: expected 'system', 'developer', 'user', 'assistant' or 'tool'.
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
 chat {"messages": [{"role": "user", "content": [{"type": "text"}]}]} -> messages[0].content: part 0 has no text.
-chat {"messages": [{"role": "user", "content": "Hi", "name": 5}]} -> messages[0].name: expected text.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
 chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1"}]}]} -> messages[0].tool_calls[0].function is missing.
 chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": 5}]} -> messages[2].tool_call_id: expected text.
@@ -484,29 +473,22 @@ chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id"
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 text {"prompt": null} -> prompt is missing.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
-text {"prompt": 5} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
-text {"prompt": [1.5]} -> prompt[0]: expected text.
 text {"prompt": [[1], [2], [3]], "n": 3} -> prompt: 9 answers are asked for, 3 of each text, and at most 8 are given: send fewer texts at once.
-text {"logprobs": true} -> logprobs: expected a whole number.
 responses {"input": null} -> input is missing.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
 responses {"input": [{"type": "item_reference"}]} -> input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning.
 responses {"input": [{"role": "user", "content": [{"type": "input_file"}]}]} -> input[0].content: part 0 is of type input_file: models read text only.
 responses {"input": [USER, ASSISTANT]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
-responses {"input": [USER, ITEM]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
 responses {"input": [USER, OUTPUT]} -> input[1].call_id: nothing before it made the call '1'.
 responses {"input": [USER, {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "now", "arguments": "{"}, OUTPUT]} -> input[1]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut.
-responses {"tools": [{"type": "web_search"}]} -> tools[0].type: expected 'function'.
 responses {"tools": [{"type": "function", "name": "a b", "description": "The time.", "parameters": {"type": "object", "properties": {}}}]} -> tools[0]: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
 responses {"tool_choice": {"type": "web_search"}} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.
 responses {"tools": [FLAT], "structured_outputs": {"choice": ["a"]}} -> structured_outputs: an answer of this form calls no tools: use text.format.
 responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
-responses {"metadata": {"a": 1}} -> metadata.a: expected text.
 responses {"moa": {"provisional": true}} -> moa.provisional: only streams of /v1/chat/completions and /v1/completions have it.
 responses {"stream": true, "stream_options": {"include_usage": true}} -> stream_options.include_usage: a response says how many tokens there were in any case.
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
 anthropic {"max_tokens": null} -> max_tokens is missing.
-anthropic {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 anthropic {"stop_sequences": [""]} -> stop_sequences: each text must have 1 to 64 characters.
 anthropic {"thinking": {"type": "enabled"}} -> thinking.budget_tokens is missing.
 anthropic {"tools": [{"type": "web_search_20250305", "name": "web_search"}]} -> tools[0].type: expected 'custom'.
@@ -514,14 +496,12 @@ anthropic {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "then"}} -
 anthropic {"messages": [{"role": "user", "content": [{"type": "image"}]}]} -> messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "document"}]}]}]} -> messages[0].content[0].content: part 0 is of type document: models read text only.
 anthropic {"messages": [{"role": "user", "content": [{"type": "text"}]}]} -> messages[0].content[0].text is missing.
-anthropic {"messages": [{"role": "user", "content": 3}]} -> messages[0].content: expected a list.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
 anthropic {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}]} -> messages[0].content[0].tool_use_id: nothing before it made the call '1'.
 anthropic {"messages": [{"role": "user", "content": [USE]}]} -> messages[0].content[0]: only a message from assistant has calls.
 anthropic {"messages": [USER, {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}, USER]} -> messages[1].content[0]: only a message from user answers a call.
 ollama {"options": {"mirostat": 2}} -> options.mirostat is not supported. There is no such sampler.
-ollama {"options": {"top_k": "4"}} -> options.top_k: expected a whole number.
 ollama {"options": {"top_p": 2}} -> options: top_p is 2.0, expected more than 0 and at most 1.
 ollama {"format": "xml"} -> format: expected 'json' or a JSON schema.
 ollama {"think": "much"} -> think: expected true, false, low, medium, high, max.

@@ -1,21 +1,32 @@
+"""Tools, calls, and the schemas of tools."""
+
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_client.tools.answer_reader import FORMATS
+from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.tool import (
+    ANY,
+    MOST_DEPTH,
     MOST_DESCRIPTION,
     ChoiceMode,
     Tool,
     ToolCall,
     ToolOffer,
     call_id,
+    check_schema,
     check_tools,
     mistral_id,
     offer_of,
+    types_of,
 )
 from moa_shared.errors import ConfigError
 
@@ -89,3 +100,77 @@ def test_the_same_call_has_the_same_id_and_others_have_others() -> None:
     assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"
     assert len({call_id(answer, index) for answer in ("a", "b", "a/1") for index in range(20)}) == 60
     assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": []}, "In the schema of f, properties is not a JSON object."),
+        ({"properties": {"x": {"items": [1]}}}, "The schema of f.x[] is not a JSON object."),
+        ({"properties": {"x": {"type": 1}}}, "In the schema of f.x, type is not a name or a list of names."),
+        ({"properties": {"x": {"type": [["a"]]}}}, "In the schema of f.x, type is not a name or a list of names."),
+        ({"required": None}, "In the schema of f, required is not a list of names."),
+        ({"properties": {"x": {"enum": {}}}}, "In the schema of f.x, enum is not a list."),
+        ({"properties": {"x": {"anyOf": []}}}, "In the schema of f.x, anyOf is not a list of schemas."),
+        ({"$defs": {"x": None}}, "The schema of f.x is not a JSON object."),
+        ({"default": json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)}, "The schema of f is nested more than 64 deep."),
+    ],
+)
+def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_schema("f", schema)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form).__name__)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        False,
+        {"type": "file"},
+        {"type": []},
+        {"type": ["string", "file"]},
+        {"enum": []},
+        {"anyOf": [True]},
+        {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
+        {"type": "array"},
+        {"type": "array", "items": False},
+        {"type": "object", "properties": {"y": True}, "required": ["z"]},
+        {"const": {"a": [1]}},
+        {"type": "string", "enum": [1]},
+    ],
+)
+def test_whatever_passes_is_enforced_or_refused(form: ToolFormat, schema: Any) -> None:
+    tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
+    try:
+        outcome = forced_grammar(form, [tool], {})
+    except ConfigError as error:
+        outcome = error.message
+    assert outcome.startswith("start: ") or "cannot be enforced" in outcome
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        (None, ANY),
+        ({}, ANY),
+        ({"type": "string"}, {"string"}),
+        ({"type": ["integer", "null"]}, {"integer", "null"}),
+        ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
+        ({"const": "a"}, {"string"}),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
+        (True, ANY),
+        ({"$ref": "#/$defs/a"}, {"integer"}),
+        ({"$ref": "#/$defs/tree"}, {"null"}),
+        *(({"$ref": to}, ANY) for to in ("#/$defs/loop", "#/$defs/none", "https://a.b/c", "#/$defs/b/type/x")),
+    ],
+)
+def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
+    definitions = {
+        "a": {"$ref": "#/$defs/b"},
+        "b": {"type": "integer"},
+        "loop": {"$ref": "#/$defs/loop"},
+        "tree": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]},
+    }
+    assert types_of(schema, {"$defs": definitions}) == types
