@@ -18,7 +18,6 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
 from moa_shared.models.network.plan import Plan
 from moa_shared.models.network.served import check_torch, torch_plan
-from moa_shared.models.weights.loading import pack_linears
 from moa_shared.programs.machine import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
@@ -76,8 +75,6 @@ class TorchTarget(Target):
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         model.requires_grad_(False)
-        if shares == 1:  # what adds up the shares is part of the layers, which packing would replace
-            pack_linears(model)
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
         self._norm: nn.Module = parts.model.norm
         self._head: nn.Module = parts.lm_head

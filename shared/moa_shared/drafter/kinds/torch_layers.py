@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from moa_shared.drafter.kinds.config import DrafterConfig
-from moa_shared.models.weights.loading import pack_linears
 
 TABLE_POSITIONS = 1024  # of the first rotary table; 0.25 MB for a head dimension of 64 in bf16
 
@@ -214,13 +213,11 @@ class MemoryEncoder(nn.Module):
 def load_encoder(
     config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device | None = None
 ) -> MemoryEncoder:
-    """The encoder with a checkpoint's tensors, frozen, loaded where it runs: packed weights cannot be moved."""
+    """The encoder with a checkpoint's tensors, frozen."""
     names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E.", "fc."))}
     names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
     names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
     names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
     encoder = MemoryEncoder(config)
     encoder.load_state_dict({ours: tensors[theirs] for ours, theirs in names.items()})
-    encoder = encoder.to(device, dtype).eval().requires_grad_(False)
-    pack_linears(encoder)
-    return encoder
+    return encoder.to(device, dtype).eval().requires_grad_(False)

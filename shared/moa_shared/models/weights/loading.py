@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -94,62 +93,6 @@ def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torc
     """Read only these tensors; `lm_head.weight` of a tied model gives the embeddings."""
     reader = WeightReader(files)
     return {name: torch.from_numpy(reader.array(name)).to(dtype) for name in dict.fromkeys(names)}
-
-
-# The number of rows that oneDNN packs for. 8, 64 and 256 measure alike at 1 to 256 rows and give the plain product's
-# bits; packing for 1 is slow at 62 rows and rounds differently.
-_PACKED_FOR_ROWS = 64
-
-
-class PackedLinear(nn.Module):
-    """`nn.Linear` for inference over a packed copy of its bfloat16 weight on the CPU."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
-        # Opaque tensors are neither parameters nor buffers: they cannot be saved or moved.
-        self._packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _PACKED_FOR_ROWS)
-        self._bias = None if linear.bias is None else linear.bias.detach()
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[..., in_features] bf16 -> [..., out_features] bf16."""
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
-        return product
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"
-
-
-def can_pack() -> bool:
-    """Whether this build of torch and this CPU have bfloat16 kernels for packed weights."""
-    return (
-        torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
-
-
-def pack_linears(module: nn.Module) -> int:
-    """Replace the frozen bfloat16 linear layers inside `module`, in place; how many were, 0 without such kernels.
-
-    Afterwards the module can run but neither be saved nor trained.
-    """
-    if not can_pack():
-        return 0
-    count = 0
-    for child_name, child in module.named_children():
-        if type(child) is nn.Linear and _is_packable(child):
-            setattr(module, child_name, PackedLinear(child))
-            count += 1
-        else:
-            count += pack_linears(child)
-    return count
-
-
-def _is_packable(linear: nn.Linear) -> bool:
-    weight = linear.weight
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and not weight.requires_grad
 
 
 T = TypeVar("T")

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier import torch_target
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import InternalError, ModelSourceError
 from transformers import PreTrainedModel
 
-from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch
@@ -27,19 +26,6 @@ def bare(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
     return logits
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_packed_weights_give_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this CPU packs bfloat16 weights; elsewhere both are plain, and equal all the same."""
-    packed = TorchTarget(torch_model(family, torch.bfloat16))
-    monkeypatch.setattr(torch_target, "pack_linears", lambda _: 0)
-    plain = TorchTarget(torch_model(family, torch.bfloat16))
-    for tokens, parents in ((PREFIX, None), (TREE_TOKENS, TREE), ([3], None)):
-        got = packed.forward(packed.new_cache(), tokens, parents)
-        expected = plain.forward(plain.new_cache(), tokens, parents)
-        np.testing.assert_array_equal(got.logits, expected.logits)
-        np.testing.assert_array_equal(got.hidden, expected.hidden)
 
 
 def test_generate_still_works_on_a_model_whose_attention_is_ours() -> None:

@@ -15,7 +15,6 @@ from moa_shared.drafter.kinds.torch_layers import DecoderLayer, TorchRotary, att
 from moa_shared.drafter.layers.state import run_of_text
 from moa_shared.drafter.layers.weights import TargetParts
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.weights.loading import PackedLinear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
@@ -99,10 +98,8 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
 
 
 def test_an_encoder_for_another_device_keeps_nothing_on_the_cpu() -> None:
-    """Packed weights cannot be moved: a GPU's server could make no memory rows."""
     encoder = encoder_of(Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), ""), torch.bfloat16, torch.device("meta"))
     assert {parameter.device.type for parameter in encoder.parameters()} == {"meta"}
-    assert not [part for part in encoder.modules() if isinstance(part, PackedLinear)]
 
 
 def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None:

@@ -151,11 +151,6 @@ def test_a_reduced_vocabulary_has_the_columns_of_the_whole(
     np.testing.assert_array_equal(reduced, adjusted(rows, positions, sampling, before)[:, ids])
 
 
-def test_logits_are_passed_on_where_nothing_is_set() -> None:
-    rows = logits(2)
-    assert adjusted(rows, [1, 2], Sampling(0.7, 3, 0.5, min_p=0.1, repeat_last_n=0, repeat_penalty=2.0)) is rows
-
-
 def test_the_targets_logits_are_left_as_they_are() -> None:
     rows = logits(1)
     assert not np.array_equal(adjusted(rows, [1], Sampling(logit_bias=((1, 5.0),))), rows)

@@ -63,11 +63,6 @@ def test_tools_and_calls_are_letters_too_and_marks_of_the_template_are_tokens(de
     assert [each for each in tokens if each in special.values()] == [special["<|im_start|>"]] * 2
 
 
-def test_without_a_system_prompt_the_template_has_its_own(default_model_files: ModelFiles) -> None:
-    tokenizer = load_tokenizer(default_model_files)
-    assert "SmolLM" in tokenizer.decode(ChatTemplate(tokenizer).first_turn("Hi"))
-
-
 def test_a_tokenizer_without_a_template_is_refused(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = None

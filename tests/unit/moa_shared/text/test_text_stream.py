@@ -62,6 +62,15 @@ def test_a_stream_that_had_ended_goes_on_where_it_was(text: str, data: st.DataOb
         assert whole == given_out
 
 
+def test_nothing_is_held_back_without_need() -> None:
+    stream = TextStream(decode, ["END"])
+    assert stream.push(b"hello E") == "hello "
+    assert stream.push(b"x") == "Ex"
+    assert stream.push(b"EN") == ""
+    assert stream.push(b"D more") == ""
+    assert stream.finish() == ""
+
+
 def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     stream = TextStream(decode)
     assert stream.push([0xE2, 0x82]) == ""

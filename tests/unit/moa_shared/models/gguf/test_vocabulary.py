@@ -80,14 +80,6 @@ def test_a_raw_text_begins_with_bos_where_the_header_says_so(
     assert tokenizer.with_bos([]) == ([1] if has_bos else [])
 
 
-def test_the_folder_can_be_read_by_transformers(write_gguf: GgufWriter, cache: Path) -> None:
-    files = resolve(str(write_gguf()), cache)
-    theirs = AutoTokenizer.from_pretrained(files.folder)
-    assert theirs("hi\n\n1").input_ids == load_tokenizer(files).encode("hi\n\n1")
-    assert theirs.eos_token == "<|im_end|>"
-    assert theirs.chat_template == load_tokenizer(files).chat_template
-
-
 def test_a_template_for_tools_comes_along(write_gguf: GgufWriter, cache: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
     tokenizer = read(write_gguf(template=named), cache)
@@ -195,7 +187,3 @@ def test_sentencepiece_joins_by_score(write_gguf: GgufWriter, cache: Path) -> No
 def test_sentencepiece_without_scores(write_gguf: GgufWriter, cache: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"makes no sense \(264 tokens of 264 types, 0 scores\)"):
         resolve(str(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, scores=False)), cache)
-
-
-def test_sentencepiece_without_bos(write_gguf: GgufWriter, cache: Path) -> None:
-    assert read(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, add_bos=False), cache).with_bos([5]) == [5]

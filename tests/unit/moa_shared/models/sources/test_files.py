@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import resolve
@@ -123,15 +122,6 @@ def test_another_family_is_refused(model_folder: Path, cache: Path) -> None:
     change_config(model_folder, model_type="mamba")
     with says(ModelSourceError, "tiny is of the model family 'mamba', which moa does not serve"):
         describe(model_folder, cache)
-
-
-def test_weights_of_another_dtype_are_other_weights(model_folder: Path, cache: Path) -> None:
-    first = describe(model_folder, cache).fingerprint
-    weights = {
-        name: tensor.to(torch.bfloat16) for name, tensor in load_file(model_folder / "model.safetensors").items()
-    }
-    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
-    assert describe(model_folder, cache).fingerprint != first
 
 
 def files_in(folder: Path) -> ModelFiles:
