@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "KV pool": (("server/moa_server/engine/sessions/kv_pool.py",), ("tests/unit/moa_server/engine/sessions",)),
     "frames": (
-        ("shared/moa_shared/protocol/continued_frames.py", "shared/moa_shared/protocol/protobuf_messages.py"),
+        ("shared/moa_shared/protocol/protobuf_messages.py", "shared/moa_shared/protocol/protobuf_messages.py"),
         ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),
     ),
     "keys": (

@@ -19,11 +19,10 @@ from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.protobuf_messages import settings_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictReader, settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised

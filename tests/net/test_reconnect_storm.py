@@ -12,11 +12,10 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError
-from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.protobuf_messages import settings_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictReader, settings_to_proto
 
 from tests.net.fleet_servers import Servers, address
 from tests.net.server_peer import IDENTITY, plain_text, until

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.continued_frames import DraftWriter, VerdictReader, rows_from_proto
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, ThinMemory, Verdict
-from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto, thin_memory_to_proto
+from moa_shared.protocol.protobuf_messages import (
+    DraftWriter,
+    VerdictReader,
+    ask_to_proto,
+    memory_from_proto,
+    rows_from_proto,
+    thin_memory_to_proto,
+)
 
 from moa_client.link.connection import ServerConnection
 

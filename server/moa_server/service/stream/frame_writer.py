@@ -16,9 +16,8 @@ from typing import Generic, TypeVar
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.protocol.continued_frames import VerdictWriter
 from moa_shared.protocol.messages import Memory, Plane, Verdict
-from moa_shared.protocol.protobuf_messages import memory_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
 
 from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows

@@ -1,12 +1,14 @@
-"""Messages to protobuf and back: nothing is lost, and what a version does not know is refused."""
+"""Messages cross the wire and come back, alone and continued on one stream."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -14,12 +16,17 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.protocol.prefix_hash import SHORT_HASH
 from moa_shared.protocol.protobuf_messages import (
+    DraftReader,
+    DraftWriter,
+    VerdictReader,
+    VerdictWriter,
     ask_from_proto,
     ask_to_proto,
     draft_from_proto,
     draft_to_proto,
     memory_from_proto,
     memory_to_proto,
+    rows_from_proto,
     settings_from_proto,
     settings_to_proto,
     verdict_from_proto,
@@ -125,3 +132,95 @@ def test_numbers_of_a_later_version_are_refused() -> None:
 def test_chances_that_are_none_are_refused(chances: list[pb.TokenChances], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         verdict_from_proto(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))
+
+
+SMALL = st.integers(1, 3)
+
+
+@st.composite
+def draft_streams(draw: st.DrawFn) -> list[Draft]:
+    """Drafts that often continue the one before, as trees or chains, and often do not."""
+    drafts: list[Draft] = []
+    for _ in range(draw(st.integers(1, 8))):
+        tokens = tuple(range(draw(st.integers(0, 4))))
+        continues = draw(st.booleans())
+        if drafts and continues:
+            before = drafts[-1]
+            first = before.first_node + len(before.tokens)
+            epoch, base, prefix_hash = before.epoch, before.base, 0
+        else:
+            epoch, base, first, prefix_hash = draw(SMALL), draw(SMALL), draw(st.sampled_from([0, 300])), draw(SMALL)
+        parents = tuple(draw(st.integers(-1, first + node - 1)) for node in range(len(tokens)))
+        drafts.append(Draft(epoch, base, prefix_hash, first, tokens, draw(st.sampled_from([(), parents]))))
+    return drafts
+
+
+@given(draft_streams())
+def test_drafts_come_back(drafts: list[Draft]) -> None:
+    writer, reader = DraftWriter(), DraftReader()
+    for draft in drafts:
+        assert reader.read(pb.Draft.FromString(writer.write(draft).SerializeToString())) == draft
+
+
+@st.composite
+def verdict_streams(draw: st.DrawFn) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for _ in range(draw(st.integers(1, 8))):
+        ask, base = draw(SMALL), draw(SMALL)
+        continues = draw(st.booleans())
+        if verdicts and continues:
+            ask, base = verdicts[-1].ask, verdicts[-1].base + len(verdicts[-1].tokens)
+        finish = draw(st.sampled_from([Finish.UNFINISHED, Finish.STOP]))
+        verdicts.append(Verdict(ask, base, draw(SMALL), tuple(range(draw(st.integers(0, 3)))), finish, step_ms=1.25))
+    return verdicts
+
+
+@given(verdict_streams())
+def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list[Verdict]) -> None:
+    writer, reader = VerdictWriter(), VerdictReader()
+    end: tuple[int, int] | None = None
+    for verdict in verdicts:
+        read = reader.read(pb.Verdict.FromString(writer.write(verdict).SerializeToString()))
+        continues = end == (verdict.ask, verdict.base)
+        assert read == (replace(verdict, prefix_hash=0) if continues else verdict)
+        end = verdict.ask, verdict.base + len(verdict.tokens)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.sampled_from(Plane)), max_size=3))
+def test_rows_come_back_with_their_verdict(rows: list[tuple[int, int, Plane]]) -> None:
+    verdict = Verdict(1, 6, 5, (7, 8, 9))
+    memory = [Memory(start, count, Codec.INT4, b"rows", plane, 99) for start, count, plane in rows]
+    message = pb.Verdict.FromString(VerdictWriter().write(verdict, memory).SerializeToString())
+    read = VerdictReader().read(message)
+    assert [rows_from_proto(each, read) for each in message.memory] == memory
+
+
+def test_a_plain_step_takes_few_bytes() -> None:
+    writer = VerdictWriter()
+    writer.write(Verdict(1, 300, 0x01020304, (7,)))
+    frame = pb.ServerFrame(verdict=writer.write(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34)))
+    assert frame.SerializeToString().hex() == snapshot("12082203ffff0248d209")
+    rows = [Memory(301, 1, Codec.INT4, b"", Plane.MEMORY, 0x01020304)]
+    with_rows = writer.write(Verdict(1, 302, 0x05060708, (49151,)), rows)
+    assert with_rows.memory[0] == pb.Memory(codec=pb.CODEC_INT4, prefix_hash=0x01020304)
+
+
+def test_a_node_that_follows_takes_few_bytes() -> None:
+    writer = DraftWriter()
+    writer.write(Draft(3, 300, 0x01020304, 0, (7,)))
+    frame = pb.ClientFrame(draft=writer.write(Draft(3, 300, 0, 1, (49151,))))
+    assert frame.SerializeToString().hex() == snapshot("1a052a03ffff02")
+
+
+def test_a_frame_that_continues_none_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="Expected a Draft that names its base, as the first one after an Open or"):
+        DraftReader().read(pb.Draft(tokens=[1]))
+    with pytest.raises(ProtocolError, match="Expected a verdict that names its base, as the first one of a stream,"):
+        VerdictReader().read(pb.Verdict(tokens=[1]))
+
+
+def test_nodes_may_be_numbered_beyond_what_a_frame_can_name() -> None:
+    """A hostile first number must not overflow when it is continued."""
+    reader = DraftReader()
+    reader.read(pb.Draft(base=1, first_node=(1 << 32) - 1, tokens=[1, 2], parents=[1, 1]))
+    assert reader.read(pb.Draft(tokens=[3], parents=[1])) == Draft(0, 1, 0, (1 << 32) + 1, (3,), (1 << 32,))

@@ -12,10 +12,10 @@ from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_server.service.stream.frame_writer import QUEUE_BYTES, BoundedWriter, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
-from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane, Verdict
+from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto
 
 ROW = row_bytes(Codec.BF16, 4)
 
