@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "KV pool": (("server/moa_server/engine/sessions/kv_pool.py",), ("tests/unit/moa_server/engine/sessions",)),
     "frames": (
-        ("shared/moa_shared/protocol/protobuf_messages.py", "shared/moa_shared/protocol/protobuf_messages.py"),
+        ("shared/moa_shared/protocol/protobuf_messages.py",),
         ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),
     ),
     "keys": (
@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_server/access", "tests/net/test_server_keys.py", "tests/net/test_server_limits.py"),
     ),
     "forms": (
-        ("shared/moa_shared/constraints/constrained_text.py", "shared/moa_shared/constraints/constrained_text.py"),
+        ("shared/moa_shared/constraints/constrained_text.py",),
         ("tests/unit/moa_shared/constraints", "tests/unit/moa_server/session/test_constrained_answers.py"),
     ),
     "tools": (

@@ -14,10 +14,10 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28503, 179),
+    "client": (("client",), 28502, 179),
     "client: endpoint": (("client/moa_client/endpoint",), 3168, 13),
     "client: tools": (("client/moa_client/tools",), 2067, 12),
-    "client: link": (("client/moa_client/link",), 3138, 17),
+    "client: link": (("client/moa_client/link",), 3137, 17),
     "client: chat": (("client/moa_client/chat",), 3635, 21),
     "client: conversation, engine, host, surface, daemon": (
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6612, 39,
@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4337, 31,
     ),
-    "server": (("server",), 16469, 112),
-    "shared": (("shared",), 17444, 109),
+    "server": (("server",), 16467, 112),
+    "shared": (("shared",), 17426, 108),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 73061, 457),
+    "tests": (("tests",), 73046, 456),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

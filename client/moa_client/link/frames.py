@@ -6,16 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.protocol import protobuf_messages as protobuf
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, ThinMemory, Verdict
-from moa_shared.protocol.protobuf_messages import (
-    DraftWriter,
-    VerdictReader,
-    ask_to_proto,
-    memory_from_proto,
-    rows_from_proto,
-    thin_memory_to_proto,
-)
 
 from moa_client.link.connection import ServerConnection
 
@@ -38,7 +31,7 @@ class FrameReader:
     """Reads the frames of one stream, all of them in order."""
 
     def __init__(self) -> None:
-        self._verdicts = VerdictReader()
+        self._verdicts = protobuf.VerdictReader()
 
     def read(self, frame: pb.ServerFrame) -> Iterator[ServerMessage]:
         """The messages of a frame, in order; none of a frame from a later version."""
@@ -47,9 +40,9 @@ class FrameReader:
             verdict = self._verdicts.read(frame.verdict)
             yield verdict
             for rows in frame.verdict.memory:
-                yield rows_from_proto(rows, verdict)
+                yield protobuf.rows_from_proto(rows, verdict)
         elif kind == "memory":
-            yield memory_from_proto(frame.memory)
+            yield protobuf.memory_from_proto(frame.memory)
         elif kind == "beat":
             yield Beat(frame.beat.stamp)
 
@@ -59,12 +52,12 @@ class FrameSender:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._drafts = DraftWriter()
+        self._drafts = protobuf.DraftWriter()
         self._stream = 0  # that these drafts are of
 
     def ask(self, ask: Ask) -> None:
-        self._drafts = DraftWriter()
-        self._connection.send(pb.ClientFrame(ask=ask_to_proto(ask)))
+        self._drafts = protobuf.DraftWriter()
+        self._connection.send(pb.ClientFrame(ask=protobuf.ask_to_proto(ask)))
 
     def draft(self, message: Draft | Ack) -> None:
         """Sends a draft, or what takes its place while there is none."""
@@ -72,7 +65,7 @@ class FrameSender:
         if not connection.is_up:
             return
         if self._stream != connection.stream_number:
-            self._stream, self._drafts = connection.stream_number, DraftWriter()
+            self._stream, self._drafts = connection.stream_number, protobuf.DraftWriter()
         if isinstance(message, Draft):
             self._connection.send(pb.ClientFrame(draft=self._drafts.write(message)))
         else:
@@ -91,7 +84,7 @@ class FrameSender:
 
     def set_memory(self, thin: ThinMemory | None) -> None:
         """Asks for these rows of memory from now on; None: for all."""
-        message = pb.SetMemory(thin=thin_memory_to_proto(thin) if thin is not None else None)
+        message = pb.SetMemory(thin=protobuf.thin_memory_to_proto(thin) if thin is not None else None)
         self._connection.send(pb.ClientFrame(set_memory=message))
 
     def set_codec(self, codec: Codec) -> None:
