@@ -100,8 +100,6 @@ FEW = 32  # tokens: NumPy costs as much as looking at so many one by one
 
 @dataclass(frozen=True)
 class DraftTree:
-    """A tree of draft tokens."""
-
     tokens: tuple[int, ...]  # token id of each node
     parents: tuple[int, ...]  # number of each node's parent, smaller than its own; -1 for children of the root
 
@@ -112,7 +110,6 @@ class DraftTree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> DraftTree:
-        """The tree in which each token follows the one before."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
     def __len__(self) -> int:
@@ -156,9 +153,6 @@ class DraftTree:
                 parents.append(node)
             node = child
         return self if len(added) == len(self) else DraftTree(tuple(added), tuple(parents))
-
-    def ancestor_matrix(self) -> npt.NDArray[np.bool_]:
-        return ancestor_matrix(self.parents)
 
     def path_to(self, node: int) -> tuple[int, ...]:
         return tuple(path_to(self.parents, node))
@@ -263,7 +257,6 @@ class StreamedTree:
         return self._depths[node - self.first] if node >= self.first else 0
 
     def child_with(self, node: int, token: int) -> int | None:
-        """The first child of a node (-1: the root) that holds `token`."""
         return self._children.get((node, token))
 
     def since(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -282,7 +275,6 @@ class StreamedTree:
         return DraftTree(tokens, tuple(parents)), tuple(numbers)
 
     def forget(self, before: int) -> None:
-        """Forgets the nodes with numbers below `before`."""
         count = before - self.first
         if count <= 0:
             return

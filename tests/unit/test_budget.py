@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4337, 31,
     ),
     "server": (("server",), 16467, 112),
-    "shared": (("shared",), 17426, 108),
+    "shared": (("shared",), 17370, 108),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),

@@ -34,8 +34,6 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form in which a kind of drafter is published."""
-
     name: str
     label: str
     rank: int
@@ -48,8 +46,6 @@ FORMS = {name: Form(name, label, rank, name not in kind.not_run) for rank, (name
 
 @dataclass(frozen=True, slots=True)
 class KnownDrafter:
-    """A published drafter."""
-
     family: str  # with `size`: of the model that it is for
     size: str
     target: str  # that model's id on the hub
@@ -194,7 +190,6 @@ def cached_drafters(config: Mapping[str, Any], fingerprint: str) -> list[Candida
 
 
 def in_hub_cache(hub_id: str) -> bool:
-    """Whether the hub's cache has a snapshot of an id."""
     return any(name.partition("@")[0].casefold() == hub_id.casefold() for name, _ in hub_snapshots(hub_cache()))
 
 

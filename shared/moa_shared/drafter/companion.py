@@ -34,8 +34,6 @@ from moa_shared.text.plain_text import parse_json, plain_line
 
 @dataclass(frozen=True, slots=True)
 class KnownCompanion:
-    """A published small model."""
-
     hub: str  # its id there; ours also reads it as a GGUF file
     millions: int  # of weights
     hidden_size: int  # its own; targets of its family are wider
@@ -58,7 +56,6 @@ KNOWN_COMPANIONS = _read(Path(__file__).with_name("companions.csv"))  # of those
 
 
 def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
-    """Those that would fit a target, given its configuration."""
     return [
         known
         for known in KNOWN_COMPANIONS
@@ -127,7 +124,6 @@ def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfide
 
 
 def cache_file(companion: str, target: str, root: Path) -> Path:
-    """Where the cache has the file of two models, given their fingerprints."""
     return root / "companions" / f"{combine([companion, target])[:32]}.{SUFFIX}"
 
 
@@ -153,7 +149,6 @@ def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | N
 
 
 def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:
-    """Writes a file, whole or not at all."""
     with whole_checkpoint(path, "confidence") as partial:
         content = {
             COMPANION_KEY: companion,
@@ -166,8 +161,6 @@ def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A small model beside a target."""
-
     files: ModelFiles
     tokenizer: Tokenizer
     network: Network

@@ -32,8 +32,6 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedFiles:
-    """A published checkpoint."""
-
     folder: Path
     weights: tuple[Path, ...]
 

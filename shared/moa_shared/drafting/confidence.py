@@ -24,7 +24,6 @@ class Confidence:
         self.curves = dict(curves)
 
     def chance(self, written: WrittenToken) -> float:
-        """The chance that a token is right if all before it are."""
         return self.curves[written.origin].corrected(_stated(written))
 
 
@@ -41,11 +40,9 @@ class LearnedConfidence:
     evidence: float  # how much is known of it (Fisher's information): a token whose chance is c brings c (1 - c)
 
     def chance(self, written: WrittenToken) -> float:
-        """The chance that a token is right if all before it are."""
         return self.corrected(_stated(written))
 
     def corrected(self, stated: float) -> float:
-        """What a stated chance is worth."""
         doubt = min(max(1.0 - stated, _LEAST_DOUBT), 1.0 - _LEAST_DOUBT)
         return 1.0 / (1.0 + doubt / (1.0 - doubt) * math.exp(-self.shift))
 

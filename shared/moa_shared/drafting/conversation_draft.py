@@ -21,8 +21,6 @@ from moa_shared.tree import DraftTree
 
 
 class ConversationDraft:
-    """A drafter that follows one conversation."""
-
     def __init__(
         self,
         new_state: Callable[[], ConversationDrafter],
@@ -70,7 +68,7 @@ class ConversationDraft:
 
     def drop(self) -> None:
         """Forgets what was computed of a draft, which may be large, but for the choices that a trial judges."""
-        self.growing.drop()
+        self.growing.forget(text_stays=True)
         self.state.crop(self.state.next_position)
 
     def write(

@@ -22,8 +22,6 @@ from moa_shared.tree import ROOT, DraftTree, path_to, pick
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """How large a tree is."""
-
     depth: int = 6  # levels of the tree (the authors' depth parameter is one more)
     breadth: int = 8  # candidates of each expanded node, and nodes expanded per level
     nodes: int = 62  # sent to the target
@@ -138,7 +136,6 @@ class CandidatePool:
         return 0.0 if index == ROOT else self.scores[index]
 
     def best(self, candidates: Sequence[int], count: int) -> list[int]:
-        """The `count` best of some candidates, best first."""
         return sorted(candidates, key=lambda index: (-self.scores[index], index))[:count]
 
     def tree(self, nodes: int) -> tuple[DraftTree, list[int]]:

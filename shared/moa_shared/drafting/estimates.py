@@ -61,7 +61,6 @@ class AcceptanceEstimate:
         self._trials = 0.0
 
     def add(self, hit: bool) -> None:
-        """Records whether the target chose the guessed token."""
         self.fade()
         self._hits += hit
         self._trials += 1.0
@@ -160,7 +159,6 @@ class DrafterTrial:
 
     @property
     def lacks_tokens(self) -> bool:
-        """Whether too few guesses are known to decide by."""
         return self.tokens < TRIAL_TOKENS
 
     def add(self, token: int, choice: int, copy: int | None) -> None:

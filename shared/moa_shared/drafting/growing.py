@@ -40,8 +40,6 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class GrowthShape:
-    """How a draft grows."""
-
     breadth: int = 8  # candidates of each expanded node, and nodes expanded per step; 1: a chain
     nodes: int = 64  # the most nodes of a draft in flight; 64 are what a server verifies at once
     # least probability, as the drafter sees it, at which a node and all before it are worth verifying
@@ -78,16 +76,10 @@ class GrowingDraft:
             self.forget()
             self._tree.form = form
 
-    def forget(self) -> None:
-        """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
+    def forget(self, *, text_stays: bool = False) -> None:
+        """Forgets all nodes; where the text stays `choices_along` still knows what the drafter has said."""
         self._written = None
-        self._tree.forget()
-        self._ranking.forget()
-
-    def drop(self) -> None:
-        """As `forget`, while the text stays: `choices_along` still knows what the drafter has said."""
-        self._written = None
-        self._tree.drop()
+        self._tree.forget(text_stays=text_stays)
         self._ranking.forget()
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -140,7 +132,11 @@ class GrowingDraft:
         0 if there is nothing to expand.
         """
         best = self._next_to_expand(self._place(draft, sampling))
-        return sum(math.exp(node.score - self._tree.root.score) * node.uncovered for node in best)
+        return sum(
+            math.exp(node.score - self._tree.root.score)
+            * max(0.0, 1.0 - sum(math.exp(child.step) for child in node.children.values()))
+            for node in best
+        )
 
     def expand(self, draft: DraftTree, sampling: Sampling) -> None:
         """One step of the drafter below `draft`; `offer` gives what it has found."""
@@ -170,7 +166,6 @@ class GrowingDraft:
     # ------------------------------------------------------------ inside
 
     def _own_choice(self, leaf: GuessNode, barred: Collection[int]) -> tuple[int, float]:
-        """The drafter's choice after an expanded node, and its log-chance."""
         allowed = [c for token, c in leaf.children.items() if token not in barred and c.said > -math.inf]
         spare = next((pair for pair in leaf.spare if pair[0] not in barred), None)
         if not allowed and spare is not None:

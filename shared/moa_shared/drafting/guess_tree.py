@@ -62,23 +62,16 @@ class GuessNode:
 
 
 class GuessTree:
-    """The nodes of one conversation."""
-
     def __init__(self, guesser: TextGuesser | None) -> None:
         self.guesser = guesser
         self.form: TextForm | None = None
         self.sampling = Sampling()
         self.call = 0
-        self.forget()
-
-    def forget(self) -> None:
         self.root = self._said = GuessNode(-1, None, 0.0, 0.0, 0)
 
-    def drop(self) -> None:
-        """As `forget`, while the text stays: `choices_along` still knows what the drafter has said."""
-        said = self.root
-        self.forget()
-        self._said = said
+    def forget(self, *, text_stays: bool = False) -> None:
+        before, self.root = self.root, GuessNode(-1, None, 0.0, 0.0, 0)
+        self._said = before if text_stays else self.root
 
     def advance(self, tokens: Sequence[int], kept: Sequence[int]) -> bool:
         """Makes the node that these tokens lead to the root; whether there is such a node, which was expanded.

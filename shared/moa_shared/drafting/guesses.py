@@ -41,7 +41,6 @@ class TextIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """Replaces the text with these tokens."""
         self.tokens = []
         self._after = {}
         TextIndex.extend(self, tokens)

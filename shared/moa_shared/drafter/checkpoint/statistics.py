@@ -40,7 +40,6 @@ def ngrams_for(target_fingerprint: str, drafter: Path | None = None) -> NgramTab
 
 
 def load_ngrams(path: Path) -> NgramTable:
-    """Reads a table."""
     if not path.is_file():
         raise CheckpointError(f"There is no table of n-grams at {path}.", hint="Make one with moa-train ngrams.")
     found = map_tensors(path)
@@ -57,7 +56,6 @@ def load_ngrams(path: Path) -> NgramTable:
 
 
 def write_ngrams(path: Path, arrays: NgramArrays, target_fingerprint: str) -> None:
-    """Writes a table, whole or not at all."""
     with whole_checkpoint(path, "table of n-grams") as partial:
         tensors = {name: getattr(arrays, name) for name in _TYPES}
         write_tensors(partial, tensors, {NGRAMS_TARGET_KEY: target_fingerprint})
@@ -91,7 +89,6 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
 
 
 def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> None:
-    """Writes a file, whole or not at all."""
     with whole_checkpoint(path, "confidence") as partial:
         curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
         content = {FINGERPRINT_KEY: fingerprint, "curves": curves}

@@ -29,8 +29,6 @@ _MLP = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_pr
 
 
 class DraftDecoder:
-    """Computes drafts."""
-
     def __init__(self, half: DeviceHalf) -> None:
         config, own, target = half.config, half.own, half.target
         check_tables(target, config.vocab_size, config.hidden_size)

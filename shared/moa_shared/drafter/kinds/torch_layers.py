@@ -159,8 +159,6 @@ class DecoderLayer(nn.Module):
 
 
 class MemoryEncoder(nn.Module):
-    """Encodes newly verified tokens."""
-
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.config = config

@@ -202,14 +202,6 @@ def check_tables(
             )
 
 
-def plan_of_target(target: Weights, context: int = 0) -> Plan | None:
-    """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names."""
-    config = getattr(target, "config", None)
-    if config is None or (config.get("model_type") in EARLIEST and not config.get("use_sliding_window")):
-        return None
-    return plan_of(config, context)
-
-
 class TargetParts:
     """Layers and head of one target.
 
@@ -223,7 +215,11 @@ class TargetParts:
     def __init__(self, target: Weights, packed: Weights | None = None, context: int = 0) -> None:
         self._target = target
         self._packed = packed or target
-        self.plan = plan_of_target(target, context)
+        # What the layers compute; None: they are of Llama's form, with the sizes that the drafter names.
+        self.plan: Plan | None = None
+        config: Mapping[str, Any] | None = getattr(target, "config", None)
+        if config is not None and (config.get("model_type") not in EARLIEST or config.get("use_sliding_window")):
+            self.plan = plan_of(config, context)
         self._layers: dict[tuple[int, Arithmetic], Layer] = {}
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 
