@@ -14,8 +14,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28502, 179),
-    "client: endpoint": (("client/moa_client/endpoint",), 3168, 13),
+    "client": (("client",), 28433, 179),
+    "client: endpoint": (("client/moa_client/endpoint",), 3099, 13),
     "client: tools": (("client/moa_client/tools",), 2067, 12),
     "client: link": (("client/moa_client/link",), 3137, 17),
     "client: chat": (("client/moa_client/chat",), 3635, 21),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 73046, 456),
+    "tests": (("tests",), 72895, 455),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

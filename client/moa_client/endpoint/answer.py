@@ -265,12 +265,11 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AnswerHeader:
-    """What is known of answers before they begin.
+    """What is known of an answer before it begins.
 
     Args:
         identifier: without a prefix; `created`: in seconds since 1970.
         fingerprint: of the model and how it is computed with.
-        prompt_tokens: of all questions; `seeds`: of each answer.
     """
 
     identifier: str
@@ -278,11 +277,11 @@ class AnswerHeader:
     model: str
     fingerprint: str
     prompt_tokens: int
-    seeds: tuple[int, ...]
+    seed: int
 
 
 class Form:
-    """The answers to one request as its API has them: whole, or as a stream. State: what its stream has sent.
+    """The answer to one request as its API has it: whole, or as a stream. State: what its stream has sent.
 
     What only this endpoint has is in the field `moa`, which clients that do not know it leave alone.
 
@@ -298,30 +297,30 @@ class Form:
     def __init__(self, header: AnswerHeader) -> None:
         self.header = header
 
-    def whole(self, answers: Sequence[Answer]) -> Fields:
+    def whole(self, answer: Answer) -> Fields:
         raise NotImplementedError
 
-    def first(self, answers: Sequence[Answer]) -> bytes:
+    def first(self, answer: Answer) -> bytes:
         return b""
 
-    def next(self, answers: Sequence[Answer]) -> bytes:
+    def next(self, answer: Answer) -> bytes:
         """What is new; empty: nothing that this stream has."""
-        return b"".join([self.part(piece, answers[0]) for piece in answers[0].take()])
+        return b"".join([self.part(piece, answer) for piece in answer.take()])
 
-    def last(self, answers: Sequence[Answer]) -> bytes:
-        """Ends a stream whose answers are over; with what was still to be sent."""
-        return self.next(answers) + self.end(answers[0])
+    def last(self, answer: Answer) -> bytes:
+        """Ends a stream whose answer is over; with what was still to be sent."""
+        return self.next(answer) + self.end(answer)
 
     def part(self, piece: Piece, answer: Answer) -> bytes:
-        """What a piece of the only answer is sent as."""
+        """What a piece of the answer is sent as."""
         raise NotImplementedError
 
     def end(self, answer: Answer) -> bytes:
-        """Ends the stream of the only answer, all of which was sent."""
+        """Ends the stream of an answer, all of which was sent."""
         raise NotImplementedError
 
     def failed(self, error: RequestError) -> bytes:
-        """Ends a stream of which an answer has failed."""
+        """Ends a stream whose answer has failed."""
         return event(error.fields)
 
 

@@ -232,16 +232,15 @@ class MessageForm(Form):
         self._texts: list[list[str]] = []  # of each block
         self._open = ""  # the type of the block that has not ended
 
-    def whole(self, answers: Sequence[Answer]) -> Fields:
-        (answer,) = answers
-        self.next(answers)
+    def whole(self, answer: Answer) -> Fields:
+        self.next(answer)
         for block, texts in zip(self._content, self._texts, strict=True):
             key, text = "input" if block["type"] == "tool_use" else block["type"], "".join(texts)
             block[key] = values_of(text) if key == "input" else text
-        moa = {"seed": self.header.seeds[0], "verified": answer.is_verified}
+        moa = {"seed": self.header.seed, "verified": answer.is_verified}
         return {**self._message(self._content, answer.completion_tokens), **_end(answer), "moa": moa}
 
-    def first(self, answers: Sequence[Answer]) -> bytes:
+    def first(self, answer: Answer) -> bytes:
         message = {**self._message([], 0), "stop_reason": None, "stop_sequence": None}
         return _event("message_start", message=message)
 
@@ -259,7 +258,7 @@ class MessageForm(Form):
                 return block + self._delta("input_json_delta", "partial_json", arguments) + self._close()
 
     def end(self, answer: Answer) -> bytes:
-        usage, moa = self._usage(answer.completion_tokens), {"seed": self.header.seeds[0]}
+        usage, moa = self._usage(answer.completion_tokens), {"seed": self.header.seed}
         ended = _event("message_delta", delta=_end(answer), usage=usage, moa=moa | {"verified": answer.is_verified})
         return self._close() + ended + _event("message_stop")
 

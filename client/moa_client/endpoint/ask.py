@@ -85,14 +85,13 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAsk:
-    """What is asked, whichever API it is asked in: the next message of a chat, or the continuation of texts.
+    """What is asked, whichever API it is asked in: the next message of a chat, or the continuation of a text.
 
     Args:
-        options: how answers are chosen; what they leave open is the model's, or else as in `defaults`.
+        options: how the answer is chosen; what they leave open is the model's, or else as in `defaults`.
         offer: the tools that the answer may call.
         reasoning: what is asked of it; `spares_reasoning`: nothing, where the model has none.
-        texts: or their tokens: to be continued, in place of messages.
-        n: how many answers to each question.
+        text: or its tokens: to be continued, in place of messages; None: there are messages.
         unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
     """
 
@@ -104,21 +103,19 @@ class ChatAsk:
     offer: ToolOffer = NO_TOOLS
     reasoning: AskedReasoning = AS_IT_IS
     spares_reasoning: bool = False
-    texts: Sequence[str | list[int]] = ()
-    n: int = 1
+    text: str | list[int] | None = None
     unverified: Literal["end", "fail"] | None = None
 
-    def prompts(self, model: HostModel) -> list[Prompt]:
-        """What the model is asked; at least one question. Takes a while."""
+    def prompt(self, model: HostModel) -> Prompt:
+        """What the model is asked. Takes a while."""
         for token, _ in self.options.logit_bias:
             if token >= model.vocab_size:
                 raise refused("logit_bias", f"expected tokens 0 to {model.vocab_size - 1}, got {token}")
-        prompts = [self._text_prompt(model, text) for text in self.texts] or [self._chat_prompt(model)]
-        for length in (len(prompt.tokens) for prompt in prompts):
-            if length + 1 > model.context_tokens:
-                words = f"The prompt has {length} tokens, the context {model.context_tokens} in all."
-                raise ContextLengthError(words, hint="Shorten the prompt.")
-        return prompts
+        prompt = self._chat_prompt(model) if self.text is None else self._text_prompt(model, self.text)
+        if (length := len(prompt.tokens)) >= model.context_tokens:
+            words = f"The prompt has {length} tokens, the context {model.context_tokens} in all."
+            raise ContextLengthError(words, hint="Shorten the prompt.")
+        return prompt
 
     def _text_prompt(self, model: HostModel, text: str | list[int]) -> Prompt:
         if isinstance(text, str):

@@ -87,11 +87,6 @@ class Answering:
         self._changed = changed
         self._task = asyncio.create_task(self._follow())
 
-    def fail(self, error: MoaError) -> None:
-        """The answer ends here; `close` tells the server."""
-        self.answer.fail(error)
-        self._changed.set()
-
     async def close(self) -> None:
         if not self._is_leaving:
             self._task.cancel()
@@ -132,19 +127,19 @@ class Answering:
 
 
 class AnswerResponse(Response):
-    """The response to a request for answers, of which one that fails ends all.
+    """The response to a request for an answer.
 
     Args:
-        closing: ends them when the server closes.
+        closing: ends it when the server closes.
         keep_alive_seconds: after which a stream that has nothing to say says so; None: it is no stream.
     """
 
     def __init__(
-        self, following: Sequence[Answering], form: Form, closing: asyncio.Event, keep_alive_seconds: float | None
+        self, following: Answering, form: Form, closing: asyncio.Event, keep_alive_seconds: float | None
     ) -> None:
         super().__init__()
         self._following = following
-        self._answers = [each.answer for each in following]
+        self._answer = following.answer
         self._form = form
         self._closing = closing
         self._keep_alive_seconds = keep_alive_seconds
@@ -153,8 +148,7 @@ class AnswerResponse(Response):
         self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for each in self._following:
-            each.start(self._changed)
+        self._following.start(self._changed)
         respond = self._respond_whole if self._keep_alive_seconds is None else self._stream
         ways = [
             asyncio.create_task(respond(scope, receive, send)),
@@ -167,18 +161,14 @@ class AnswerResponse(Response):
             for task in ways:
                 task.cancel()
             outcomes = await asyncio.gather(*ways, return_exceptions=True)
-            await asyncio.gather(*(each.close() for each in self._following))
+            await self._following.close()
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
-    @property
-    def _failure(self) -> MoaError | None:
-        return next((answer.failure for answer in self._answers if answer.failure is not None), None)
-
     async def _end_at_closing(self) -> None:
         await self._closing.wait()
-        for each in self._following:
-            each.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
+        self._answer.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
+        self._changed.set()
 
     async def _has_changed(self, seconds: float) -> bool:
         """Waits until something has changed since the last call, at most so long; whether it has."""
@@ -190,35 +180,34 @@ class AnswerResponse(Response):
         return has_changed
 
     async def _respond_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while self._failure is None and not all(answer.is_over for answer in self._answers):
+        while not self._answer.is_over:
             await self._has_changed(KEEP_ALIVE_SECONDS)
-        if (failure := self._failure) is not None:
+        if (failure := self._answer.failure) is not None:
             response = request_error(failure).response(self._form.path)
         else:
-            response = JSONResponse(self._form.whole(self._answers))
+            response = JSONResponse(self._form.whole(self._answer))
         await response(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form, answers, has_begun = self._form, self._answers, False
+        form, answer, has_begun = self._form, self._answer, False
         while True:
             has_changed = await self._has_changed(self._keep_alive_seconds or KEEP_ALIVE_SECONDS)
-            failure = self._failure  # sending takes time, in which it may change
-            is_over = failure is not None or all(answer.is_over for answer in answers)
+            failure, is_over = answer.failure, answer.is_over  # sending takes time, in which they may change
             if failure is not None and not has_begun:
                 await request_error(failure).response(form.path)(scope, receive, send)
                 return
             if failure is not None:
-                body = form.next(answers) + form.failed(request_error(failure))
+                body = form.next(answer) + form.failed(request_error(failure))
             elif is_over:
-                body = form.last(answers)
+                body = form.last(answer)
             else:
-                body = form.next(answers) if has_changed else form.keep_alive
+                body = form.next(answer) if has_changed else form.keep_alive
             if not body:
                 continue
             if not has_begun:
                 has_begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                body = form.first(answers) + body
+                body = form.first(answer) + body
             await send({"type": "http.response.body", "body": body, "more_body": not is_over})
             if is_over:
                 return
@@ -230,7 +219,6 @@ async def _left(receive: Receive) -> None:
 
 
 ModelSource = Callable[[], Awaitable[HostModel]]
-SEEDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,32 +265,26 @@ class Endpoint:
         return model
 
     async def answer(self, ask: ChatAsk, form: Callable[[AnswerHeader], Form], request: Request) -> Response:
-        """The answers to what is asked, `n` to each question, each with a seed of its own.
+        """The answer to what is asked.
 
         Args:
-            form: how they are sent.
+            form: how it is sent.
             request: as it came, for the span that it is part of.
         """
         model = await self.model(ask.model)
-        prompts = await asyncio.to_thread(ask.prompts, model)
-        options = ask.options.decided(model.sampling, ask.defaults)
-        seeds = [((options.seed or 0) + index) % SEEDS for _ in prompts for index in range(ask.n)]
-        tokens = sum(len(prompt.tokens) for prompt in prompts)
+        prompt = await asyncio.to_thread(ask.prompt, model)
+        options = replace(ask.options.decided(model.sampling, ask.defaults), constraint=prompt.constraint)
         identifier, traceparent = secrets.token_hex(12), request.headers.get(TRACEPARENT, "")
-        header = AnswerHeader(identifier, int(time.time()), model.name, model.fingerprint, tokens, tuple(seeds))
-        following = []
-        for number, seed in enumerate(seeds):
-            prompt = prompts[number // ask.n]
-            chosen = replace(options, seed=seed, constraint=prompt.constraint)
-            index = number % ask.n
-            name = f"{identifier}-{index}" if index else identifier
-            following.append(self._following(ask, model, prompt, chosen, name, traceparent))
+        tokens, seed = len(prompt.tokens), options.seed or 0
+        header = AnswerHeader(identifier, int(time.time()), model.name, model.fingerprint, tokens, seed)
+        answer = self._answer(ask, model, prompt, options, identifier)
+        following = Answering(answer, self._slots, lambda: model.begin(prompt.tokens, options, traceparent))
         keep_alive = self._settings.keep_alive_seconds if ask.stream else None
         return AnswerResponse(following, form(header), self._closing, keep_alive)
 
-    def _following(
-        self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, name: str, traceparent: str
-    ) -> Answering:
+    def _answer(
+        self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, identifier: str
+    ) -> Answer:
         decoder, tokenizer = None, model.tokenizer
         if prompt.is_marked_by(tokenizer.special_tokens):
             decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
@@ -313,17 +295,15 @@ class Endpoint:
                 return model.spelled(tokens)
             return tokenizer.decode([token for token in tokens if token not in special])
 
-        answer = Answer(
+        return Answer(
             ends_unverified=(ask.unverified or self._settings.unverified) == "end",
             settle_seconds=self._settings.settle_seconds,
-            identifier=name,
+            identifier=identifier,
             prompt=prompt,
             decoder=decoder,
             stops=StopSearch(options.stop, model.spelled) if options.stop else None,
             told=ToldTokens(tokenizer, shown) if options.chances is not None else None,
         )
-
-        return Answering(answer, self._slots, lambda: model.begin(prompt.tokens, options, traceparent))
 
     async def embed(self, model: HostModel, texts: Sequence[Sequence[int]]) -> Embeddings:
         """The vectors of some texts; they wait for their turn as an answer does."""

@@ -46,7 +46,7 @@ REFUSED: Mapping[str, Refusal] = {
     **_refusals("Answers end where the model ends them.", min_tokens=0, ignore_eos=False),
     **_refusals("Send `structured_outputs`.", guided_json=..., guided_regex=..., guided_choice=..., grammar=""),
     **_refusals("In this API it has another name.", max_tokens=..., max_completion_tokens=..., response_format=...),
-    **_refusals("Ask several times, or `/v1/chat/completions`.", n=1),
+    **_refusals("Ask several times.", n=1, best_of=1),
     **_refusals("Ask `/v1/chat/completions`.", logprobs=False, top_logprobs=0),
     **_refusals("Texts are only continued at their end, and not repeated.", suffix="", echo=False),
     **_refusals("The older form of `tools`: send these.", functions=[]),

@@ -124,8 +124,7 @@ def text_request(body: Mapping[str, Any]) -> AskedOrLoaded:
         return request.model, {"response": ""}
     system = [ChatMessage("system", request.system)] if request.system else []
     messages = [] if request.raw else [*system, ChatMessage("user", request.text)]
-    texts = [request.text] if request.raw else []
-    return request.asked(messages=messages, texts=texts), request.form
+    return request.asked(messages=messages, text=request.text if request.raw else None), request.form
 
 
 class OllamaForm(Form):
@@ -157,14 +156,13 @@ class OllamaForm(Form):
         # an object without text: clients would stumble over an empty line
         self.keep_alive = self._line(self.content(""))
 
-    def whole(self, answers: Sequence[Answer]) -> Fields:
-        answer = answers[0]
+    def whole(self, answer: Answer) -> Fields:
         thinking, text, pieces = parted(answer.take())
         calls = [_call(piece, answer) for piece in pieces]
         return self._ended(self.content(text, thinking if self._shows_thinking else "", calls), answer)
 
-    def next(self, answers: Sequence[Answer]) -> bytes:
-        body = super().next(answers)
+    def next(self, answer: Answer) -> bytes:
+        body = super().next(answer)
         if body and self._begun == self._asked:
             self._begun = self._clock()
         return body
@@ -208,7 +206,7 @@ class OllamaForm(Form):
             "prompt_eval_duration": self._begun - self._asked,
             "eval_count": answer.completion_tokens,
             "eval_duration": now - self._begun,
-            "moa": {"seed": self.header.seeds[0], "verified": answer.is_verified},
+            "moa": {"seed": self.header.seed, "verified": answer.is_verified},
         }
 
     def _fields(self) -> Fields:

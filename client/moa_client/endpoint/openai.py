@@ -6,7 +6,6 @@ Every value that cannot be used is refused with the name of its parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from moa_shared.sampling.settings import MOST_LIKELIEST
@@ -38,7 +37,6 @@ from moa_client.tools.answer_reader import CallPiece, Piece
 from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
 
 TEXT_TOKENS = 16  # of a completion, if absent
-MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
 DONE = b"data: [DONE]\n\n"
 
 
@@ -48,9 +46,8 @@ class ResponseFormat(RequestFields):
 
 
 class ChoicesRequest(AnswerRequest):
-    """What requests have that may ask for several answers."""
+    """What requests for chats and for texts have."""
 
-    n: int = Field(1, ge=1, le=MOST_CHOICES)
     response_format: ResponseFormat = ResponseFormat(type="text")
 
     def form(self, header: AnswerHeader) -> ChatForm:
@@ -58,10 +55,7 @@ class ChoicesRequest(AnswerRequest):
         with_usage = self.stream_options is not None and self.stream_options.include_usage
         return kind(header, with_usage=with_usage, with_provisional=self.moa.provisional)
 
-    def chosen(self, answers: int, most_tokens: int, likeliest: int | None) -> AnswerOptions:
-        """The options of its answers, of which there are so many."""
-        if self.moa.provisional and answers > 1:
-            raise refused("moa.provisional", "only a request for one answer may ask for it")
+    def chosen(self, most_tokens: int, likeliest: int | None) -> AnswerOptions:
         form = self.response_format
         if form.type == "json_schema" and (form.json_schema is None or form.json_schema.json_schema is None):
             raise missing(f"response_format.json_schema{'.schema' if form.json_schema else ''}")
@@ -96,45 +90,31 @@ class ChatRequest(ChoicesRequest):
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=self.chosen(self.n, most_tokens, likeliest if self.logprobs else None),
+            options=self.chosen(most_tokens, likeliest if self.logprobs else None),
             messages=conversation(self.messages),
             offer=offer,
             reasoning=AskedReasoning(self.reasoning_effort, budget=self.thinking_token_budget),
-            n=self.n,
             unverified=self.moa.unverified,
         )
 
 
 class TextRequest(ChoicesRequest):
-    """A request for the continuation of one text or more. Programs say false where they want no chances."""
+    """A request for the continuation of a text. Programs say false where they want no chances."""
 
-    texts: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(alias="prompt")
+    texts: Annotated[list[str | list[int]], BeforeValidator(as_prompts)] = Field(alias="prompt", max_length=1)
     max_tokens: Limit = TEXT_TOKENS
     logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
         None, ge=0, le=MOST_LIKELIEST
     )
 
     def ask(self) -> ChatAsk:
-        number = len(self.texts) * self.n
-        if number > MOST_CHOICES:
-            words = f"{number} answers are asked for, {self.n} of each text, and at most {MOST_CHOICES} are given"
-            raise refused("prompt", f"{words}: send fewer texts at once")
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=self.chosen(number, self.max_tokens, self.logprobs),
-            texts=self.texts,
-            n=self.n,
+            options=self.chosen(self.max_tokens, self.logprobs),
+            text=self.texts[0],
             unverified=self.moa.unverified,
         )
-
-
-@dataclass(slots=True)
-class SentChoice:
-    fingerprint: str
-    listed: int = 0  # tokens whose chances were sent
-    shown: Fields = field(default_factory=dict)  # of provisional text
-    has_ended: bool = False
 
 
 class ChatForm(Form):
@@ -149,52 +129,41 @@ class ChatForm(Form):
 
     def __init__(self, header: AnswerHeader, *, with_usage: bool = False, with_provisional: bool = False) -> None:
         super().__init__(header)
-        self._sent = [SentChoice(header.fingerprint) for _ in header.seeds]
+        self._fingerprint = header.fingerprint
+        self._listed = 0  # tokens whose chances were sent
+        self._shown: Fields = {}  # of provisional text
         self._with_usage = with_usage
         self._with_provisional = with_provisional
 
-    def whole(self, answers: Sequence[Answer]) -> Fields:
-        choices, notes = [], []
-        for index, answer in enumerate(answers):
-            self._follow(index, answer)
-            choices.append({"index": index, **self.choice(answer), "finish_reason": answer.reason})
-            execution = {"execution": answer.level} if answer.level else {}
-            notes.append({"seed": self.header.seeds[index], **execution, **verification(answer)})
-        if len(answers) > 1:
-            choices = [choice | {"moa": moa} for choice, moa in zip(choices, notes, strict=True)]
-            notes = [{"verified": all(answer.is_verified for answer in answers)}]
-        fields = {**self._fields(self.object, 0), "choices": choices, "usage": self._usage(answers)}
-        return fields | {"moa": notes[0]}
+    def whole(self, answer: Answer) -> Fields:
+        self._follow(answer)
+        choice = {"index": 0, **self.choice(answer), "finish_reason": answer.reason}
+        execution = {"execution": answer.level} if answer.level else {}
+        moa = {"seed": self.header.seed, **execution, **verification(answer)}
+        return {**self._fields(self.object), "choices": [choice], "usage": self._usage(answer), "moa": moa}
 
-    def first(self, answers: Sequence[Answer]) -> bytes:
-        seeds = enumerate(self.header.seeds)
-        return b"".join(self._event(index, [self._opening(answers[index])], {"seed": seed}) for index, seed in seeds)
+    def first(self, answer: Answer) -> bytes:
+        content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
+        return self._event([self.delta({"role": "assistant", **content})], {"seed": self.header.seed})
 
-    def next(self, answers: Sequence[Answer]) -> bytes:
-        return b"".join([self._next(index, answer) for index, answer in enumerate(answers)])
+    def next(self, answer: Answer) -> bytes:
+        choices = self._choices(answer)
+        moa = self._follow(answer) | self._news(answer)
+        return self._event(choices, moa) if choices or moa else b""
 
-    def _next(self, index: int, answer: Answer) -> bytes:
-        sent = self._sent[index]
-        if sent.has_ended:
-            return b""
-        choices = [self._chunk(piece, answer) for piece in answer.take()]
-        is_over = answer.reason is not None
-        if choices and (chances := self._chances(answer, sent)) is not None:
-            choices[-1]["logprobs"] = chances
-        moa = self._follow(index, answer)
-        if not is_over:
-            moa |= self._news(answer, sent)
-            return self._event(index, choices, moa) if choices or moa else b""
-        sent.has_ended = True
-        closing = self.delta({}, answer.reason) | {"logprobs": self._chances(answer, sent)}
-        before = self._event(index, choices, {}) if choices else b""
-        return before + self._event(index, [closing], moa | verification(answer))
-
-    def last(self, answers: Sequence[Answer]) -> bytes:
-        usage = {}
+    def last(self, answer: Answer) -> bytes:
+        choices = [*self._choices(answer), self.delta({}, answer.reason) | {"logprobs": self._chances(answer)}]
+        body = self._event(choices, self._follow(answer) | verification(answer))
         if self._with_usage:
-            usage = {**self._fields(self.chunk_object, 0), "choices": [], "usage": self._usage(answers)}
-        return self.next(answers) + (event(usage) if usage else b"") + DONE
+            body += event({**self._fields(self.chunk_object), "choices": [], "usage": self._usage(answer)})
+        return body + DONE
+
+    def _choices(self, answer: Answer) -> list[Fields]:
+        """What is new, a choice for each piece."""
+        choices = [self._chunk(piece, answer) for piece in answer.take()]
+        if choices:
+            choices[-1]["logprobs"] = self._chances(answer)
+        return choices
 
     def choice(self, answer: Answer) -> Fields:
         reasoning, text, calls = parted(answer.take())
@@ -205,10 +174,6 @@ class ChatForm(Form):
         if calls:
             message["tool_calls"] = [_call(piece, answer) for piece in calls]
         return {"message": message, "logprobs": self._chances(answer)}
-
-    def _opening(self, answer: Answer) -> Fields:
-        content = {} if answer.has_parts else {"content": ""}  # with calls there may be none
-        return self.delta({"role": "assistant", **content})
 
     def _chunk(self, piece: Piece, answer: Answer) -> Fields:
         match piece:
@@ -235,57 +200,50 @@ class ChatForm(Form):
         likely = len(answer.ahead(text.provisional[: text.likely])[1])
         return {"provisional": said, "provisional_reasoning": reasoning, "likely": likely}
 
-    def _chances(self, answer: Answer, sent: SentChoice | None = None) -> Fields | None:
+    def _chances(self, answer: Answer) -> Fields | None:
         """What is new of the chances of tokens whose text was sent; None: nothing, or nobody asks."""
         if answer.told is None:
             return None
-        tokens = answer.told.tokens[sent.listed if sent else 0 :]
+        tokens = answer.told.tokens[self._listed :]
         if answer.reason is None:
             tokens = [each for each in tokens if each.end <= len(answer.text.committed)]
-        if sent is not None:
-            sent.listed += len(tokens)
+        self._listed += len(tokens)
         return self.logprobs(tokens) if tokens else None
 
-    def _fields(self, kind: str, index: int) -> Fields:
+    def _fields(self, kind: str) -> Fields:
         return {
             "id": self.prefix + self.header.identifier,
             "object": kind,
             "created": self.header.created,
             "model": self.header.model,
-            "system_fingerprint": self._sent[index].fingerprint,
+            "system_fingerprint": self._fingerprint,
         }
 
-    def _follow(self, index: int, answer: Answer) -> Fields:
+    def _follow(self, answer: Answer) -> Fields:
         """Says in which execution the answer is continued, if that has changed."""
-        sent, fingerprint = self._sent[index], answer.fingerprint(self.header.fingerprint)
-        has_changed, sent.fingerprint = fingerprint != sent.fingerprint, fingerprint
-        return {"execution": answer.level} if has_changed else {}
+        before, self._fingerprint = self._fingerprint, answer.fingerprint(self.header.fingerprint)
+        return {"execution": answer.level} if self._fingerprint != before else {}
 
-    def _usage(self, answers: Sequence[Answer]) -> Fields:
-        """How many tokens there were; those of a question count once."""
-        prompt, tokens = self.header.prompt_tokens, sum(answer.completion_tokens for answer in answers)
+    def _usage(self, answer: Answer) -> Fields:
+        prompt, tokens = self.header.prompt_tokens, answer.completion_tokens
         usage: Fields = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        reasoning = [each.reasoning_tokens for each in answers if each.reasoning_tokens is not None]
-        if reasoning:
-            usage["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}
+        if answer.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": answer.reasoning_tokens}
         return usage
 
-    def _news(self, answer: Answer, sent: SentChoice) -> Fields:
+    def _news(self, answer: Answer) -> Fields:
         """What this stream says of provisional text, if that has changed."""
         if not self._with_provisional:
             return {}
         waiting = {"waiting": len(answer.text.waiting), "withdrawn": answer.withdrawn, "link": answer.link.value}
-        shown = {**self.ahead(answer), **waiting}
-        if shown == sent.shown:
-            return {}
-        sent.shown = shown
-        return shown
+        before, self._shown = self._shown, {**self.ahead(answer), **waiting}
+        return self._shown if self._shown != before else {}
 
-    def _event(self, index: int, choices: list[Fields], moa: Fields) -> bytes:
+    def _event(self, choices: list[Fields], moa: Fields) -> bytes:
         """An event for each of some choices, of which the last has `moa`; without any, one for that alone."""
         usage = {"usage": None} if self._with_usage else {}
-        fields = self._fields(self.chunk_object, index)
-        numbered = [{"index": index, **choice} for choice in choices]
+        fields = self._fields(self.chunk_object)
+        numbered = [{"index": 0, **choice} for choice in choices]
         before = [event({**fields, "choices": [choice], **usage}) for choice in numbered[:-1]]
         last = {**fields, "choices": numbered[-1:], **usage, **({"moa": moa} if moa else {})}
         return b"".join([*before, event(last)])

@@ -242,11 +242,11 @@ class ResponseForm(Form):
         self._space = ""  # held until something follows it: white space alone makes no message
         self._events = 2  # those of the beginning have the first two numbers
 
-    def whole(self, answers: Sequence[Answer]) -> Fields:
-        self.last(answers)
-        return self._ended(answers[0])
+    def whole(self, answer: Answer) -> Fields:
+        self.last(answer)
+        return self._ended(answer)
 
-    def first(self, answers: Sequence[Answer]) -> bytes:
+    def first(self, answer: Answer) -> bytes:
         response, kinds = self._fields("in_progress", []), ("response.created", "response.in_progress")
         events = enumerate(kinds)
         return b"".join(
@@ -274,8 +274,8 @@ class ResponseForm(Form):
         response = self._ended(answer)
         return self._event(f"response.{response['status']}", response=response)
 
-    def last(self, answers: Sequence[Answer]) -> bytes:
-        answer, rest = answers[0], self.next(answers)
+    def last(self, answer: Answer) -> bytes:
+        rest = self.next(answer)
         if not self.items:  # an answer without anything is an empty message
             rest += self._begin_text("message") + (self._delta(self._space) if self._space else b"")
         rest += self._close("completed" if answer.is_whole else "incomplete")
@@ -351,7 +351,7 @@ class ResponseForm(Form):
                 "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
                 "total_tokens": asked + answered,
             },
-            "moa": {"seed": self.header.seeds[0], **verification(answer)},
+            "moa": {"seed": self.header.seed, **verification(answer)},
         }
         if self._kept is not None:
             fields["store"] = self._keep(fields, self._kept)
@@ -388,7 +388,7 @@ class ResponseForm(Form):
             "top_logprobs": 0,
             "truncation": "disabled",
             "usage": None,
-            "moa": {"seed": header.seeds[0]},
+            "moa": {"seed": header.seed},
         }
 
 

@@ -118,7 +118,7 @@ class Handlers:
     async def count(self, request: Request) -> Response:
         ask = parsed_request(anthropic.MessagesRequest, {**await read_json(request), "max_tokens": 1}).ask()
         model = await self._endpoint.model(ask.model)
-        (prompt,) = await asyncio.to_thread(ask.prompts, model)
+        prompt = await asyncio.to_thread(ask.prompt, model)
         return JSONResponse({"input_tokens": len(prompt.tokens)})
 
     async def ollama_version(self, request: Request) -> Response:

@@ -267,19 +267,19 @@ def test_a_program_learns_that_another_level_continues_its_answer() -> None:
     def chunks(data: bytes) -> list[dict[str, Any]]:
         return [json.loads(each.removeprefix(b"data: ")) for each in data.split(b"\n\n") if b"{" in each]
 
-    answer, form = begun(), ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, (5,)))
-    [begin] = chunks(form.first([answer]))
+    answer, form = begun(), ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, 5))
+    [begin] = chunks(form.first(answer))
     tell(answer, Committed((1,), text="He"))
-    [before] = chunks(form.next([answer]))
+    [before] = chunks(form.next(answer))
     tell(answer, ExecutionChanged("float32", exact=False, fingerprint="fp_float32"), Committed((2,), text="y"))
-    [after] = chunks(form.next([answer]))
+    [after] = chunks(form.next(answer))
     tell(answer, Ended(Finish.END_OF_TEXT))
-    [end] = chunks(form.last([answer]))
+    [end] = chunks(form.last(answer))
     assert begin["system_fingerprint"] == before["system_fingerprint"] == "fp_int8"
     assert after["system_fingerprint"] == end["system_fingerprint"] == answer.fingerprint("fp_int8")
     assert answer.fingerprint("fp_int8") not in ("fp_int8", "fp_float32")
     assert ("moa" in before, after["moa"]) == (False, {"execution": "float32"})
-    whole = ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, (5,))).whole([answer])
+    whole = ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, 5)).whole(answer)
     assert (whole["system_fingerprint"], whole["moa"]["execution"]) == (end["system_fingerprint"], "float32")
     other = begun()
     tell(other, ExecutionChanged("float32", exact=False, fingerprint="fp_float32"), Committed((1,), text="Hey"))

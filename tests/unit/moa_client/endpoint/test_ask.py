@@ -61,8 +61,7 @@ class Several(ScriptedSource):
 
 
 def prompt_of(model: ScriptedSource, given: dict[str, Any], api: str = "chat") -> Prompt:
-    (prompt,) = asked(api, given).prompts(model)
-    return prompt
+    return asked(api, given).prompt(model)
 
 
 def test_tools_have_the_template_that_the_model_has_for_them() -> None:
