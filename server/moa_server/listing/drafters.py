@@ -130,10 +130,10 @@ def _cached(model: _Model) -> Iterator[ListedDrafter]:
         yield from (_row(each, MACHINE, Fit.MODEL) for each in found)
         return
     for each in cached_drafters(model.config, model.fingerprint):
-        target, fit = model.name if each.is_of_target else each.named_target, each.fit(model.names)
+        target, fit = model.name if each.is_of_target else each.target, each.fit(model.names)
         row = ListedDrafter(each.name, each.form, MACHINE, target, fit, True)
         if (known := known_drafter(each.name)) is not None:
-            row = replace(row, target=known.target, licence=known.licence, seen=known.seen)
+            row = replace(row, licence=known.licence, seen=known.seen)
         yield row
 
 

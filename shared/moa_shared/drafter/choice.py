@@ -74,20 +74,15 @@ def known_of_sizes(config: Mapping[str, Any]) -> tuple[KnownDrafter, ...]:
 
 
 def known_for(names: Iterable[str], config: Mapping[str, Any] | None = None) -> tuple[KnownDrafter, ...]:
-    """The drafters that were trained for a model, in the table's order.
-
-    Args:
-        names: of the model: its id, its file's.
-        config: its config.json; where its sizes are other ones, it only has the name. None: not known.
+    """The drafters that were trained for a model of these names, in the table's order; of other sizes than those of
+    `config`, its config.json, it only has the name.
     """
     keys = {model_key(name) for name in names}
-    return tuple(
-        each for each in (KNOWN if config is None else known_of_sizes(config)) if model_key(each.target) in keys
-    )
+    known = KNOWN if config is None else known_of_sizes(config)
+    return tuple(each for each in known if model_key(each.target) in keys)
 
 
 def known_drafter(hub_id: str) -> KnownDrafter | None:
-    """The entry of an id; None: there is none."""
     wanted = hub_id.partition("@")[0].casefold()
     return next((each for each in KNOWN if each.hub_id.casefold() == wanted), None)
 
@@ -113,21 +108,13 @@ class Candidate:
     name: str  # its id on the hub
     folder: Path  # its snapshot
     form: Form
-    named_target: str = ""  # the model that its configuration names; "": none
+    target: str = ""  # the model that the table or its configuration names; "": none
     is_of_target: bool = False  # it holds the hash of the very model that one is looked for
 
     def fit(self, names: Collection[str]) -> Fit:
-        known = known_drafter(self.name)
-        target = known.target if known is not None else self.named_target
-        if self.is_of_target or not target:
+        if self.is_of_target or not self.target:
             return Fit.MODEL if self.is_of_target else Fit.SIZES
-        return Fit.MODEL if model_key(target) in {model_key(name) for name in names} else Fit.ANOTHER
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        """The best one's is the least."""
-        known = known_drafter(self.name)
-        return self.form.rank, KNOWN.index(known) if known is not None else len(KNOWN), self.name
+        return Fit.MODEL if model_key(self.target) in map(model_key, names) else Fit.ANOTHER
 
 
 def choose_drafter(
@@ -165,7 +152,12 @@ def choose_drafter(
 
 def ranked(candidates: Iterable[Candidate], names: Collection[str]) -> list[Candidate]:
     """Those that may be taken for a model with these names, best first."""
-    return sorted((each for each in candidates if each.fit(names) is Fit.MODEL), key=lambda each: each.order)
+    places = {each.hub_id.casefold(): place for place, each in enumerate(KNOWN)}
+
+    def order(each: Candidate) -> tuple[int, int, str]:
+        return each.form.rank, places.get(each.name.partition("@")[0].casefold(), len(KNOWN)), each.name
+
+    return sorted((each for each in candidates if each.fit(names) is Fit.MODEL), key=order)
 
 
 def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
@@ -211,8 +203,9 @@ def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: 
             raise CheckpointError(f"{name} is for another target.")
     ours, _ = convert(Published(published.shapes(), config, target, "the target", name))
     known = known_drafter(name)
-    form = known.form if known is not None else FORMS[ours.kind]
-    return Candidate(name, snapshot, form, named_target(config))
+    if known is not None:
+        return Candidate(name, snapshot, known.form, known.target)
+    return Candidate(name, snapshot, FORMS[ours.kind], named_target(config))
 
 
 def known_table() -> str:

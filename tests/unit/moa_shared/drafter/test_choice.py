@@ -106,7 +106,8 @@ HERE = Path("snapshot")
 
 
 def candidate(name: str, form: str = "eagle3", target: str = "") -> Candidate:
-    return Candidate(name, HERE, FORMS[form], target)
+    known = known_drafter(name)
+    return Candidate(name, HERE, FORMS[form], known.target if known is not None else target)
 
 
 def names(*candidates: Candidate) -> list[str]:
