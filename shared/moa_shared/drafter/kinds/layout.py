@@ -159,28 +159,6 @@ PROJECTION = "fc.weight"
 OUT_NORM = "hidden_norm.weight"
 
 
-class StateProjection:
-    """Makes memory rows."""
-
-    def __init__(self, config: DrafterConfig, own: Weights, weights: str) -> None:
-        self._arithmetic = Arithmetic.of(weights, (config.state_width, config.hidden_size))
-        self._eps = config.rms_norm_eps
-        self._in_norms = [own.array(name) for name in in_norms(config)]
-        self._projection = self._arithmetic.linear([own.array(PROJECTION)])
-        self._out_norm = own.array(OUT_NORM) if OUT_NORM in own.names() else None
-
-    def __call__(self, states: Rows) -> Rows:
-        if self._in_norms:
-            parts = np.split(states, len(self._in_norms), axis=-1)
-            normed = [self._normed(part, weight) for part, weight in zip(parts, self._in_norms, strict=True)]
-            states = np.concatenate(normed, axis=-1)
-        rows = self._projection(states)
-        return rows if self._out_norm is None else self._normed(rows, self._out_norm)
-
-    def _normed(self, rows: Rows, weight: Rows) -> Rows:
-        return self._arithmetic.norm(np.ascontiguousarray(rows), weight, self._eps)
-
-
 def in_norms(config: DrafterConfig) -> list[str]:
     """The norms before the projection, each of an equal part of the states side by side."""
     if config.feature_norm == JOINT:
@@ -203,7 +181,22 @@ class KindOfStates(Kind):
         return PROJECTION_TENSORS
 
     def rows(self, config: DrafterConfig, own: Weights, weights: str) -> MakeRows:
-        return StateProjection(config, own, weights)
+        arithmetic = Arithmetic.of(weights, (config.state_width, config.hidden_size))
+        before = [own.array(name) for name in in_norms(config)]
+        projection = arithmetic.linear([own.array(PROJECTION)])
+        after = own.array(OUT_NORM) if OUT_NORM in own.names() else None
+
+        def normed(rows: Rows, weight: Rows) -> Rows:
+            return arithmetic.norm(np.ascontiguousarray(rows), weight, config.rms_norm_eps)
+
+        def project(states: Rows) -> Rows:
+            if before:
+                parts = np.split(states, len(before), axis=-1)
+                states = np.concatenate([normed(*pair) for pair in zip(parts, before, strict=True)], axis=-1)
+            rows = projection(states)
+            return rows if after is None else normed(rows, after)
+
+        return project
 
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
         import torch
@@ -219,7 +212,7 @@ class KindOfStates(Kind):
         def project(states: torch.Tensor) -> torch.Tensor:
             if before:
                 parts = states.chunk(len(before), dim=-1)
-                states = torch.cat([normed(part, weight) for part, weight in zip(parts, before, strict=True)], dim=-1)
+                states = torch.cat([normed(*pair) for pair in zip(parts, before, strict=True)], dim=-1)
             rows = F.linear(states, projection)
             return rows if after is None else normed(rows, after)
 

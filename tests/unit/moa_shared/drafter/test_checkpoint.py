@@ -100,17 +100,10 @@ def test_bfloat16_is_read_as_torch_reads_it(tmp_path: Path) -> None:
         assert np.array_equal(tensor, theirs[name].float().numpy())
 
 
-@pytest.mark.parametrize("size", [0, 5, 100, -10])
-def test_a_truncated_file_is_named(saved: Path, size: int) -> None:
-    data = saved.read_bytes()
-    saved.write_bytes(data[:size])
+@pytest.mark.parametrize("size", [0, 5, 100, -10, None])
+def test_a_damaged_file_is_named(saved: Path, size: int | None) -> None:
+    saved.write_bytes(saved.read_bytes()[:size] if size is not None else b"\xff" * 4000)
     with pytest.raises(CheckpointError, match=r"is corrupt or truncated.*Fetch or train"):
-        load_checkpoint(saved)
-
-
-def test_a_corrupt_file_is_named(saved: Path) -> None:
-    saved.write_bytes(b"\xff" * 4000)
-    with pytest.raises(CheckpointError, match="a header of 18446744073709551615 bytes in a file of 4000"):
         load_checkpoint(saved)
 
 

@@ -83,19 +83,17 @@ def test_padding_and_what_only_the_companion_has_are_no_difference() -> None:
     assert token_count(vocabulary(padded)) == token_count(vocabulary()) == 4
 
 
-def test_the_first_token_that_differs_is_named_with_both_texts() -> None:
-    with pytest.raises(MismatchError, match="small cannot be a companion of large: token 2 is 'b' there and 'B' here"):
-        check_vocabulary(vocabulary(["<end>", "a", "B", "C"]), vocabulary(), "small", "large")
-
-
-def test_a_token_that_the_companion_lacks_is_a_difference() -> None:
-    with pytest.raises(MismatchError, match="small cannot be a companion of large: token 4 is 'd' there and none here"):
-        check_vocabulary(vocabulary(), vocabulary([*WORDS, "d"]), "small", "large")
-
-
-def test_a_token_that_is_special_to_one_of_them_is_a_difference() -> None:
-    with pytest.raises(MismatchError, match="token 0 is '<end>' there and the special token"):
-        check_vocabulary(vocabulary(), vocabulary(special=()), "small", "large")
+@pytest.mark.parametrize(
+    ("small", "large", "words"),
+    [
+        (vocabulary(["<end>", "a", "B", "C"]), vocabulary(), "token 2 is 'b' there and 'B' here"),
+        (vocabulary(), vocabulary([*WORDS, "d"]), "token 4 is 'd' there and none here"),
+        (vocabulary(), vocabulary(special=()), "token 0 is '<end>' there and the special token"),
+    ],
+)
+def test_the_first_token_that_differs_is_named_with_both_texts(small: Tokenizer, large: Tokenizer, words: str) -> None:
+    with pytest.raises(MismatchError, match=f"small cannot be a companion of large: {words}"):
+        check_vocabulary(small, large, "small", "large")
 
 
 PAIR = "c" * 64, "t" * 64

@@ -229,12 +229,6 @@ def test_of_a_companion_too_a_greater_chance_is_never_worth_less(
     assert all(0 < each < 1 for each in worth)
 
 
-def test_it_says_what_the_chance_of_a_token_is_worth() -> None:
-    written = WrittenToken(3, math.log(0.5), TokenOrigin.DRAFTER)
-    assert chance_of(written, LearnedConfidence(0.0, 1.0)) == pytest.approx(0.5)
-    assert chance_of(written, LearnedConfidence(math.log(9.0), 1.0)) == pytest.approx(0.9)
-
-
 def test_what_was_never_counted_is_as_good_as_an_unknown_drafter() -> None:
     assert Agreement().tokens_a_forward == pytest.approx(UNKNOWN_ACCEPTANCE, abs=0.05)
 
