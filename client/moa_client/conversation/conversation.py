@@ -303,7 +303,7 @@ class Conversation:
         by_device = max(0, verdict.accepted - verdict.server_accepted - known)
         by_server = max(0, verdict.accepted - known) - by_device
         path = self._follow(new)
-        writers = [self._drafter_of(node) for node in path[:by_device]]
+        writers = [Provenance.COPY if node in self._copies else Provenance.DRAFT for node in path[:by_device]]
         writers += [Provenance.DRAFT] * (min(by_device, len(new)) - len(writers))
         writers += [Provenance.SERVER] * min(by_server, len(new) - len(writers))
         writers += [Provenance.TARGET] * (len(new) - len(writers))
@@ -330,9 +330,6 @@ class Conversation:
             self._node, self._below = child, None
             path.append(child)
         return path
-
-    def _drafter_of(self, node: int) -> Provenance:
-        return Provenance.COPY if node in self._copies else Provenance.DRAFT
 
     def drop_draft(self) -> None:
         if self._node is not None and self.draft:

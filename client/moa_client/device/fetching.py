@@ -248,7 +248,8 @@ async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Ta
                 chunk = message.chunk
                 if chunk.offset != offset or not 0 < len(chunk.data) <= entry.size - offset:
                     raise ProtocolError(f"{entry.name} from {offset} on", f"{len(chunk.data)} bytes at {chunk.offset}")
-                _append(partial, offset, chunk.data)
+                with writing(folder, PURPOSE), partial.open("ab" if offset else "wb") as file:
+                    file.write(chunk.data)
                 offset += len(chunk.data)
                 task.advance(len(chunk.data))
             if offset == before:
@@ -265,11 +266,6 @@ async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Ta
             await asyncio.sleep(backoff.next_seconds())
             server.renew(server.channel_number)
     await asyncio.to_thread(_accept, partial, folder / entry.name, entry)
-
-
-def _append(partial: Path, offset: int, data: bytes) -> None:
-    with writing(partial.parent, PURPOSE), partial.open("ab" if offset else "wb") as file:
-        file.write(data)
 
 
 def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:

@@ -395,7 +395,8 @@ class SessionExchange:
                 self.sender.set_codec(codec)
         if effect.finish is not Finish.UNFINISHED:
             self.ask(self.answers.on_finished(effect.finish))
-        if not self._has_provisional:
+        job = self.answers.front
+        if job is None or not job.written:
             self.answers.events += self.availability.on_verified()
 
     def _on_beat(self, beat: Beat, now: float) -> None:
@@ -405,11 +406,6 @@ class SessionExchange:
         window.rtt_ms.add(took)
         if window.step_ms.samples:
             self.answers.events += self.availability.grade(window.step_ms.mean)
-
-    @property
-    def _has_provisional(self) -> bool:
-        job = self.answers.front
-        return job is not None and bool(job.written)
 
 
 def now_ms() -> float:

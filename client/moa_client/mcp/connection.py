@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
-from mcp.types import CONNECTION_CLOSED, CallToolResult
+from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
 from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 from pydantic import ValidationError
@@ -25,15 +24,6 @@ from pydantic import ValidationError
 from moa_client.mcp.server_file import ToolServerEntry
 
 MOST_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    """A tool as its server lists it."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
 
 
 class StderrTail:
@@ -98,14 +88,14 @@ class ToolServerConnection:
         self._starting = asyncio.Lock()  # several conversations may find that it has ended
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> list[ListedTool]:
+    async def start(self) -> list[Tool]:
         """Starts it; its tools."""
         tail, started = StderrTail(), asyncio.get_running_loop().create_future()
         self._is_ending = asyncio.Event()
         self._task = asyncio.create_task(self._hold(started, tail))
         try:
             async with asyncio.timeout(self._start_seconds):
-                tools: list[ListedTool] = await started
+                tools: list[Tool] = await started
                 return tools
         except TimeoutError:
             reason = f"it has not answered within {self._start_seconds:g} s"
@@ -157,7 +147,7 @@ class ToolServerConnection:
         for each in late:
             each.cancel()
 
-    async def _hold(self, started: asyncio.Future[list[ListedTool]], tail: StderrTail) -> None:
+    async def _hold(self, started: asyncio.Future[list[Tool]], tail: StderrTail) -> None:
         try:
             async with AsyncExitStack() as stack:
                 client = await self._connect(stack, tail)
@@ -198,12 +188,12 @@ class ToolServerConnection:
                 self.remark = f"The MCP server {name} prints what is no message and belongs on standard error: {shown}"
 
 
-async def _list_tools(client: Client) -> list[ListedTool]:
-    tools: list[ListedTool] = []
+async def _list_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
     cursor = None
     for _ in range(MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
-        tools += [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
+        tools += page.tools
         cursor = page.next_cursor
         if cursor is None or len(tools) > MOST_LISTED:
             break

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.text.plain_text import plain_line
 
-from moa_client.mcp.connection import START_SECONDS, ListedTool, ToolServerConnection
+from moa_client.mcp.connection import START_SECONDS, ToolServerConnection
 from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall, Tool, ToolCall, check_tools
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult, ContentBlock
+    from mcp import types
 
 MOST_NAME = 64  # characters
 MOST_PROBLEMS = 8  # told of one server
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def offered_tools(listed: Mapping[str, Sequence[ListedTool] | None]) -> tuple[list[Tool], list[str]]:
+def offered_tools(listed: Mapping[str, Sequence[types.Tool] | None]) -> tuple[list[Tool], list[str]]:
     """The tools that can be offered together, and sentences about those that cannot.
 
     Args:
@@ -48,7 +48,7 @@ def offered_tools(listed: Mapping[str, Sequence[ListedTool] | None]) -> tuple[li
             is_taken = has_unknown or any(tool.name == short for tool in offered)
             try:
                 name = _name(f"{server}_{short}") if is_taken else short
-                tool = Tool(name, each.description, each.schema, server, each.name)
+                tool = Tool(name, each.description or "", each.input_schema, server, each.name)
                 check_tools([*offered, tool])
             except ConfigError as error:
                 problems.append(f"The tool {each.name} of {server} is left out: {error.message}")
@@ -58,24 +58,18 @@ def offered_tools(listed: Mapping[str, Sequence[ListedTool] | None]) -> tuple[li
     return offered, problems
 
 
-def names_of(tool: Tool) -> tuple[str, str, str]:
-    """The names that conversations may have for a tool of a server: as it is offered now, its own, and SERVER_NAME."""
-    own = _name(tool.listed)
-    return tool.name, own, _name(f"{tool.server}_{own}")
-
-
 def _name(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)[:MOST_NAME]
 
 
-def result_text(result: CallToolResult) -> str:
+def result_text(result: types.CallToolResult) -> str:
     """The text of a result; what is no text is named in its place."""
     if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(map(_block_text, result.content))
 
 
-def _block_text(block: ContentBlock) -> str:
+def _block_text(block: types.ContentBlock) -> str:
     match block.type:
         case "text":
             return block.text
@@ -114,7 +108,8 @@ class McpTools:
         self._problems = [*(why for why in found if isinstance(why, str)), *map(plain_line, problems)]
         self._by_name = {(server, each.name): each for each in self.tools for server in ("", each.server)}
         for each in self.tools:
-            for name in names_of(each):
+            own = _name(each.listed)  # by which conversations may have it too, or as SERVER_NAME
+            for name in (own, _name(f"{each.server}_{own}")):
                 self._by_name.setdefault((each.server, name), each)
 
     @property
@@ -142,7 +137,7 @@ class McpTools:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     @staticmethod
-    async def _start(server: ToolServerConnection) -> list[ListedTool] | str:
+    async def _start(server: ToolServerConnection) -> list[types.Tool] | str:
         try:
             return await server.start()
         except UnavailableError as error:

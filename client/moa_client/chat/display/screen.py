@@ -168,7 +168,7 @@ class Screen:
         mark that had been combined with it is gone.
         """
         old = self._shown
-        while index and not _has_width(old[index - 1]):
+        while index and (cell := old[index - 1]).text != "\n" and not (cell.drawn and get_cwidth(cell.shown)):
             index -= 1
         rows = layout.rows_after(self._start, old, self._columns)
         before, width = (old[index - 1], old[index - 1].width) if index else (None, self._start.width)
@@ -260,7 +260,3 @@ def _codes(cell: layout.Placed) -> str:
     """What turns the cell's style on; empty: nothing needs to."""
     codes = [STYLES[cell.style]] if cell.style in STYLES else []
     return ";".join([*codes, *(code for weight, code in WEIGHTS.items() if weight in cell.weight)])
-
-
-def _has_width(cell: layout.Placed) -> bool:
-    return cell.text == "\n" or (bool(cell.drawn) and get_cwidth(cell.shown) > 0)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvicorn
 from inline_snapshot import snapshot
+from mcp.types import Tool
 from moa_client.mcp import connection
-from moa_client.mcp.connection import ListedTool
 from moa_client.mcp.mcp_tools import MOST_PROBLEMS, McpTools, offered_tools
 from moa_client.mcp.server_file import MOST_BYTES, ToolServerEntry, parse_servers, read_server_file
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall
@@ -163,15 +163,15 @@ SCHEMA = {"type": "object", "properties": {}}
 
 
 def test_what_cannot_be_offered_is_left_out_with_a_word_and_costs_no_other() -> None:
-    bad = ListedTool("bad", "", {"type": "object", "properties": {"a": {"type": 3}}})
-    twice = [ListedTool("add", "", SCHEMA)] * 3
+    bad = Tool(name="bad", input_schema={"type": "object", "properties": {"a": {"type": 3}}})
+    twice = [Tool(name="add", input_schema=SCHEMA)] * 3
     offered, problems = offered_tools({"one": [bad, *twice]})
     assert [each.name for each in offered] == ["add", "one_add"]
     assert problems == [
         "The tool bad of one is left out: In the schema of bad.a, type is not a name or a list of names.",
         "The tool add of one is left out: Two tools have the name one_add.",
     ]
-    many = [ListedTool(f"tool{number}", "", SCHEMA) for number in range(MOST_TOOLS + 30)]
+    many = [Tool(name=f"tool{number}", input_schema=SCHEMA) for number in range(MOST_TOOLS + 30)]
     offered, problems = offered_tools({"one": many})
     assert (len(offered), problems) == (MOST_TOOLS, [f"The tools of one from tool{MOST_TOOLS} on are left out."])
     assert len(offered_tools({"one": [bad] * 100})[1]) == MOST_PROBLEMS + 1
