@@ -106,7 +106,7 @@ SHARE = 0.8  # of the measured goodput that rows may take: verdicts need the res
 class CodecLadder:
     """Chooses the codec of one stream.
 
-    `codecs`: offered, best (most bytes) first; `token_bytes`: size of a token's rows in a codec.
+    `codecs` are those offered, the best (most bytes) first; `token_bytes` gives the size of a token's rows in one.
     """
 
     def __init__(self, codecs: Sequence[Codec], token_bytes: Callable[[Codec], int]) -> None:

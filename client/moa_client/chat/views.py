@@ -49,7 +49,7 @@ class View(Protocol):
 class TerminalView:
     """Shows an answer on a page, with a status line below it.
 
-    `status`: the newest status line, given why the link is as it is, and the provisional text; `clock`: in seconds.
+    `status` makes the newest status line, given why the link is as it is and the provisional text.
     """
 
     def __init__(

@@ -181,7 +181,7 @@ class AnswerQueue:
     ) -> None:
         """Takes in tokens of the front job's answer from a verdict.
 
-        `chances`: of each of them, if the server has told them; `writers`: of each of them; empty: not known.
+        `chances` and `writers` are those of each token, and empty where they are not known.
         """
         job = self.front
         if job is None:

@@ -148,7 +148,7 @@ class Conversation:
     def keep(self, tokens: Sequence[int], finish: Finish, writers: Sequence[Provenance] = ()) -> None:
         """Commits text that no server has verified.
 
-        `writers`: of each token; empty: this device; `finish`: whether and why the answer has ended with them.
+        `writers` wrote each token, this device if there are none; `finish` says whether and why the answer ends there.
         """
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to add to", "none under way")

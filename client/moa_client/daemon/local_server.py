@@ -24,10 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class DaemonSocketServer:
-    """Listens on the socket.
-
-    `path`: of the socket; replaced if it is stale; `control`: answers a message that is about no conversation.
-    """
+    """Listens on the socket at `path`, in the place of a stale one; `control` answers what is about no conversation."""
 
     def __init__(self, path: Path, open_it: Open, control: Control) -> None:
         self._path = path

@@ -43,7 +43,7 @@ UNKNOWN_ACCEPTANCE = 2.0  # tokens per forward of a drafter about which the serv
 class DrafterCandidate:
     """A drafter on this device.
 
-    `level_ms`: time of a level of a draft; `tokens_a_forward`: that it yields, with the target's own; 0: unknown.
+    A level of a draft takes `level_ms`; a forward yields `tokens_a_forward`, with the target's own (0: unknown).
     """
 
     name: str

@@ -130,7 +130,7 @@ class HistoryReader:
     def list(self, limit: int | None = None, *, unverified_only: bool = False) -> Sequence[Summary]:
         """Conversations with a question, the one last written to first.
 
-        `limit`: at most so many; None: all; `unverified_only`: those with an answer that a server is still to decide.
+        At most `limit`, or all; `unverified_only`: those with an answer that a server is still to decide.
         """
         rows = self._rows(_LIST, unverified_only, -1 if limit is None else limit)
         return [Summary(name, _first_line(title), *rest) for name, title, *rest in rows]

@@ -32,7 +32,7 @@ CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 class HistoryStore(HistoryReader):
     """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError if nothing was written.
 
-    `folder`: where; None: in the user's data folder; `clock`: seconds since 1970.
+    It is in the user's data folder unless `folder` is another; `clock` gives seconds since 1970.
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -135,7 +135,7 @@ class HistoryStore(HistoryReader):
     def set_provisional(self, answer: int, waiting: Sequence[int], provisional: str, *, shown: int = 0) -> None:
         """Sets all provisional text of an answer, before it is shown.
 
-        `waiting`: its tokens; none: it was withdrawn; `shown`: how many of them are new.
+        `waiting` are its tokens, none if it was withdrawn; `shown` of them are new.
         """
         with transaction(self.path, self._connection):
             self._set_provisional(answer, waiting, provisional, shown=shown)

@@ -50,7 +50,7 @@ def shortened_result(content: str, most: int) -> str:
 class CallRunner:
     """Runs the calls of one conversation.
 
-    `publish`: tells an event about the answer that calls; `context_tokens`: the most that the model takes.
+    `publish` tells an event about the answer that calls; the model takes at most `context_tokens`.
     """
 
     def __init__(self, box: ToolBox, publish: Callable[[SurfaceEvent], None], context_tokens: int) -> None:

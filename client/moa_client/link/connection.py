@@ -83,7 +83,7 @@ class FrameReceived:
 class StreamOpened:
     """A stream is open; `took_ms` from Open to Opened.
 
-    `address`: of its server; `label`: the same for people; `reason`: why it is another server than before, if it is.
+    `label` is its server's address for people; `reason` says why it is another server than before, if it is.
     """
 
     stream: int

@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")  # as Claude Code 
 class ToolServerEntry:
     """One server: a program that is started here, or an address.
 
-    `command`: the program; empty: it is at `url`; `environment`: for the program, besides what every one gets.
+    Without a `command` it is at `url`; a program gets `environment` besides what every one gets.
     """
 
     name: str

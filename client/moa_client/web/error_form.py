@@ -93,7 +93,7 @@ FORMS: tuple[tuple[str, Callable[[RequestError], dict[str, Any]]], ...] = (
 def request_error(error: errors.MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:
     """An error of the catalogue as the failure of a request.
 
-    `status`: of HTTP; None: that of its class; `param`: the parameter that it is about.
+    `status` is HTTP's, by default that of the error's class; `param` is the parameter that it is about.
     """
     if status is None:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
