@@ -30,7 +30,7 @@ COMMANDS = {
     "doctor": ("moa_client.commands.doctor:doctor", "Examine the way to each server, and what to expect."),
     "history": ("moa_client.commands.history:history", "List, show, export, search and delete kept conversations."),
     "config": ("moa_client.commands.config:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_client.commands.completion:completion", "Print a script that completes commands by Tab."),
+    "completion": ("moa_client.commands.config:completion", "Print a script that completes commands by Tab."),
 }
 
 

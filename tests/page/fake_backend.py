@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.host.host import Crossing
-from moa_client.page.sockets import ExportForm, Kept
+from moa_client.page.routes import ExportForm, Kept
 from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_client.tools.thinking import ReasoningMarks

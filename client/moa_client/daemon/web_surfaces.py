@@ -19,8 +19,7 @@ from moa_client.endpoint.routes import Health, endpoint_routes, health_route
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Crossing
-from moa_client.page.routes import page_routes
-from moa_client.page.sockets import ExportForm, Kept
+from moa_client.page.routes import ExportForm, Kept, page_routes
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.web.access import Access, read_key

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from inline_snapshot import snapshot
-from moa_client.page.sockets import TOO_BIG, Tab, is_own
+from moa_client.page.routes import TOO_BIG, Tab, is_own
 from moa_client.surface.messages import MOST_QUESTION_BYTES
 from starlette.websockets import WebSocket
 

@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import websockets
 from inline_snapshot import snapshot
-from moa_client.web import body, connection
+from moa_client.web import app, connection
 from moa_client.web.access import Access
-from moa_client.web.app import make_app
-from moa_client.web.body import read_json
+from moa_client.web.app import make_app, read_json
 from moa_client.web.error_form import RequestError
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import ConfigError
@@ -125,8 +124,8 @@ async def test_a_client_that_sends_too_much_can_read_why_it_was_refused() -> Non
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_json, "__defaults__", (body.MOST_BYTES, 0.05))
-    monkeypatch.setattr(body, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(read_json, "__defaults__", (app.MOST_BYTES, 0.05))
+    monkeypatch.setattr(app, "LINGER_SECONDS", 0.05)
     async with served() as server:
         head, content = await ask(server, "POST /count HTTP/1.1\r\ncontent-length: 8", b'{"a"')
     assert b"408 " in head.splitlines()[0]
