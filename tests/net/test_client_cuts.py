@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.answer_decoder import AnswerDecoder
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
     Committed,

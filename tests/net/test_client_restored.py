@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerDecoder
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.drafting.settings import DraftingSettings

@@ -15,7 +15,7 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.outages import LEAST_MS
+from moa_client.link.monitor import LEAST_MS
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target

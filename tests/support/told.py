@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import Ended, Event, LinkChanged, Notice
 
 

@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28433, 179),
-    "client: endpoint": (("client/moa_client/endpoint",), 3099, 13),
+    "client": (("client",), 28350, 174),
+    "client: endpoint": (("client/moa_client/endpoint",), 3097, 13),
     "client: tools": (("client/moa_client/tools",), 2067, 12),
-    "client: link": (("client/moa_client/link",), 3137, 17),
-    "client: chat": (("client/moa_client/chat",), 3635, 21),
+    "client: link": (("client/moa_client/link",), 3129, 16),
+    "client: chat": (("client/moa_client/chat",), 3631, 21),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6612, 39,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6589, 38,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3782, 21,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3778, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4337, 31,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4301, 29,
     ),
     "server": (("server",), 16467, 112),
     "shared": (("shared",), 17356, 108),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72881, 455),
+    "tests": (("tests",), 72877, 455),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -17,9 +17,8 @@ from typing import cast
 
 import numpy as np
 import pytest
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.conversation.events import (
     AnswerEvent,

@@ -15,8 +15,7 @@ from typing import Any
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
-from moa_client.conversation.answer_decoder import AnswerDecoder
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
     Committed,

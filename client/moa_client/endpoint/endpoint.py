@@ -21,9 +21,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.endpoint.answer import Answer, AnswerHeader, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL

@@ -17,10 +17,9 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import Span, begin_span
 
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
-from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.engine.engine import ClientEngine

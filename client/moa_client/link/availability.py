@@ -14,8 +14,7 @@ from enum import Enum, auto
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 
 from moa_client.conversation.events import LinkChanged, LinkState
-from moa_client.link.monitor import LinkMonitor
-from moa_client.link.outages import LinkLosses, Outages
+from moa_client.link.monitor import LinkLosses, LinkMonitor, Outages
 
 SILENT_STREAM_MS = 500.0  # a stream silent for this long beyond the timer is replaced
 # Steps of the server in a round trip from which a link is slow, and below which it is good again.

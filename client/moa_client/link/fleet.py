@@ -21,7 +21,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback, leads_here, successors_among
 
-from moa_client.link.outages import LinkLosses
+from moa_client.link.monitor import LinkLosses
 from moa_client.link.rank import rank
 from moa_client.link.server import Server, computes_alike, serves
 from moa_client.link.server_name import LEAST_SECONDS, ServerName, several_behind

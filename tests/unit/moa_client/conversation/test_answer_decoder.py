@@ -10,10 +10,9 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
 from moa_client.conversation.answer_options import OPTION_NAMES, AnswerOptions
-from moa_client.conversation.answer_text import AnswerText, Corrections, differing
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, differing
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,

@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,

@@ -18,7 +18,7 @@ from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import Availability
 from moa_client.link.connection import StreamOpened
 from moa_client.link.fleet import Fleet
-from moa_client.link.outages import LinkLosses
+from moa_client.link.monitor import LinkLosses
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

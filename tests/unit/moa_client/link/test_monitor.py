@@ -11,9 +11,11 @@ from moa_client.link.monitor import (
     MOST_HOLD_UPS,
     MOST_LATE_MS,
     TIMEOUT_ROUND_TRIPS,
+    TRUSTED_AFTER_MS,
+    LinkLosses,
     LinkMonitor,
+    Outages,
 )
-from moa_client.link.outages import TRUSTED_AFTER_MS, LinkLosses, Outages
 
 
 def opened(rtt_ms: float) -> LinkMonitor:
