@@ -16,9 +16,8 @@ from moa_shared.text.plain_text import plain_line
 class MoaError(Exception):
     """Base of all errors that moa reports.
 
-    Args:
-        message: one sentence: what happened, expected and got.
-        hint: one sentence: what to do; the class's default where None.
+    `message`: one sentence: what happened, expected and got. `hint`: one sentence: what to do; the class's default
+    where None.
     """
 
     code: ClassVar[str] = "internal"
@@ -119,9 +118,7 @@ class ProtocolError(
 ):
     """The peer sent something that the protocol does not allow in this state.
 
-    Args:
-        expected: what would have been legal.
-        got: what came.
+    `expected`: what would have been legal. `got`: what came.
     """
 
     def __init__(self, expected: str, got: str = "", *, hint: str | None = None) -> None:
@@ -137,10 +134,7 @@ class MismatchError(
 ):
     """Client and server do not run the same thing (protocol version, target, tokenizer or drafter).
 
-    Args:
-        what: the thing compared, in words.
-        expected: the server's value.
-        got: the client's value.
+    `what`: the thing compared, in words. `expected`: the server's value. `got`: the client's value.
     """
 
     def __init__(self, what: str, expected: str = "", got: str = "", *, hint: str | None = None) -> None:

@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4301, 29,
     ),
     "server": (("server",), 16467, 112),
-    "shared": (("shared",), 17356, 108),
+    "shared": (("shared",), 17205, 108),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),

@@ -66,17 +66,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "127.0.0.0/8")
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """An HTTP proxy.
-
-    Args:
-        variable: that names it.
-        login: "user:password"; empty: it wants none.
-    """
+    """An HTTP proxy."""
 
     host: str
     port: int
-    variable: str
-    login: str = field(default="", repr=False)
+    variable: str  # that names it
+    login: str = field(default="", repr=False)  # "user:password"; empty: it wants none
 
     def __str__(self) -> str:
         return f"proxy {self.host}:{self.port}, which {self.variable} names"

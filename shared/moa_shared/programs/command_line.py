@@ -44,9 +44,8 @@ def settings_options(
 ) -> Callable[[Command], Command]:
     """Gives a command one option per setting of a class, and `--config`, which it gets as `config_file`.
 
-    Args:
-        section: table of the TOML file; "": there is no such file, and no `--config`.
-        without: fields that get no option.
+    `section`: table of the TOML file; "": there is no such file, and no `--config`. `without`: fields that get no
+    option.
     """
 
     def decorate(command: Command) -> Command:
@@ -239,8 +238,7 @@ def completion_script(command: click.Command, program: str, shell: str) -> str:
 def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     """Rows with their cells below each other, two spaces apart.
 
-    Args:
-        right: the columns that end, and do not begin, below each other.
+    `right`: the columns that end, and do not begin, below each other.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []

@@ -122,15 +122,10 @@ def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """Where the value of a setting comes from.
-
-    Args:
-        source: the kind of place.
-        name: the flag, the environment variable or the file's path.
-    """
+    """Where the value of a setting comes from."""
 
     source: Literal["command line", "environment", "file", "default"]
-    name: str = ""
+    name: str = ""  # the flag, the environment variable or the file's path
 
 
 DEFAULT = SettingOrigin("default")

@@ -158,9 +158,7 @@ def tolerate_encoding() -> None:
 def write_output(text: str) -> None:
     """Writes to standard output, at once and all of it, also where another program has made it non-blocking.
 
-    Raises:
-        BrokenPipeError: its reader has enough.
-        OutputError: it cannot be written.
+    BrokenPipeError: its reader has enough. OutputError: it cannot be written.
     """
     with suppress(OSError, ValueError):
         os.set_blocking(sys.stdout.fileno(), True)

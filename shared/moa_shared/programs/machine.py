@@ -52,15 +52,10 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """What can be had.
+    """What can be had."""
 
-    Args:
-        nbytes: without swapping.
-        limit: of the control group that leaves the least; None: the machine has less free.
-    """
-
-    nbytes: int
-    limit: int | None = None
+    nbytes: int  # without swapping
+    limit: int | None = None  # of the control group that leaves the least; None: the machine has less free
 
 
 def free_memory_bytes() -> int:
@@ -130,19 +125,13 @@ NAME_WIDTH = 11  # of the longest name of a step
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of a step.
+    """The outcome of a step."""
 
-    Args:
-        name: of the step.
-        message: what was found; `hint`: what to do about it.
-        exit_code: of the program, if it failed.
-    """
-
-    name: str
+    name: str  # of the step
     state: State
-    message: str
-    hint: str = ""
-    exit_code: int = 0
+    message: str  # what was found
+    hint: str = ""  # what to do about it
+    exit_code: int = 0  # of the program, if it failed
 
 
 def check_line(check: Check) -> str:

@@ -40,13 +40,8 @@ _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 def read_value(kind: Any, value: object, limits: Mapping[str, float] = {}) -> Any:
     """A value of a setting.
 
-    Args:
-        kind: of the field: bool, int, float, str, Path, a Literal of words, tuple[str, ...], or one of them or None.
-        value: text, or what TOML has for it.
-        limits: of a number: ge, gt, le, lt.
-
-    Raises:
-        ValueError: what was expected.
+    `kind`: of the field: bool, int, float, str, Path, a Literal of words, tuple[str, ...], or one of them or None.
+    `value`: text, or what TOML has for it. `limits`: of a number: ge, gt, le, lt. ValueError: what was expected.
     """
     result = _read(kind, value)
     for name, limit in limits.items():

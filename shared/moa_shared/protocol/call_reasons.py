@@ -60,8 +60,7 @@ _OF_STATUS = {
 def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = False) -> str:
     """What gRPC's status and details mean that no moa server has sent.
 
-    Args:
-        has_answered: a moa server has, at this address: what closes connections there now may be a tunnel, or a proxy.
+    `has_answered`: a moa server has, at this address: what closes connections there now may be a tunnel, or a proxy.
     """
     if status in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
         return _OF_STATUS[status]
@@ -88,14 +87,10 @@ def _reason_in(words: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TlsReason:
-    """A reason in words.
+    """A reason in words."""
 
-    Args:
-        why: completes "The server cannot be used: "; `hint`: what to do.
-    """
-
-    why: str
-    hint: str
+    why: str  # completes "The server cannot be used: "
+    hint: str  # what to do
 
 
 EXPIRED = TlsReason(

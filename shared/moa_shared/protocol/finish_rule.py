@@ -34,26 +34,14 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """What the user asked of one answer.
-
-    Args:
-        sampling: how tokens are chosen.
-        max_tokens: of this answer; 0: as the context allows.
-        stop: strings that end the answer; the text shown ends before the first of them.
-        ignore_end_of_text: continue after end-of-text (for measurements).
-        loop_guard: end an answer that only repeats itself (`only_repeats`).
-        chances: what the asker wants to know of the chances of its tokens; None: nothing.
-
-    Raises:
-        ConfigError: a value outside its range.
-    """
+    """What the user asked of one answer; ConfigError: a value outside its range."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    ignore_end_of_text: bool = False
-    loop_guard: bool = False
-    chances: WantedChances | None = None
+    max_tokens: int = 0  # of this answer; 0: as the context allows
+    stop: tuple[str, ...] = ()  # strings that end the answer; the text shown ends before the first of them
+    ignore_end_of_text: bool = False  # continue after end-of-text (for measurements)
+    loop_guard: bool = False  # end an answer that only repeats itself (`only_repeats`)
+    chances: WantedChances | None = None  # what the asker wants to know of its tokens; None: nothing
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_tokens < TOKENS_LIMIT:
@@ -74,29 +62,19 @@ class AnswerSettings:
 
 @dataclass(frozen=True, slots=True)
 class FinishRule:
-    """Decides after each token whether the answer ends with it.
-
-    Args:
-        settings: of this answer.
-        answer_start: position of the answer's first token.
-        context_tokens: the most tokens that a conversation may hold.
-        end_of_text: token ids that end an answer.
-        decode: text of some tokens (needed only for stop strings).
-    """
+    """Decides after each token whether the answer ends with it."""
 
     settings: AnswerSettings
-    answer_start: int
-    context_tokens: int
-    end_of_text: frozenset[int]
-    decode: Callable[[Sequence[int]], str]
+    answer_start: int  # position of the answer's first token
+    context_tokens: int  # the most tokens that a conversation may hold
+    end_of_text: frozenset[int]  # token ids that end an answer
+    decode: Callable[[Sequence[int]], str]  # text of some tokens (needed only for stop strings)
 
     def cut(self, answer: Sequence[int], new: Sequence[int], before: int = 0) -> tuple[list[int], Finish]:
         """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it continues).
 
-        Args:
-            answer: the answer's tokens so far; the last `decisive_tokens` of them are enough.
-            new: tokens chosen after them.
-            before: tokens of the answer that come before `answer`.
+        `answer`: the answer's tokens so far; the last `decisive_tokens` of them are enough. `new`: tokens chosen after
+        them. `before`: tokens of the answer that come before `answer`.
         """
         length, most = before + len(answer), self.settings.decisive_tokens
         recent = list(answer[-most:])

@@ -23,20 +23,14 @@ _AGAIN = "Paste the whole line that `moa-server setup` or `moa-server invite` ha
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a device needs to talk to a server.
+    """What a device needs to talk to a server."""
 
-    Args:
-        address: HOST:PORT.
-        key: the API key.
-        authority: certificate in DER of who vouches for the server; empty: this system's authorities do.
-    """
-
-    address: str
-    key: str = field(repr=False)
+    address: str  # HOST:PORT
+    key: str = field(repr=False)  # the API key
+    # Certificate in DER of who vouches for the server; empty: this system's authorities do.
     authority: bytes = field(repr=False, default=b"")
 
     def line(self) -> str:
-        """The line."""
         parts = []
         for what, text in (("address", self.address), ("key", self.key)):
             data = text.encode()
@@ -52,8 +46,7 @@ class Invitation:
 def read_invitation(text: str) -> Invitation:
     """The invitation in a line; where a terminal has broken it into several, they are put together.
 
-    Raises:
-        ConfigError: it is none, or not whole.
+    ConfigError: it is none, or not whole.
     """
     line = "".join(text.split())
     if not line:

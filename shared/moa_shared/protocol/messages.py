@@ -25,41 +25,28 @@ class Plane(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft nodes `first_node` and following of the tree that hangs below the token at `base` - 1.
+    """Draft nodes `first_node` and following of the tree that hangs below the token at `base` - 1."""
 
-    Args:
-        epoch: grows whenever the client throws draft nodes away.
-        prefix_hash: 0 if the frame with node 0 has given it.
-        parents: node numbers, -1 for the root; empty: each node follows the one before it.
-    """
-
-    epoch: int
+    epoch: int  # grows whenever the client throws draft nodes away
     base: int
-    prefix_hash: int
+    prefix_hash: int  # 0 if the frame with node 0 has given it
     first_node: int
     tokens: Sequence[int]
-    parents: Sequence[int] = ()
+    parents: Sequence[int] = ()  # node numbers, -1 for the root; empty: each node follows the one before it
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A turn to append and an answer to begin, or to continue.
+    """A turn to append and an answer to begin, or to continue."""
 
-    Args:
-        id: the client's number of the question, from 1; a resumed answer keeps it.
-        answer_start: where the answer's own tokens begin; 0: after `tokens`.
-        provisional: the part of the answer that the client has written without the server.
-        traceparent: of the client's span; empty: it is not traced.
-    """
-
-    id: int
+    id: int  # the client's number of the question, from 1; a resumed answer keeps it
     base: int
     prefix_hash: int
     tokens: Sequence[int]
     settings: AnswerSettings
-    answer_start: int = 0
-    provisional: Draft | None = None
-    traceparent: str = ""
+    answer_start: int = 0  # where the answer's own tokens begin; 0: after `tokens`
+    provisional: Draft | None = None  # the part of the answer that the client has written without the server
+    traceparent: str = ""  # of the client's span; empty: it is not traced
 
     @property
     def end(self) -> int:
@@ -79,65 +66,42 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Tokens that the target has chosen: accepted draft nodes and the bonus token.
+    """Tokens that the target has chosen: accepted draft nodes and the bonus token."""
 
-    Args:
-        ask: id of the question that it answers.
-        prefix_hash: 0 if the verdict before it, which it continues, has given one.
-        finish: whether and why the answer ends with them.
-        accepted: how many of `tokens` were drafted.
-        drafted: how many nodes the forward verified; `stale`: how many came too late since the last verdict.
-        step_ms: how long the forward took, selection included.
-        server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
-        least_chance: that a node must have to be worth verifying now; 0: any.
-        chances: of each of `tokens`, where the question wants them.
-        shared: other answers were in the same forward.
-    """
-
-    ask: int
+    ask: int  # id of the question that it answers
     base: int
-    prefix_hash: int
+    prefix_hash: int  # 0 if the verdict before it, which it continues, has given one
     tokens: Sequence[int]
-    finish: Finish = Finish.UNFINISHED
-    accepted: int = 0
-    drafted: int = 0
-    stale: int = 0
-    step_ms: float = 0.0
-    server_drafted: int = 0
-    server_accepted: int = 0
-    least_chance: float = 0.0
-    chances: Sequence[TokenChances] = ()
-    shared: bool = False
+    finish: Finish = Finish.UNFINISHED  # whether and why the answer ends with them
+    accepted: int = 0  # how many of `tokens` were drafted
+    drafted: int = 0  # how many nodes the forward verified
+    stale: int = 0  # how many came too late since the last verdict
+    step_ms: float = 0.0  # how long the forward took, selection included
+    server_drafted: int = 0  # how many of `drafted` only the server guessed
+    server_accepted: int = 0  # and of `accepted`
+    least_chance: float = 0.0  # that a node must have to be worth verifying now; 0: any
+    chances: Sequence[TokenChances] = ()  # of each of `tokens`, where the question wants them
+    shared: bool = False  # other answers were in the same forward
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Rows of one plane, coded.
+    """Rows of one plane, coded."""
 
-    Args:
-        start: position of the first row.
-        prefix_hash: of all tokens up to the last row's.
-    """
-
-    start: int
+    start: int  # position of the first row
     count: int
     codec: Codec
     payload: bytes
     plane: Plane
-    prefix_hash: int
+    prefix_hash: int  # of all tokens up to the last row's
 
 
 @dataclass(frozen=True, slots=True)
 class ThinMemory:
-    """Some of a conversation's rows.
+    """Some of a conversation's rows."""
 
-    Args:
-        states: of the conversation's first tokens, on the plane of reused states.
-        every: of memory rows there is the newest one whenever so many tokens have come.
-    """
-
-    states: int
-    every: int
+    states: int  # of the conversation's first tokens, on the plane of reused states
+    every: int  # of memory rows there is the newest one whenever so many tokens have come
 
     def owed(self, plane: Plane, length: int) -> tuple[int, int]:
         """The positions [start, stop) whose rows are sent after `length` tokens, if they were not before."""

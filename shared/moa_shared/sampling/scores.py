@@ -141,9 +141,8 @@ NO_COLUMN = -1
 class TextBefore:
     """The tokens before the places that some rows of logits choose for.
 
-    Args:
-        tokens: up to the place below which all rows are; at least the newest `Sampling.looks_back`.
-        paths: of each row, the tokens from there to its own place.
+    `tokens`: up to the place below which all rows are; at least the newest `Sampling.looks_back`. `paths`: of each row,
+    the tokens from there to its own place.
     """
 
     tokens: Sequence[int]
@@ -159,11 +158,8 @@ def adjusted(
 ) -> Scores:
     """Logits with biases and penalties, in a new array; `logits` itself where there are none.
 
-    Args:
-        logits: [rows, columns] float32.
-        positions: position of the token that each row chooses.
-        before: the text before each row; needed where penalties are set.
-        token_ids: the token of each column, for a reduced vocabulary.
+    `logits`: [rows, columns] float32. `positions`: position of the token that each row chooses. `before`: the text
+    before each row; needed where penalties are set. `token_ids`: the token of each column, for a reduced vocabulary.
     """
     if not sampling.adjusts:
         return logits

@@ -51,39 +51,22 @@ _BOUNDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is chosen from the target's distribution.
+    """How a token is chosen from the target's distribution; ConfigError: a value outside its range."""
 
-    Args:
-        temperature: divides the logits, LEAST_TEMPERATURE to 100; 0 is greedy (no noise).
-        top_k: keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all.
-        top_p: keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all.
-        seed: 0 to 2**64 - 1; keys the noise. The same seed gives the same text.
-        min_p: after top-p, drop tokens whose probability is less than this share of the likeliest one's; 0 drops none.
-        repeat_penalty: divides the positive logits, and multiplies the negative ones, of tokens among the last
-            `repeat_last_n` of the conversation (llama.cpp's); 1 is off.
-        repeat_last_n: tokens that `repeat_penalty` looks back, the prompt's too; 0: none, -1: all.
-        presence_penalty: taken off the logits of tokens that the answer has, -2 to 2 (OpenAI's).
-        frequency_penalty: taken off once for each time that the answer has the token, -2 to 2 (OpenAI's).
-        logit_bias: token ids with what is added to their logits, -100 to 100; kept in the order of the ids.
-        constraint: the form that the answer must have; None: any.
-        answer_start: no setting of the user: position of the answer's first token, where an end has filled it in
-            (`within`).
-
-    Raises:
-        ConfigError: a value outside its range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    min_p: float = 0.0
+    temperature: float = 0.0  # divides the logits; 0 is greedy (no noise)
+    top_k: int = 0  # keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all
+    seed: int = 0  # keys the noise: the same seed gives the same text
+    min_p: float = 0.0  # after top-p, drop tokens with less than this share of the likeliest one's probability
+    # Divides the positive logits, and multiplies the negative ones, of the last `repeat_last_n` tokens of the
+    # conversation, the prompt's too (llama.cpp's); 1 is off. 0: none, -1: all tokens.
     repeat_penalty: float = 1.0
     repeat_last_n: int = REPEAT_LAST_N
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: TokenBias = ()
-    constraint: Constraint | None = None
+    presence_penalty: float = 0.0  # taken off the logits of tokens that the answer has (OpenAI's)
+    frequency_penalty: float = 0.0  # taken off once for each time that the answer has the token (OpenAI's)
+    logit_bias: TokenBias = ()  # what is added to the logits of token ids; kept in the order of the ids
+    constraint: Constraint | None = None  # the form that the answer must have; None: any
+    # No setting of the user: position of the answer's first token, where an end has filled it in (`within`).
     answer_start: int = 0
 
     def __post_init__(self) -> None:
@@ -161,18 +144,10 @@ class ConstraintKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The form of an answer.
-
-    Args:
-        text: the schema as JSON, the expression, the texts to choose from as a JSON array, or the grammar; empty for
-            JSON_OBJECT.
-
-    Raises:
-        ConfigError: a text that is too long, or not of its kind.
-    """
+    """The form of an answer; ConfigError: a text that is too long, or not of its kind."""
 
     kind: ConstraintKind
-    text: str = ""
+    text: str = ""  # the schema as JSON, the expression, the texts to choose from as a JSON array, or the grammar
 
     def __post_init__(self) -> None:
         _check(self.kind, self.text)
@@ -221,18 +196,10 @@ MOST_LIKELIEST = 20  # OpenAI's limit
 
 @dataclass(frozen=True, slots=True)
 class WantedChances:
-    """What an asker wants to know of the tokens of its answer.
+    """What an asker wants to know of the tokens of its answer; ConfigError: more than 20 of the likeliest."""
 
-    Args:
-        likeliest: how many of the likeliest tokens at each place, 0 to 20.
-        processed: after biases, penalties, temperature, top-k, top-p, min-p and the constraint; else before.
-
-    Raises:
-        ConfigError: more than 20.
-    """
-
-    likeliest: int = 0
-    processed: bool = False
+    likeliest: int = 0  # how many of the likeliest tokens at each place
+    processed: bool = False  # after biases, penalties, temperature, top-k, top-p, min-p and the constraint; else before
 
     def __post_init__(self) -> None:
         if not 0 <= self.likeliest <= MOST_LIKELIEST:
@@ -241,16 +208,11 @@ class WantedChances:
 
 @dataclass(frozen=True, slots=True)
 class TokenChances:
-    """Natural logarithms of probabilities at one place of a text.
+    """Natural logarithms of probabilities at one place of a text."""
 
-    Args:
-        chosen: of the token that stands there.
-        tokens, chances: the likeliest ones, likeliest first, and theirs.
-    """
-
-    chosen: float
-    tokens: tuple[int, ...] = ()
-    chances: tuple[float, ...] = ()
+    chosen: float  # of the token that stands there
+    tokens: tuple[int, ...] = ()  # the likeliest ones, likeliest first
+    chances: tuple[float, ...] = ()  # theirs
 
 
 _THEIRS = {"repeat_penalty": "repetition_penalty"}  # transformers' names in generation_config.json that are not ours

@@ -45,9 +45,8 @@ def render(
 ) -> str:
     """The text of a conversation; jinja2.TemplateError: the template refuses it, or makes no sense.
 
-    Args:
-        messages: `role` and `content` each, and the calls of tools.
-        arguments: what else the template is given, by name, such as tools.
+    `messages`: `role` and `content` each, and the calls of tools. `arguments`: what else the template is given, by
+    name, such as tools.
     """
     try:
         return _compile(template).render(

@@ -27,12 +27,11 @@ CALL_MARK = "moa~answer~moa"  # the same within the arguments of a call, which J
 class ChatTemplate:
     """Renders turns. What was rendered last is kept, so that it can be prepared on another thread.
 
-    Args:
-        tokenizer: of the target; one without a chat template can be asked for raw text, and renders nothing.
-        system: the system prompt; None: the template's own default.
-        arguments: what else the template is given for turns, by name, such as tools.
-
     Rendering raises ModelSourceError if there is no template or it refuses, and ContextLengthError for what cannot fit.
+
+    `tokenizer`: of the target; one without a chat template can be asked for raw text, and renders nothing. `system`:
+    the system prompt; None: the template's own default. `arguments`: what else the template is given for turns, by
+    name, such as tools.
     """
 
     def __init__(

@@ -91,9 +91,8 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q
     The pages that every forward needs are read now, in order, rather than one by one in the first. Those of experts are
     left alone: rows choose a few, and a model may be larger than the memory.
 
-    Raises:
-        DiskFullError, ConfigError, OSError: the file cannot be written.
-        ModelSourceError, KernelError: weights that cannot be read, or that the kernels do not take.
+    DiskFullError, ConfigError, OSError: the file cannot be written. ModelSourceError, KernelError: weights that cannot
+    be read, or that the kernels do not take.
     """
     found = _read_or_make(files, root, progress, floats=floats)
     needed = [each for name, each in found.items() if not is_of_expert(name)]
