@@ -159,6 +159,17 @@ async def watch(
             await on_event(event)
 
 
+def once(screen: Screen, happen: Callable[[], Awaitable[object]]) -> Callable[[Event], Awaitable[None]]:
+    """Has something happen when some words of an answer are there."""
+
+    async def on_event(event: Event) -> None:
+        if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+            screen.cuts += 1
+            await happen()
+
+    return on_event
+
+
 async def settle(engine: ClientEngine, screen: Screen) -> None:
     """Has the server decide what was written without it: on a busy machine the link may be lost at an answer's end."""
     while engine.unsettled:

@@ -196,6 +196,15 @@ async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> N
     assert engine.conversation.tokens == []
 
 
+async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
+    for opened, words in (
+        (OPENED, "Expected no memory, got codec 3"),
+        (OPENED_BARE, "no memory that was not asked for"),
+    ):
+        error, _ = await refusal(target, [opened, memory()])
+        assert words in str(error)
+
+
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
     _, engine = await refusal(target, [OPENED_BARE, verdict([7, 8]), verdict([9], base=9)])
     assert engine.conversation.tokens == [*PROMPT, 7, 8]

@@ -37,7 +37,7 @@ from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
-from tests.net.client_talk import PROMPT, SETTINGS, Screen, settle, talking, talking_over_a_link, watch
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, once, settle, talking, talking_over_a_link, watch
 from tests.net.server_peer import CONTEXT, END_OF_TEXT, IDENTITY, make_host, plain_text, serving, tiny_target
 
 
@@ -96,13 +96,7 @@ async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: 
     screen = Screen()
     rule = StandaloneRule("auto", least_chance=1.0, end_ms=60_000.0, leave_ms=50.0)
     async with talking_over_a_link(target, DraftingSettings(standalone=rule)) as (link, engine):
-
-        async def cut(event: Event) -> None:
-            if not screen.cuts and len(screen.committed) > 5:
-                screen.cuts += 1
-                await link.cut("both")
-
-        await watch(engine, screen, on_event=cut)
+        await watch(engine, screen, on_event=once(screen, lambda: link.cut("both")))
         assert screen.end == Ended(Finish.UNFINISHED, provisional=True)
         assert engine.unsettled == 1
         await link.heal()

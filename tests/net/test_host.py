@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -99,4 +100,17 @@ async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, 
         async for _ in watched.updates():
             if not conversation.answers[0].is_unsettled:
                 break
+        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)
+
+
+async def test_one_without_questions_leaves_its_stream_and_continues_on_another(target: Target) -> None:
+    questions = QUESTIONS["first"]
+    async with hosting(target, Drafters(target)) as host:
+        host.settings = replace(host.settings, idle_seconds=0.01)
+        conversation = host.converse(is_read=False)
+        for asked, question in enumerate(questions, 1):
+            conversation.ask(question, OPTIONS)
+            while conversation.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)
+                await asyncio.sleep(0)
+            assert conversation.engine.connection.stream_number >= asked
         assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)

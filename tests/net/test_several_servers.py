@@ -22,7 +22,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from tests.net.client_device import device
-from tests.net.client_talk import PROMPT, Screen, slow_device, watch
+from tests.net.client_talk import PROMPT, Screen, once, slow_device, watch
 from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, address, serving_now, told
 from tests.net.server_peer import END_OF_TEXT, VOCAB, plain_text
 from tests.support.messages import steady
@@ -42,6 +42,11 @@ async def talking_to(
             await engine.close()
 
 
+async def stop_serving(engine: ClientEngine, servers: Servers) -> None:
+    """Ends the server that answers."""
+    await servers.stop(await serving_now(engine, servers))
+
+
 @pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
 async def test_an_answer_goes_on_at_the_other_server(
@@ -52,13 +57,7 @@ async def test_an_answer_goes_on_at_the_other_server(
     screen = Screen()
     held = slow_device(target) if drafts else device(target, "none")
     async with talking_to(servers.links(), held) as (route, engine):
-
-        async def kill(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await servers.stop(await serving_now(engine, servers))
-
-        await watch(engine, screen, PROMPT, settings, kill)
+        await watch(engine, screen, PROMPT, settings, once(screen, lambda: stop_serving(engine, servers)))
         assert engine.status.server == route.address == engine.connection.dialer.address
         assert screen.committed == plain_text(target, PROMPT, settings)[0]
         assert screen.end == Ended(Finish.MAX_TOKENS)
@@ -115,6 +114,31 @@ async def test_a_cut_of_the_stream_alone_stays_at_the_server_that_has_the_text(
         assert await serving_now(engine, servers) == name
 
 
+async def test_a_server_that_makes_no_progress_is_left(target: Target, servers: Servers) -> None:
+    one = await servers.start("one")
+    await servers.start("two")
+    screen = Screen()
+    async with talking_to(servers.links(silence_seconds=0.5), device(target, "none")) as (route, engine):
+        near_first(route.servers)
+        # It still answers beats.
+        await watch(engine, screen, PROMPT, SAMPLED, once(screen, one.host.services.engine.stop))
+        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+        assert [line.partition(". ")[2] for line in told(screen)] == ["The former server makes no progress."]
+
+
+async def test_a_better_server_is_taken_between_answers_and_once(target: Target, servers: Servers) -> None:
+    await servers.start("one")
+    await servers.start("two")
+    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
+        one, two = route.servers
+        changes = []
+        for one.rtt_ms, two.rtt_ms in ((50.0, 60.0), (50.0, 5.0), (5.0, 50.0)):
+            screen = Screen()
+            await watch(engine, screen, [9, 9, 4], AnswerSettings(max_tokens=8))
+            changes.append([line.partition(". ")[2] for line in told(screen)])
+        assert changes == [[], ["It is nearer, or has less to do."], []]
+
+
 async def test_a_server_of_another_model_is_left_out_by_name(target: Target, servers: Servers) -> None:
     await servers.start("one")
     await servers.start("strange", model="other")
@@ -125,12 +149,7 @@ async def test_a_server_of_another_model_is_left_out_by_name(target: Target, ser
             ["strange (127.0.0.1:PORT) is left out: it serves other, not tiny."]
         )
 
-        async def kill(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await servers.stop(await serving_now(engine, servers))
-
-        await watch(engine, screen, PROMPT, SAMPLED, kill)
+        await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: stop_serving(engine, servers)))
         assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
         assert servers.sessions("strange") == 0
 
@@ -166,13 +185,7 @@ async def test_an_open_names_no_session_of_another_server(
     monkeypatch.setattr(Server, "open", note)
     screen = Screen()
     async with talking_to(servers.links(), slow_device(target)) as (_, engine):
-
-        async def kill(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await servers.stop(await serving_now(engine, servers))
-
-        await watch(engine, screen, PROMPT, GREEDY, kill)
+        await watch(engine, screen, PROMPT, GREEDY, once(screen, lambda: stop_serving(engine, servers)))
         assert len({address for address, _ in opens}) == 2
         assert all(not token for _, token in opens)
 

@@ -25,7 +25,7 @@ from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.memory_codec import Codec
 
 from netsim import open_link
-from tests.net.client_talk import PROMPT, Screen, slow_device, watch
+from tests.net.client_talk import PROMPT, Screen, once, slow_device, watch
 from tests.net.fleet_servers import SAMPLED, WAITING, Servers, address, leave, serving_now, told
 from tests.net.server_peer import VOCAB, plain_text, until
 from tests.support.certificates import Authority
@@ -124,12 +124,7 @@ async def kill(servers: Servers, name: str) -> None:
 async def killed_in_the_answer(engine: ClientEngine, servers: Servers, name: str) -> Screen:
     screen = Screen()
 
-    async def end(event: Event) -> None:
-        if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-            screen.cuts += 1
-            await kill(servers, name)
-
-    await watch(engine, screen, PROMPT, SAMPLED, end)
+    await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: kill(servers, name)))
     assert screen.cuts == 1
     return screen
 
@@ -163,13 +158,7 @@ async def test_an_answer_goes_on_elsewhere_when_the_way_to_its_server_is_cut(tar
     ):
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
-
-            async def cut(event: Event) -> None:
-                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                    screen.cuts += 1
-                    await wire.cut()
-
-            await watch(engine, screen, PROMPT, SAMPLED, cut)
+            await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: wire.cut()))
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
             assert await serving_now(engine, servers) == "two"
 
@@ -269,13 +258,13 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(target: Target, 
         assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
-
-            async def kill(event: Event) -> None:
-                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                    screen.cuts += 1
-                    await servers.stop("one" if "127.0.0.1" in engine.connection.dialer.address else "two")
-
-            await watch(engine, screen, PROMPT, SAMPLED, kill)
+            await watch(
+                engine,
+                screen,
+                PROMPT,
+                SAMPLED,
+                once(screen, lambda: servers.stop("one" if "127.0.0.1" in engine.connection.dialer.address else "two")),
+            )
             assert screen.cuts == 1
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
             [left] = servers.running
