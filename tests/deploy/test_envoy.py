@@ -290,9 +290,6 @@ def no_health_checks(config: Config) -> None:
     del cluster(config)["health_checks"], cluster(config)["outlier_detection"]
 
 
-# ---------------------------------------------------------------- one server
-
-
 @pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
 async def test_an_answer_is_the_text_of_a_direct_one(
@@ -331,9 +328,6 @@ async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: 
                 assert opened.cached_tokens > 0
         taken = {name: servers.sessions(name) for name in NAMES}
     assert sum(taken.values()) == 8
-
-
-# ---------------------------------------------------------------- a server is lost
 
 
 async def ask_together(
@@ -401,9 +395,6 @@ async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target
         assert servers.sessions("one") == left
 
 
-# ---------------------------------------------------------------- time
-
-
 def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
     config = configuration()
     calls = ("Converse", "Generate", "FetchDrafter")
@@ -412,9 +403,6 @@ def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
     assert not [call for call in calls if "per_try_timeout" in route(config, call)["retry_policy"]]
     assert manager(config)["stream_idle_timeout"] == "0s"
     assert "max_stream_duration" not in manager(config)["common_http_protocol_options"]
-
-
-# ---------------------------------------------------------------- what the client says
 
 
 async def reason_through(servers: Fleet, proxy: Proxy, security: Security | None = None) -> None:

@@ -26,12 +26,14 @@ from tests.deploy.charts import (
     Helm,
     HelmRefuses,
     Object,
+    check_restricted,
     container_of,
     environment_of,
+    last,
     of_kind,
     pod_of,
+    variables,
 )
-from tests.deploy.recipes import last, variables
 from tests.support.programs import CHECKOUT
 
 pytestmark = pytest.mark.xdist_group("helm")
@@ -140,23 +142,13 @@ def test_files_that_the_server_is_told_of_are_mounted(helm: Helm, example: str) 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_pods_may_do_nothing_but_serve(helm: Helm, example: str) -> None:
-    """The restricted profile of Kubernetes' Pod Security Standards, and a root file system that nobody writes to."""
     spec = pod_of(helm.render(example))["spec"]
-    pod, container = spec["securityContext"], container_of(helm.render(example))["securityContext"]
-    assert f"{pod['runAsUser']}:{pod['runAsGroup']}" == last("server", "USER")
-    assert pod["runAsNonRoot"]
-    assert pod["fsGroup"] == pod["runAsGroup"]
-    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    check_restricted(spec)
+    assert spec["securityContext"]["fsGroup"] == spec["securityContext"]["runAsGroup"]
     kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
     assert kinds <= {"emptyDir", "secret", "persistentVolumeClaim"}
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    assert spec["enableServiceLinks"] is False  # a Service moa-server would set MOA_SERVER_PORT
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -264,8 +264,6 @@ async def test_a_cut_before_the_first_token(target: KernelTarget, lost: Any, is_
     assert screen.end == Ended(Finish.MAX_TOKENS)
 
 
-# ---------------------------------------------------------------- text
-
 CODE = """\
 def bisect(rows, wanted):
     low, high = 0, len(rows)
