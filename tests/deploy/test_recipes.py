@@ -19,16 +19,7 @@ import yaml
 from moa_server.settings import ServerSettings
 from moa_shared.programs.config import settings_of
 
-from tests.deploy.charts import (
-    DEPLOY,
-    RECIPE,
-    check_restricted,
-    instructions,
-    last,
-    program,
-    read_compose,
-    variables,
-)
+from tests.deploy.charts import DEPLOY, RECIPE, check_restricted, instructions, last, program, read_compose, variables
 from tests.support.programs import CHECKOUT
 from tests.support.skipping import cannot_run
 

@@ -22,13 +22,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_server.verifier import Target
-from moa_shared.errors import (
-    ContextLengthError,
-    MismatchError,
-    MoaError,
-    ProtocolError,
-    UnavailableError,
-)
+from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec, row_bytes

@@ -34,13 +34,7 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.companion import Companion, cache_file, confidence_beside, write_confidence
 from moa_shared.drafting import CHAIN, draft_chain
 from moa_shared.drafting.confidence import LearnedConfidence
-from moa_shared.errors import (
-    ChecksumError,
-    MismatchError,
-    NotFoundError,
-    ProtocolError,
-    UnavailableError,
-)
+from moa_shared.errors import ChecksumError, MismatchError, NotFoundError, ProtocolError, UnavailableError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights.weights import EMBEDDINGS

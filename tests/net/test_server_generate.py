@@ -18,16 +18,7 @@ from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling, WantedChances
 
-from tests.net.server_peer import (
-    CONTEXT,
-    DRAFTER,
-    END_OF_TEXT,
-    IDENTITY,
-    VOCAB,
-    generate,
-    plain_text,
-    until,
-)
+from tests.net.server_peer import CONTEXT, DRAFTER, END_OF_TEXT, IDENTITY, VOCAB, generate, plain_text, until
 
 PROMPT = [5, 17, 33, 2, 64]
 

@@ -21,16 +21,7 @@ from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from tests.net.server_peer import (
-    CONTEXT,
-    VOCAB,
-    Peer,
-    make_host,
-    plain_text,
-    serving,
-    toy_source,
-    until,
-)
+from tests.net.server_peer import CONTEXT, VOCAB, Peer, make_host, plain_text, serving, toy_source, until
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 PAGE, DRAFT_NODES = 64, 64

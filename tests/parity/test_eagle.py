@@ -15,10 +15,7 @@ from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, longest_path
-from moa_training.objective.objective import (
-    TrainingBaseline,
-    feature_losses,
-)
+from moa_training.objective.objective import TrainingBaseline, feature_losses
 from moa_training.settings import LossSettings
 from moa_training.teacher.teacher import Activations
 

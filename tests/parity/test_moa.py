@@ -20,10 +20,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, ancestor_matrix, longest_path
 from moa_training.objective.blocks import Blocks
 from moa_training.objective.moa import TrainingDrafter
-from moa_training.objective.objective import (
-    Prediction,
-    feature_losses,
-)
+from moa_training.objective.objective import Prediction, feature_losses
 from moa_training.settings import LossSettings
 from moa_training.teacher.teacher import Activations
 

@@ -14,8 +14,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28350, 174),
-    "client: endpoint": (("client/moa_client/endpoint",), 3097, 13),
+    "client": (("client",), 28339, 174),
+    "client: endpoint": (("client/moa_client/endpoint",), 3086, 13),
     "client: tools": (("client/moa_client/tools",), 2067, 12),
     "client: link": (("client/moa_client/link",), 3129, 16),
     "client: chat": (("client/moa_client/chat",), 3631, 21),
@@ -29,13 +29,13 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4301, 29,
     ),
     "server": (("server",), 16467, 112),
-    "shared": (("shared",), 17205, 108),
+    "shared": (("shared",), 17179, 108),
     "training": (("training",), 4698, 30),
-    "bench": (("bench",), 5298, 42),
+    "bench": (("bench",), 5285, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72865, 453),
+    "tests": (("tests",), 72780, 453),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

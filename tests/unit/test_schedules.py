@@ -53,15 +53,7 @@ from moa_shared.text.text_stream import TextStream
 from moa_shared.tree import DraftTree
 
 from tests.unit import simulated_world
-from tests.unit.simulated_world import (
-    FIRST_LOOP,
-    SimulatedServer,
-    World,
-    decode,
-    logits_after,
-    plain_answer,
-    simulate,
-)
+from tests.unit.simulated_world import FIRST_LOOP, SimulatedServer, World, decode, logits_after, plain_answer, simulate
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)

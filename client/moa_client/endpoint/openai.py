@@ -14,12 +14,7 @@ from pydantic import BeforeValidator, Field
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event, parted, verification
 from moa_client.endpoint.ask import ChatAsk
-from moa_client.endpoint.fields import (
-    MOST_MESSAGES,
-    RequestFields,
-    missing,
-    refused,
-)
+from moa_client.endpoint.fields import MOST_MESSAGES, RequestFields, missing, refused
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,

@@ -15,13 +15,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
 from moa_client.endpoint.ask import ChatAsk, Messages
-from moa_client.endpoint.fields import (
-    RequestFields,
-    Text,
-    missing,
-    parsed_request,
-    refused,
-)
+from moa_client.endpoint.fields import RequestFields, Text, missing, parsed_request, refused
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,

@@ -15,14 +15,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import (
-    DraftCompleted,
-    DrafterResult,
-    DraftExtended,
-    DraftRule,
-    DraftStep,
-    ResultInbox,
-)
+from moa_client.drafting.streamed import DraftCompleted, DrafterResult, DraftExtended, DraftRule, DraftStep, ResultInbox
 from moa_client.memory import MemoryPlan
 from moa_server.drafting.forward_cost import RowShares
 from moa_server.drafting.growth_rule import DraftRecord, GrowthRule

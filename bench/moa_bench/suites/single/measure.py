@@ -28,13 +28,7 @@ from moa_bench.spread import rotated, without_collector
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.measure import llama_subject
 from moa_bench.suites.single.local_server import Ask, MethodAnswer
-from moa_bench.suites.single.methods import (
-    SERVED,
-    load_drafters,
-    load_engine,
-    methods_of,
-    oracle_methods,
-)
+from moa_bench.suites.single.methods import SERVED, load_drafters, load_engine, methods_of, oracle_methods
 from moa_bench.suites.single.tables import MODES, PLAIN, SERVER, render
 
 __all__ = ["measure", "render"]

@@ -24,15 +24,7 @@ import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, StackShape
 
 from moa_shared.drafter.kinds import layout
-from moa_shared.drafter.kinds.config import (
-    Conversion,
-    DeviceHalf,
-    DrafterConfig,
-    Layout,
-    NewState,
-    Published,
-    Shapes,
-)
+from moa_shared.drafter.kinds.config import Conversion, DeviceHalf, DrafterConfig, Layout, NewState, Published, Shapes
 from moa_shared.drafter.kinds.layout import KindOfStates
 from moa_shared.drafter.layers.state import BaseState, MemoryCache
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables, draft_ids

@@ -22,13 +22,7 @@ from moa_kernels import QuantisedMatrix
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.names import (
-    added_offset,
-    hugging_face_name,
-    paired_heads,
-    paired_places,
-    unpair_rows,
-)
+from moa_shared.models.gguf.names import added_offset, hugging_face_name, paired_heads, paired_places, unpair_rows
 from moa_shared.models.network.layer_sizes import unread_tensors
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors import (
@@ -46,14 +40,7 @@ from moa_shared.models.tensors import (
     map_tensors,
     to_float32,
 )
-from moa_shared.models.weights.experts import (
-    BLOCKS_END,
-    SCALES_END,
-    expert_parts,
-    is_of_expert,
-    known_name,
-    take_mxfp4,
-)
+from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_parts, is_of_expert, known_name, take_mxfp4
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.questions import (
-    PACKAGED,
-    BenchQuestion,
-    chat_tokens,
-    questions_of,
-    read_all,
-)
+from moa_bench.harness.questions import PACKAGED, BenchQuestion, chat_tokens, questions_of, read_all
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer

@@ -13,13 +13,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.doctor.examination import checks_json, examine_companion
-from moa_client.doctor.steps import (
-    judge_certificate,
-    judge_expectation,
-    judge_goodput,
-    judge_round_trip,
-    judge_speed,
-)
+from moa_client.doctor.steps import judge_certificate, judge_expectation, judge_goodput, judge_round_trip, judge_speed
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import MismatchError

@@ -11,10 +11,7 @@ from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
-from moa_client.drafting.online import (
-    PATIENT_VERDICTS,
-    DraftingRest,
-)
+from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.drafting.streamed import TokenWritten

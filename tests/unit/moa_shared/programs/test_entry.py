@@ -13,14 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from moa_shared.programs import entry
-from moa_shared.programs.entry import (
-    EXTRAS,
-    StartLine,
-    install_drafters,
-    install_extra,
-    missing_extra,
-    prepare_process,
-)
+from moa_shared.programs.entry import EXTRAS, StartLine, install_drafters, install_extra, missing_extra, prepare_process
 
 from tests.support.messages import steady
 from tests.support.programs import CHECKOUT

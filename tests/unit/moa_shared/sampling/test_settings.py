@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.settings import (
-    MOST_BYTES,
-    Constraint,
-    ConstraintKind,
-    SamplingDefaults,
-    sampling_defaults,
-)
+from moa_shared.sampling.settings import MOST_BYTES, Constraint, ConstraintKind, SamplingDefaults, sampling_defaults
 
 
 @pytest.mark.parametrize(
