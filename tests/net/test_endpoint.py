@@ -28,7 +28,7 @@ from structlog.testing import capture_logs
 
 from tests.net.client_device import stepper
 from tests.net.hosted import Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
-from tests.net.server_peer import CONTEXT, decode, make_host, plain_text, serving, until
+from tests.net.server_peer import decode, make_host, plain_text, serving, until
 from tests.support.openai_client import openai_client
 
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -211,18 +211,3 @@ async def test_an_answer_goes_on_meanwhile_and_stays_what_it_is(target: Target) 
         assert (await rest_of(stream.__aiter__()))[0] == plain(target)
         assert len({tuple(made.data[0].embedding) for made in await vectors}) == 1
         assert not answers_of(hosted)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ([1] * (CONTEXT + 1), f"The text has {CONTEXT + 1} tokens"),
-        ([[5], [9999]], "input\\[1\\]: expected ids of tokens"),
-        ([], "input: expected a text"),
-        ([""], "input: expected a text"),
-    ],
-)
-async def test_what_cannot_be_embedded_is_refused_by_its_name(target: Target, given: object, words: str) -> None:
-    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
-        with pytest.raises(openai.BadRequestError, match=words):
-            await client.embeddings.create(model="default", input=given)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
@@ -103,16 +102,6 @@ async def test_a_device_whose_server_drafts_gets_few_rows(target: Target) -> Non
         await watch(engine, Screen(), PROMPT, SETTINGS)
         assert set(range(len(PROMPT))) <= drafter.states
         assert engine.figures.down_bytes > 2 * few
-
-
-@pytest.mark.parametrize("who", ["the server", "the client"])
-async def test_a_device_that_drafts_gets_all_rows(target: Target, who: str) -> None:
-    """For a server that does not draft, and where the device is to draft."""
-    settings = DraftingSettings(drafting="device") if who == "the client" else None
-    drafting = "device" if who == "the server" else "auto"
-    async with talking_to_a_drafting_server(target, drafting=drafting, settings=settings) as (_, engine, drafter):
-        await watch(engine, Screen(), PROMPT, SETTINGS)
-        assert set(range(len(PROMPT))) <= drafter.states, (sorted(drafter.states), sorted(drafter.rows))
 
 
 async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(target: Target) -> None:

@@ -145,15 +145,6 @@ async def test_a_timeline_is_played_and_logged(serve: Any, ask: Any) -> None:
     assert 1.5 <= logged[0]["t_s"] < 2.5
 
 
-async def test_a_trace_drives_the_link(serve: Any, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("t_s,down_mbps,rtt_ms\n0,5,\n0.2,7,80\n")
-    async with serve() as upstream, open_link("perfect", upstream=upstream, trace=tmp_path / "t.csv") as link:
-        while (down := (await link.status())["directions"]["down"])["rate_mbps"] != 7.0:
-            assert down["rate_mbps"] == 5.0
-            await asyncio.sleep(0.02)
-        assert down["delay_ms"] == 40.0
-
-
 async def test_what_netsim_says_reaches_the_caller() -> None:
     with says(
         NetsimError,

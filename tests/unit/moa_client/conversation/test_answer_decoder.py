@@ -285,3 +285,19 @@ def test_corrections_do_not_depend_on_pieces(shown: str, text: str, data: st.Dat
         corrections.update(text[at:end], "")
         at = end
     assert list(corrections.stretches) == differing(shown, text)
+
+
+@pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])
+def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
+    def cut() -> AnswerDecoder:
+        decoder = begun(decode_bytes)
+        decoder.take(Committed(tuple("né€".encode()[:-1])))
+        return decoder
+
+    broken, left, ended = cut(), cut(), cut()
+    broken.break_off(Ended(Finish.CANCELLED))
+    left.take(Ended(finish, provisional=True))
+    ended.take(Ended(finish))
+    assert broken.text.committed == left.text.committed + left.text.provisional == ended.text.committed == "né"
+    left.take(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
+    assert left.text.committed == "né€"

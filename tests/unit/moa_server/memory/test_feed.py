@@ -235,3 +235,12 @@ def test_memory_never_takes_more_than_its_share_the_loan_and_a_part_of_what_was_
             spent += encode_ms
             dearest = max(dearest, encode_ms)
         assert spent <= share * stepped + GAIN * saved + LOAN_STEPS * PLAIN_MS + dearest + 1e-6
+
+
+def test_the_codec_changes_for_what_is_sent_from_now_on() -> None:
+    feed = make_memory_feed()
+    feed.rows_ready(1)
+    feed.codec = Codec.INT4
+    chunk = feed.take()
+    assert chunk is not None
+    assert (chunk.codec, chunk.nbytes) == (Codec.INT4, row_bytes(Codec.INT4, 32))

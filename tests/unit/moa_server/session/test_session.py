@@ -273,6 +273,18 @@ def test_a_resume_with_other_settings_begins_again() -> None:
     assert harness.session.tokens == prompt
 
 
+def test_a_new_stream_counts_its_epochs_from_the_start() -> None:
+    harness = asked([1, 2])
+    harness.step()
+    tokens = list(harness.session.tokens)
+    base, prefix = len(tokens), PrefixHashes(tokens).short_at(len(tokens))
+    harness.draft(Draft(9, base, prefix, 0, (1,), ()))
+    harness.session.on_open(tokens)
+    harness.ask(Ask(1, base, PrefixHashes(tokens).at(base), (), PLAIN, 2))
+    harness.draft(Draft(0, base, prefix, 0, (2,), ()))
+    assert harness.session.pending.usable(harness.session.tokens) == DraftTree.chain([2])
+
+
 def test_forgotten_cache_is_read_again() -> None:
     harness = asked([1, 2, 3])
     harness.step()
