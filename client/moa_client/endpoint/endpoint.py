@@ -68,48 +68,73 @@ class AnswerSlots:
             self._free.release()
 
 
-@dataclass(eq=False)
-class Answering:
-    """Follows one answer: waits for its turn, asks, and takes in the updates as fast as they come.
+class AnswerResponse(Response):
+    """The response to a request for an answer: waits for its turn, asks, and takes in the updates as fast as they come.
 
     Args:
-        begin: asks for it; may raise MoaError.
+        begin: asks for the answer; may raise MoaError.
+        closing: ends it when the server closes.
+        keep_alive_seconds: after which a stream that has nothing to say says so; None: it is no stream.
     """
 
-    answer: Answer
-    slots: AnswerSlots
-    begin: Callable[[], LocalConversation]
-    _is_leaving: bool = False  # the conversation is being closed, which must not be interrupted
+    def __init__(
+        self,
+        answer: Answer,
+        slots: AnswerSlots,
+        begin: Callable[[], LocalConversation],
+        form: Form,
+        closing: asyncio.Event,
+        keep_alive_seconds: float | None,
+    ) -> None:
+        super().__init__()
+        self._answer = answer
+        self._slots = slots
+        self._begin = begin
+        self._form = form
+        self._closing = closing
+        self._keep_alive_seconds = keep_alive_seconds
+        self._changed = asyncio.Event()
+        self._is_leaving = False  # the conversation is being closed, which must not be interrupted
+        headers = {"content-type": form.media_type, **HEADERS}
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
-    def start(self, changed: asyncio.Event) -> None:
-        """Begins to follow it, and sets the event when something has changed."""
-        self._changed = changed
-        self._task = asyncio.create_task(self._follow())
-
-    async def close(self) -> None:
-        if not self._is_leaving:
-            self._task.cancel()
-        await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        following = asyncio.create_task(self._follow())
+        respond = self._respond_whole if self._keep_alive_seconds is None else self._stream
+        ways = [
+            asyncio.create_task(respond(scope, receive, send)),
+            asyncio.create_task(_left(receive)),
+            asyncio.create_task(self._end_at_closing()),
+        ]
+        try:
+            await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ways:
+                task.cancel()
+            outcomes = await asyncio.gather(*ways, return_exceptions=True)
+            if not self._is_leaving:
+                following.cancel()
+            await asyncio.shield(asyncio.gather(following, return_exceptions=True))
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
 
     async def _follow(self) -> None:
         try:
-            async with self.slots.turn():
-                await self._converse(self.begin())
+            async with self._slots.turn():
+                conversation = self._begin()
+                try:
+                    await self._read(conversation)
+                finally:
+                    self._is_leaving = True
+                    self._changed.set()
+                    await conversation.close()
         except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
-            self.answer.fail(told(error, "The answer"))
+            self._answer.fail(told(error, "The answer"))
         finally:
             self._changed.set()
-
-    async def _converse(self, conversation: LocalConversation) -> None:
-        try:
-            await self._read(conversation)
-        finally:
-            self._is_leaving = True
-            self._changed.set()
-            await conversation.close()
 
     async def _read(self, conversation: LocalConversation) -> None:
-        answer, now = self.answer, asyncio.get_running_loop().time
+        answer, now = self._answer, asyncio.get_running_loop().time
         answer.on_link(conversation.status.state, now())
         try:
             async with asyncio.timeout_at(answer.deadline) as clock:
@@ -123,46 +148,6 @@ class Answering:
             answer.fail(UnavailableError("The conversation was closed.", hint="Ask again."))
         except TimeoutError:
             answer.give_up()
-
-
-class AnswerResponse(Response):
-    """The response to a request for an answer.
-
-    Args:
-        closing: ends it when the server closes.
-        keep_alive_seconds: after which a stream that has nothing to say says so; None: it is no stream.
-    """
-
-    def __init__(
-        self, following: Answering, form: Form, closing: asyncio.Event, keep_alive_seconds: float | None
-    ) -> None:
-        super().__init__()
-        self._following = following
-        self._answer = following.answer
-        self._form = form
-        self._closing = closing
-        self._keep_alive_seconds = keep_alive_seconds
-        self._changed = asyncio.Event()
-        headers = {"content-type": form.media_type, **HEADERS}
-        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._following.start(self._changed)
-        respond = self._respond_whole if self._keep_alive_seconds is None else self._stream
-        ways = [
-            asyncio.create_task(respond(scope, receive, send)),
-            asyncio.create_task(_left(receive)),
-            asyncio.create_task(self._end_at_closing()),
-        ]
-        try:
-            await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in ways:
-                task.cancel()
-            outcomes = await asyncio.gather(*ways, return_exceptions=True)
-            await self._following.close()
-        if isinstance(outcomes[0], Exception):
-            raise outcomes[0]
 
     async def _end_at_closing(self) -> None:
         await self._closing.wait()
@@ -277,9 +262,15 @@ class Endpoint:
         tokens, seed = len(prompt.tokens), options.seed or 0
         header = AnswerHeader(identifier, int(time.time()), model.name, model.fingerprint, tokens, seed)
         answer = self._answer(ask, model, prompt, options, identifier)
-        following = Answering(answer, self._slots, lambda: model.begin(prompt.tokens, options, traceparent))
         keep_alive = self._settings.keep_alive_seconds if ask.stream else None
-        return AnswerResponse(following, form(header), self._closing, keep_alive)
+        return AnswerResponse(
+            answer,
+            self._slots,
+            lambda: model.begin(prompt.tokens, options, traceparent),
+            form(header),
+            self._closing,
+            keep_alive,
+        )
 
     def _answer(
         self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, identifier: str
