@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import openai
 import pytest
+from moa_client.endpoint.ask import model_source
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.host.host import Host
 from moa_client.web.access import Access

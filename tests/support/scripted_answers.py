@@ -23,8 +23,8 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
+from moa_client.endpoint.ask import Embeddings, HostModel
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
 from moa_client.surface.open_conversation import Subscription

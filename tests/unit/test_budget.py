@@ -14,8 +14,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28339, 174),
-    "client: endpoint": (("client/moa_client/endpoint",), 3086, 13),
+    "client": (("client",), 28303, 173),
+    "client: endpoint": (("client/moa_client/endpoint",), 3050, 12),
     "client: tools": (("client/moa_client/tools",), 2067, 12),
     "client: link": (("client/moa_client/link",), 3129, 16),
     "client: chat": (("client/moa_client/chat",), 3631, 21),
@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72765, 453),
+    "tests": (("tests",), 72755, 452),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

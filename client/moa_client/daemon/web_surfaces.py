@@ -13,8 +13,8 @@ from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.addresses import is_loopback
 
 from moa_client.daemon.hub import Hub
+from moa_client.endpoint.ask import model_source
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.host_source import model_source
 from moa_client.endpoint.routes import Health, endpoint_routes, health_route
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore

@@ -24,9 +24,8 @@ from starlette.types import Receive, Scope, Send
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.endpoint.answer import Answer, AnswerHeader, Form
-from moa_client.endpoint.ask import ChatAsk, Prompt
+from moa_client.endpoint.ask import ChatAsk, Embeddings, HostModel, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
 from moa_client.failures import told
 from moa_client.host.library import LocalConversation

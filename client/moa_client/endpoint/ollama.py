@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -134,25 +134,16 @@ class OllamaForm(Form):
 
     Args:
         is_chat: it is a message; `shows_thinking`: reasoning is sent.
-        clock: in ns.
     """
 
     media_type = "application/x-ndjson"
     path = "/api/"
 
-    def __init__(
-        self,
-        header: AnswerHeader,
-        *,
-        is_chat: bool,
-        shows_thinking: bool,
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, header: AnswerHeader, *, is_chat: bool, shows_thinking: bool) -> None:
         super().__init__(header)
         self._is_chat = is_chat
         self._shows_thinking = shows_thinking
-        self._clock = clock
-        self._asked = self._begun = clock()  # where an answer is sent whole, nothing says when it began
+        self._asked = self._begun = time.monotonic_ns()  # where an answer is sent whole, nothing says when it began
         # an object without text: clients would stumble over an empty line
         self.keep_alive = self._line(self.content(""))
 
@@ -164,7 +155,7 @@ class OllamaForm(Form):
     def next(self, answer: Answer) -> bytes:
         body = super().next(answer)
         if body and self._begun == self._asked:
-            self._begun = self._clock()
+            self._begun = time.monotonic_ns()
         return body
 
     def part(self, piece: Piece, answer: Answer) -> bytes:
@@ -194,7 +185,7 @@ class OllamaForm(Form):
         return f"{written({**self._fields(), **content, 'done': False})}\n".encode()
 
     def _ended(self, content: Fields, answer: Answer) -> Fields:
-        now = self._clock()
+        now = time.monotonic_ns()
         return {
             **self._fields(),
             **content,

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias
-from moa_client.endpoint.ask import Messages, checked, schema_form
+from moa_client.endpoint.ask import Embeddings, HostModel, Messages, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     REFUSED,
@@ -27,7 +27,6 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
-from moa_client.endpoint.host_source import Embeddings, HostModel
 from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, ToolResult, check_tools, offer_of
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError

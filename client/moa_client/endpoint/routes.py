@@ -19,10 +19,9 @@ from starlette.routing import BaseRoute, Route
 
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Fields
-from moa_client.endpoint.ask import ChatAsk
+from moa_client.endpoint.ask import ChatAsk, HostModel
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
 from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
-from moa_client.endpoint.host_source import HostModel
 from moa_client.endpoint.openai_fields import EmbeddingRequest, embedding_fields
 from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
