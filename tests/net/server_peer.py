@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import grpc.aio
@@ -318,3 +318,23 @@ def trailer(error: grpc.aio.AioRpcError, key: str) -> str | bytes:
     trailers: Any = error.trailing_metadata()
     value: str | bytes = dict(trailers or ())[key]
     return value
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
+    """The port of something that takes connections and says nothing, and what it has taken."""
+    taken: list[asyncio.StreamWriter] = []
+
+    async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], taken
+    finally:
+        server.close()
+        for writer in taken:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        await server.wait_closed()

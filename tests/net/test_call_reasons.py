@@ -31,7 +31,7 @@ from moa_shared.programs.machine import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 
 from netsim import open_link
-from tests.net.server_peer import make_host, serving
+from tests.net.server_peer import make_host, serving, silent
 from tests.support.certificates import Authority
 from tests.support.messages import GRPC_WORDS, steady
 from tests.support.secure_server import secured
@@ -347,28 +347,8 @@ async def test_a_server_that_is_not_there(tmp_path: Path, address: str) -> None:
     assert exit_code(checks) == 69
 
 
-@asynccontextmanager
-async def silent() -> AsyncIterator[int]:
-    """The port of something that takes connections and says nothing."""
-    taken: list[asyncio.StreamWriter] = []
-
-    async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        taken.append(writer)
-
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in taken:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-        await server.wait_closed()
-
-
 async def test_what_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    async with silent() as port:
+    async with silent() as (port, _):
         checks, _ = await examine(f"127.0.0.1:{port}", tmp_path)
         assert shown(checks[3:]) == snapshot("""\
   fail  server       There is no moa server at 127.0.0.1:PORT: nothing answered within N s

@@ -127,7 +127,11 @@ async def attend_until_asleep(engine: ClientEngine) -> list[Event]:
     return events
 
 
-async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_question(target: Target) -> None:
+@pytest.mark.parametrize("crosses", [False, True])
+async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_question(
+    target: Target, crosses: bool
+) -> None:
+    """Whether the client has heard of the end, or its question crosses it."""
     now = 1000.0
     host = make_host(target, stepper=stepper(target, 0), clock=lambda: now, idle_seconds=60)
     async with serving(host) as running, talking(target, f"127.0.0.1:{running.port}") as engine:
@@ -135,24 +139,12 @@ async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_que
         await watch(engine, first)
         now += 61.0
         host.lifecycle.end_idle()
-        events = await attend_until_asleep(engine)
-        assert not any(isinstance(event, LinkChanged) and event.state is LinkState.OFFLINE for event in events)
-        assert engine.availability.state is not LinkState.OFFLINE
+        if not crosses:
+            events = await attend_until_asleep(engine)
+            assert not any(isinstance(event, LinkChanged) and event.state is LinkState.OFFLINE for event in events)
+            assert engine.availability.state is not LinkState.OFFLINE
         streams = engine.connection.stream_number
         await watch(engine, second, [9, 9, 4])
         assert engine.connection.stream_number == streams + 1
-        whole = [*PROMPT, *first.committed, 9, 9, 4]
-        assert second.committed == plain_text(target, whole, SETTINGS)[0]
-
-
-async def test_a_question_that_crosses_the_end_of_an_idle_stream_is_answered(target: Target) -> None:
-    now = 1000.0
-    host = make_host(target, stepper=stepper(target, 0), clock=lambda: now, idle_seconds=60)
-    async with serving(host) as running, talking(target, f"127.0.0.1:{running.port}") as engine:
-        first, second = Screen(), Screen()
-        await watch(engine, first)
-        now += 61.0
-        host.lifecycle.end_idle()
-        await watch(engine, second, [9, 9, 4])
         whole = [*PROMPT, *first.committed, 9, 9, 4]
         assert second.committed == plain_text(target, whole, SETTINGS)[0]

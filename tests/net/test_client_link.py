@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -27,7 +27,7 @@ from moa_shared.protocol.memory_codec import Codec
 from netsim import open_link
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, slow_device, talking, watch
-from tests.net.server_peer import PATIENCE, VOCAB, make_host, plain_text, serving, until
+from tests.net.server_peer import PATIENCE, VOCAB, make_host, plain_text, serving, silent, until
 from tests.support.messages import says
 
 OTHER_PROMPT = [9, 9, 4, 31]
@@ -127,25 +127,12 @@ FIRST_SECONDS, SECOND_SECONDS = 0.3, 1.5  # less than gRPC waits for an attempt 
 
 async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() -> None:
     """The peer takes connections and says nothing, as one does behind a link that was cut."""
-    taken: list[asyncio.StreamWriter] = []
-
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        taken.append(writer)
-
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
+    async with silent() as (port, taken), connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
         for seconds in (FIRST_SECONDS, SECOND_SECONDS):
             with pytest.raises(UnavailableError):
                 await link.servers[0].open(pb.Open(), seconds)
             link.servers[0].renew(link.servers[0].channel_number)
-    assert len(taken) >= 2
-    server.close()
-    for writer in taken:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-    await server.wait_closed()
+        assert len(taken) >= 2
 
 
 async def fail(*_: Any, **__: Any) -> None:

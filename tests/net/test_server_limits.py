@@ -23,21 +23,13 @@ from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc
 from structlog.testing import capture_logs
 
 from tests.net.server_peer import CONTEXT, Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.support.counted import Clock
 from tests.support.messages import says
 
 PROMPT = [5, 17, 33, 2, 64]
 LONG = AnswerSettings(max_tokens=120, ignore_end_of_text=True)
 SHORT = AnswerSettings(max_tokens=4, ignore_end_of_text=True)
 CALLER = anonymous("ipv4:127.0.0.1:1")
-
-
-class Clock:
-    """The server's, which tests move on."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def answer_to_its_end(peer: Peer) -> None:
@@ -69,7 +61,7 @@ async def resumed(running: RunningServer, token: bytes, tokens: Sequence[int], s
 
 
 async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(target: Target) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=60)
     async with serving(host) as running:
         peer = Peer(channel_to(running))
@@ -121,7 +113,7 @@ async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: 
 
 
 async def test_questions_count_as_requests(target: Target) -> None:
-    host = make_host(target, clock=Clock(), requests_per_minute=3)
+    host = make_host(target, clock=Clock(1000.0), requests_per_minute=3)
     async with serving(host) as running:
         peer = Peer(channel_to(running))
         await peer.open(memory=False, run_ahead=True)
@@ -181,7 +173,7 @@ async def _flood(running: RunningServer, connections: int, calls: int) -> list[g
 
 
 async def test_a_stream_without_questions_is_ended_and_its_session_kept(target: Target) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     host = make_host(target, clock=clock, idle_seconds=60)
     async with serving(host) as running:
         peer = Peer(channel_to(running))
@@ -222,7 +214,7 @@ def with_key(running: RunningServer, name: str) -> Peer:
 
 async def test_a_key_over_its_limit_harms_no_other(target: Target) -> None:
     gate = keys(greedy=CallerLimits(tokens_per_minute=30, requests_per_minute=2), honest=CallerLimits())
-    host = make_host(target, gate=gate, clock=Clock(), run_ahead_tokens=CONTEXT)
+    host = make_host(target, gate=gate, clock=Clock(1000.0), run_ahead_tokens=CONTEXT)
     async with serving(host) as running:
         greedy, honest = with_key(running, "greedy"), with_key(running, "honest")
         await greedy.open(memory=False, run_ahead=True)

@@ -1,4 +1,6 @@
-"""A list that counts what is read of it, so that a test can show that a step costs the same in a long text."""
+"""What tests count with: a list that counts what is read of it, so that a step is seen to cost the same in a long text,
+and a clock that a test moves on.
+"""
 
 from __future__ import annotations
 
@@ -23,3 +25,11 @@ class CountedList(list[Any]):
     def __eq__(self, other: object) -> bool:
         self.read += len(self)
         return super().__eq__(other)
+
+
+class Clock:
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now

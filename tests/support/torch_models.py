@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -40,6 +42,13 @@ def from_torch(model: PreTrainedModel) -> TinyModel:
     """A model of torch with its tensors as arrays."""
     tensors = {name: tensor.detach().float().numpy().copy() for name, tensor in model.state_dict().items()}
     return TinyModel(model.config.to_dict(), tensors)
+
+
+def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replaces tensors of a saved model; None removes one."""
+    path = folder / "model.safetensors"
+    weights: dict[str, torch.Tensor | None] = {**load_file(path), **changes}
+    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
 
 
 @torch.no_grad()

@@ -9,16 +9,10 @@ from moa_server.access.caller import Caller, CallerLimits, anonymous
 from moa_server.access.limits import MINUTE, MOST_KEPT, Bucket, Buckets, Rates, TokenMeter, address_of
 from moa_shared.errors import RateLimitError
 
+from tests.support.counted import Clock
 from tests.support.messages import raises
 
 KEY = Caller(owner="key alice", key="alice")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

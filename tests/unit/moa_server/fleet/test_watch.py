@@ -29,27 +29,19 @@ class Resolver:
         return next(self._answers)
 
 
-async def test_a_name_is_looked_up_again_and_one_s_own_address_is_left_out() -> None:
-    dns = Resolver(["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], ["10.0.0.3", "10.0.0.2"])
+async def test_a_name_is_looked_up_again_and_what_was_known_stays_while_it_has_no_address() -> None:
+    """One's own address is left out."""
+    dns = Resolver(
+        ["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], ["10.0.0.3", "10.0.0.2"], [], [], ["10.0.0.4"]
+    )
     fleet = Membership()
     watching = FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "10.0.0.1:7", dns.look_up)
     seen = []
-    for _ in range(3):
+    for _ in range(6):
         await watching.look()
         seen.append(fleet.others)
-    assert seen == [("10.0.0.2:7",), ("10.0.0.2:7", "10.0.0.3:7"), ("10.0.0.2:7", "10.0.0.3:7")]
-    assert dns.asked == ["moa.svc"] * 3
-
-
-async def test_while_the_name_has_no_address_what_was_known_stays() -> None:
-    dns = Resolver(["10.0.0.2"], [], [], ["10.0.0.3"])
-    fleet = Membership()
-    watching = FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "10.0.0.1:7", dns.look_up)
-    seen = []
-    for _ in range(4):
-        await watching.look()
-        seen.append(fleet.others)
-    assert seen == [("10.0.0.2:7",)] * 3 + [("10.0.0.3:7",)]
+    assert seen == [("10.0.0.2:7",), *[("10.0.0.2:7", "10.0.0.3:7")] * 4, ("10.0.0.4:7",)]
+    assert dns.asked == ["moa.svc"] * 6
 
 
 async def test_it_goes_on_looking_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,14 +20,9 @@ from moa_server.service.admission import (
     address_times,
 )
 
+from tests.support.counted import Clock
+
 BURST_SECONDS = BURST_US / (1e6 * SHARE)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:

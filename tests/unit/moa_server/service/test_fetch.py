@@ -11,12 +11,7 @@ from inline_snapshot import snapshot
 from moa_server.service.fetch import MOST_PLACES, STILL_SECONDS, FetchPlaces
 from moa_shared.errors import OverloadedError
 
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.counted import Clock
 
 
 class Download:
@@ -55,7 +50,7 @@ async def downloads(places: FetchPlaces, *owners: str) -> AsyncIterator[list[Dow
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 async def test_an_owner_of_many_gives_way_to_another(clock: Clock) -> None:

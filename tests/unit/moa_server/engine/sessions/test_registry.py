@@ -16,14 +16,9 @@ from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
+from tests.support.counted import Clock
+
 NO_LIMITS = CallerLimits()
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

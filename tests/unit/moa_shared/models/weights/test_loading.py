@@ -8,10 +8,11 @@ import torch
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, part_names, resolve
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.messages import says
+from tests.support.torch_models import rewrite
 
 pytestmark = pytest.mark.torch
 
@@ -19,13 +20,6 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def files(model_folder: Path, cache: Path) -> ModelFiles:
     return resolve(str(model_folder), cache)
-
-
-def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
-    """Replace tensors of the checkpoint; None removes one."""
-    path = folder / "model.safetensors"
-    weights: dict[str, torch.Tensor | None] = {**load_file(path), **changes}
-    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
 
 
 def test_the_model_is_transformers_own(files: ModelFiles) -> None:

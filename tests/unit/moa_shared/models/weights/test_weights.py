@@ -16,10 +16,11 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.tensors import write_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, idle_experts_nbytes
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
+from tests.support.torch_models import rewrite
 
 pytestmark = pytest.mark.torch
 
@@ -29,12 +30,6 @@ QUERIES = "model.layers.1.self_attn.q_proj.weight"
 @pytest.fixture
 def files(model_folder: Path, cache: Path) -> ModelFiles:
     return resolve(str(model_folder), cache)
-
-
-def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
-    path = folder / "model.safetensors"
-    weights: dict[str, torch.Tensor | None] = {**load_file(path), **changes}
-    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
