@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+_OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
     ast.Gt: (">", ">="),
@@ -20,8 +20,8 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.IsNot: ("is not", "is"),
     ast.In: ("in", "not in"),
     ast.NotIn: ("not in", "in"),
-}
-_SIGNS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
     ast.Mult: ("*", "/"),
@@ -95,12 +95,11 @@ def possible(root: Path, file: str) -> Iterator[PlantedError]:
 def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, str]]:
     """Line, first and last column, and what is there instead."""
     if isinstance(node, ast.Compare):
-        yield from _operator(node.left, node.comparators[0], _COMPARISONS.get(type(node.ops[0])), lines)
+        yield from _operator(node.left, node.comparators[0], node.ops[0], lines)
     elif isinstance(node, ast.BoolOp):
-        words = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        yield from _operator(node.values[0], node.values[1], words, lines)
+        yield from _operator(node.values[0], node.values[1], node.op, lines)
     elif isinstance(node, ast.BinOp):
-        yield from _operator(node.left, node.right, _SIGNS.get(type(node.op)), lines)
+        yield from _operator(node.left, node.right, node.op, lines)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and node.operand.lineno == node.lineno:
         yield node.lineno, node.col_offset, node.operand.col_offset, ""
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
@@ -110,11 +109,10 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, s
 
 
 def _operator(
-    left: ast.expr, right: ast.expr, words: tuple[str, str] | None, lines: list[str]
+    left: ast.expr, right: ast.expr, operator: ast.AST, lines: list[str]
 ) -> Iterator[tuple[int, int, int, str]]:
     """What stands between two operands of one line, if it is the operator alone."""
-    if words is None or left.end_lineno != right.lineno:
-        return
+    before, after = _OPERATORS.get(type(operator), ("", ""))
     start, end = left.end_col_offset or 0, right.col_offset
-    if lines[right.lineno - 1][start:end].strip() == words[0]:
-        yield right.lineno, start, end, f" {words[1]} "
+    if before and left.end_lineno == right.lineno and lines[right.lineno - 1][start:end].strip() == before:
+        yield right.lineno, start, end, f" {after} "

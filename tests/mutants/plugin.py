@@ -15,25 +15,17 @@ from tests.mutants.errors import ROOT, PlantedError, module_name
 
 
 class _Loader(SourceFileLoader):
-    source = ""
-
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = compile(self.source, self.path, "exec", dont_inherit=True)
+        code: CodeType = compile(ERROR.plant(ROOT), self.path, "exec", dont_inherit=True)
         return code
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, error: PlantedError) -> None:
-        self._error = error
-        self._source = error.plant(ROOT)
-
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != module_name(self._error.file):
-            return None
-        loader = _Loader(fullname, str(ROOT / self._error.file))
-        loader.source = self._source
-        return spec_from_file_location(fullname, ROOT / self._error.file, loader=loader)
+        file = str(ROOT / ERROR.file)
+        planted = fullname == module_name(ERROR.file)
+        return spec_from_file_location(fullname, file, loader=_Loader(fullname, file)) if planted else None
 
 
-if planted := os.environ.get("MOA_MUTANT"):
-    sys.meta_path.insert(0, _Finder(PlantedError(**json.loads(planted))))
+ERROR = PlantedError(**json.loads(os.environ["MOA_MUTANT"]))
+sys.meta_path.insert(0, _Finder())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,7 @@ def test_verdicts_of_another_question_change_nothing() -> None:
     assert (late.tokens, late.kept_draft, late.finish) == ((), True, ON)
     assert conversation.phase is Phase.ANSWERING
     assert conversation.on_verdict(Verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
+    assert conversation.repeat() == replace(second, tokens=(*PROMPT, 8))
     conversation.reset()
     assert conversation.ask(PROMPT, AnswerSettings()).id == 3
 

@@ -75,6 +75,14 @@ def test_a_reader_has_what_is_right_and_sees_what_is_trusted(files: ModelFiles) 
     assert "precision" not in StandaloneQuality(1, texts=[AnswerAfterCut(1, 9, 0, 0)]).means
 
 
+def test_parts_merge_by_weight() -> None:
+    total, accuracy = StandaloneQuality(1, {"a": 3.0}, {"a": 3.0}), TaskAccuracy(1, right=1)
+    accuracy.merge(TaskAccuracy(2, ended=1))
+    total.merge(StandaloneQuality(2, {"a": 0.5, "b": 5.0}, {"a": 2.0, "b": 1.0}))
+    assert (total.questions, total.means) == (3, {"a": 0.7, "b": 5.0})
+    assert accuracy == TaskAccuracy(3, right=1, ended=1)
+
+
 @pytest.mark.parametrize("reused", [0, 2])
 def test_a_drafter_repeats_no_run_unless_it_may(
     files: ModelFiles, reused: int, monkeypatch: pytest.MonkeyPatch

@@ -195,3 +195,9 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
         tree = make_draft(state, shape, len(ids) - 1 - newest, None, GREEDY)
         newest += verify_draft(tree, ids, newest, expected)
     assert got.accepted == expected.accepted
+
+
+def test_counts_merge() -> None:
+    total = Acceptance([1, 0])
+    total.merge(Acceptance([1, 1, 2]))
+    assert (total.accepted, total.length) == ([2, 1, 2], 2.0)

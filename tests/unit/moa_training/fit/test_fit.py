@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import moa_training.fit.fit
 import numpy as np
@@ -19,6 +20,7 @@ from moa_training.fit.run_state import MasterWeights
 from moa_training.fit.setup import drafter_config
 from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
+from moa_training.teacher.teacher import Teacher
 
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
 from tests.support.torch_models import torch_model
@@ -186,6 +188,17 @@ def test_a_first_run_on_the_kernels_trains(tmp_path: Path, begin: Begin, files: 
     fitting = dataclasses.replace(files, folder=target)
     path = begin(tokens=600, changed={REUSED: drafter}, target=fitting, execution="int8").train()
     assert all(np.isfinite(point["cross_entropy"]) for point in read_points(path.parent))
+
+
+def test_a_warm_start_reads_no_text_twice(
+    tmp_path: Path, files: ModelFiles, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, run_packed = tmp_path / "few.jsonl.zst", Mock(wraps=Teacher.run_packed)
+    prepare(files, [write_conversations(tmp_path / "in.jsonl", 12)], few, 64, SilentProgress())
+    monkeypatch.setattr(Teacher, "run_packed", run_packed)
+    begin(changed={REUSED: STATES[0]}, text=few)
+    rows = [tuple(row) for call in run_packed.call_args_list for row in call.args[1].ids.tolist()]
+    assert len(rows) == len(set(rows)) > 2
 
 
 def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, begin: Begin) -> None:

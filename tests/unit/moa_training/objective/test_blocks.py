@@ -12,8 +12,6 @@ from moa_training.settings import BlockSettings
 
 from tests.support.training_blocks import build_blocks
 
-LENGTH = 24
-
 
 def batch() -> PackedBatch:
     rows = [[TokenRow(list(range(1, 20)), [(6, 19)]), TokenRow(list(range(1, 10)), [(3, 9)])] for _ in range(6)]
@@ -43,6 +41,8 @@ def test_weights_lie_on_positions_beyond_the_memory_alone(seed: int) -> None:
     counted = (behind > 0) & (packed.segment >= 0)
     assert torch.allclose(weight[counted], (0.9 ** (behind[counted] - 1).float()))
     assert int(behind.max()) < 7
+    inner = blocks.is_start & (packed.segment >= 0) & (packed.positions > 0)
+    assert not (inner[:, 1:] & inner[:, :-1]).any()  # a block is no single token
 
 
 def test_memory_dropout_leaves_the_start_of_the_conversation_alone() -> None:
