@@ -29,7 +29,7 @@ from moa_client.surface.open_conversation import ConversationFacts, OpenConversa
 def remark(text: str) -> None:
     """Writes lines to standard error; on a terminal no word is broken."""
     if sys.stderr.isatty():
-        from moa_shared.text.word_wrap import wrap_words
+        from moa_client.chat.display.word_wrap import wrap_words
 
         text = wrap_words(text, terminal_size(sys.stderr)[0])
     print(text, file=sys.stderr, flush=True)

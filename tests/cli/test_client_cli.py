@@ -19,10 +19,10 @@ from moa_client.cli import cli
 from moa_client.commands.chat import chat
 from moa_client.daemon.shared_settings import OF_ENDPOINT
 from moa_client.settings import ClientSettings
+from moa_client.tools.template import ChatTemplate
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.entry import entry_of, identify, read_parts
 from moa_shared.programs.config import settings_of
-from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
     CHAT,

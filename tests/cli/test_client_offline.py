@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_client.settings import ClientSettings
+from moa_client.tools.template import ChatTemplate
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
     CHAT,

@@ -29,6 +29,7 @@ from moa_bench.machine import on_cores, split_cores
 from moa_bench.spread import Spread, collect_interleaved, paired_ratio
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
 from moa_client.tools.grammars import forced_grammar
+from moa_client.tools.template import ChatTemplate
 from moa_client.tools.tool import Tool
 from moa_client.tools.turns import ChatMessage, template_input
 from moa_shared.models import load_tokenizer, resolve
@@ -36,7 +37,6 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
-from moa_shared.text.template import ChatTemplate
 
 PLACES = ("Paris", "Oslo", "Lima", "Cairo", "Quito")
 PROPERTIES = {

@@ -15,12 +15,12 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_client.tools.grammars import Reasoning, limited_grammar
+from moa_client.tools.template import ChatTemplate
 from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources.files import read_sampling_defaults
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import REPEAT_LAST_N
-from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, Choice
 from openai.types.responses import ResponseStreamEvent

@@ -13,8 +13,8 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import Committed, LinkState
 from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import TextConversation
+from moa_client.tools.template import ChatTemplate
 from moa_server.verifier import Target
-from moa_shared.text.template import ChatTemplate
 
 from tests.net.hosted import Characters, Drafters, hosting
 from tests.net.server_peer import decode, plain_text

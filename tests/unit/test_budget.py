@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28329, 173),
-    "client: endpoint": (("client/moa_client/endpoint",), 3050, 12),
-    "client: tools": (("client/moa_client/tools",), 2067, 12),
+    "client": (("client",), 28590, 176),
+    "client: endpoint": (("client/moa_client/endpoint",), 3051, 12),
+    "client: tools": (("client/moa_client/tools",), 2222, 13),
     "client: link": (("client/moa_client/link",), 3155, 16),
-    "client: chat": (("client/moa_client/chat",), 3631, 21),
+    "client: chat": (("client/moa_client/chat",), 3653, 22),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6589, 38,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6672, 39,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3778, 21,
@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4301, 29,
     ),
     "server": (("server",), 16467, 112),
-    "shared": (("shared",), 17179, 108),
+    "shared": (("shared",), 16917, 105),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5285, 42),
     "netsim": (("netsim",), 4274, 25),

@@ -33,6 +33,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_stream import TextStream
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
@@ -49,7 +50,6 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.text.text_stream import TextStream
 from moa_shared.tree import DraftTree
 
 from tests.unit import simulated_world

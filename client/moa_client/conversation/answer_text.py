@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConflictError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.text_stream import TextStream
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
 from moa_client.conversation.text_runs import TextRun, fitted, joined, runs_of
+from moa_client.conversation.text_stream import TextStream
 
 if TYPE_CHECKING:
     from moa_client.conversation.answer_figures import Figures, LinkStatus

@@ -15,7 +15,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError, UnavailableError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
-from moa_shared.text.template import ChatTemplate, prompt_tokens
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing
@@ -26,6 +25,7 @@ from moa_client.tools.answer_reader import AnswerReader, find_format
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.template import ChatTemplate, prompt_tokens
 from moa_client.tools.thinking import AS_IT_IS, AskedReasoning, Thinking, ThinkingReader, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id
 from moa_client.tools.turns import ChatMessage, TemplateInput, template_input

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.text_stream import TextStream
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, apply_update
 from moa_client.conversation.text_runs import BY_LETTER, TextRun, fitted, runs_of
+from moa_client.conversation.text_stream import TextStream
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.recorder import HistoryRecorder

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from moa_shared.text.template import CALL_MARK, ChatTemplate
-
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
 from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.template import CALL_MARK, ChatTemplate
 from moa_client.tools.thinking import EFFORTS, ThinkingReader, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from moa_shared.text.plain_text import without_controls
-from moa_shared.text.word_wrap import wrap_words
 from prompt_toolkit.utils import get_cwidth
 
 from moa_client.chat.display import layout
 from moa_client.chat.display.answer_block import AnswerBlock
+from moa_client.chat.display.word_wrap import wrap_words
 
 CSI = "\x1b["
 NORMAL = f"{CSI}0m"

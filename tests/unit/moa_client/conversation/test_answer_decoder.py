@@ -24,10 +24,10 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.text_runs import Provenance, TextRun
+from moa_client.conversation.text_stream import TextStream
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances
-from moa_shared.text.text_stream import TextStream
 
 from tests.support.answer_events import decode_bytes, events_of
 from tests.support.told import Told

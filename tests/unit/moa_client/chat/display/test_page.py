@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from moa_client.chat.display.layout import Markdown, Weight
 from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.display.screen import Screen
+from moa_client.chat.display.word_wrap import wrap_words
 from moa_client.chat.folding import Folding, Shows
 from moa_client.chat.messages import first_cut_words, thinking_words
 from moa_client.chat.views import JsonView, make_view
@@ -35,7 +36,6 @@ from moa_client.conversation.events import (
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.word_wrap import wrap_words
 
 from tests.support.terminal import Display
 from tests.support.told import Told

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from moa_client.chat.display.answer_block import LESS_SURE, MARKED_S, UNVERIFIED, AnswerBlock
 from moa_client.chat.display.layout import cells
 from moa_client.chat.display.screen import SAID_AGAIN, Screen
+from moa_client.chat.display.word_wrap import wrap_words
 from moa_shared.text.plain_text import without_controls
-from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
 
 from tests.support.properties import examples

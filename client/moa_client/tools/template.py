@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
-
 from moa_shared.errors import ContextLengthError, ModelSourceError
 
 if TYPE_CHECKING:

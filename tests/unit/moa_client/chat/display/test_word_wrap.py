@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.text.word_wrap import wrap_words
+from moa_client.chat.display.word_wrap import wrap_words
 from wcwidth import wcswidth
 
 

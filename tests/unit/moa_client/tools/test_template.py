@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from moa_client.tools.template import PIECE, ChatTemplate, prompt_tokens
 from moa_shared.errors import ContextLengthError, ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.text.template import PIECE, ChatTemplate, prompt_tokens
 
 from tests.support.messages import says
 
