@@ -17,7 +17,7 @@ COMMANDS = {
         "moa_server.commands.models:fetch",
         "Fetch and convert a model now, so that serving starts from the cache.",
     ),
-    "cache": ("moa_server.commands.models:cache", "List and remove what moa keeps of models on this disk."),
+    "cache": ("moa_server.commands.cache:cache", "List and remove what moa keeps of models on this disk."),
     "models": (
         "moa_server.commands.models:models",
         "List the models on this machine, with size, format, family and whether they are served.",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from moa_kernels import variant_name
+from moa_server.commands.cache import LEFTOVER, MODEL, PARTS, TILES, CacheItem, find_items, list_cache, remove_items
 from moa_shared.models import resolve
-from moa_shared.models.cached import LEFTOVER, MODEL, PARTS, TILES, CacheItem, find_items, list_cache, remove_item
 from moa_shared.models.sources.cache import locked
 from moa_shared.models.weights.tile_file import map_tiles, tile_file
 from moa_shared.programs.progress import SilentProgress
@@ -78,7 +78,7 @@ def test_leftovers_are_of_no_use_unless_somebody_writes_them(root: Path) -> None
     assert only(root, LEFTOVER).useless == "was never completed"
     with locked(final):
         assert only(root, LEFTOVER).useless == ""
-    remove_item(only(root, LEFTOVER))
+    remove_items([only(root, LEFTOVER)], root)
     (root / "served-parts" / "b-0-v6.part-xyz").mkdir(parents=True)
     assert only(root, LEFTOVER).useless == "was never completed"
 
@@ -91,6 +91,5 @@ def test_items_are_found_by_model_and_path_and_removed(root: Path) -> None:
     assert parts.kind == PARTS
     assert find_items(items, str(parts.path), root) == [parts]
     assert find_items(items, "", root) == [parts]  # whose model is not known
-    for item in items:
-        remove_item(item)
+    remove_items(items, root)
     assert list_cache(root) == []
