@@ -7,8 +7,8 @@ from pathlib import Path
 
 from moa_bench.report import with_section
 from moa_client.settings import ClientSettings
+from moa_server.listing.drafters import known_table
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.choice import known_table
 from moa_shared.drafter.companion import companions_table
 from moa_shared.programs.command_line import options_table
 

@@ -19,7 +19,6 @@ from moa_shared.drafter.checkpoint.shipped import (
     shipped_drafter,
 )
 from moa_shared.drafter.checkpoint.statistics import ngrams_for
-from moa_shared.drafter.choice import choose_drafter
 from moa_shared.drafter.companion import fitting_companions
 from moa_shared.drafter.layers.weights import TargetParts
 from moa_shared.drafter.published import find_drafter
@@ -38,6 +37,7 @@ from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
+from moa_server.listing.drafters import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.offer import offered_companion

@@ -1,44 +1,235 @@
-"""The drafters for a model: those that come with moa, those in the hub's cache, and published ones that are known."""
+"""The drafters for a model: those that come with moa, those in the hub's cache, and published ones; the best one.
+
+Known is the table `published.csv`, which docs/drafters.md has too: each row was seen on the page that it names, and
+what a page does not say, such as a licence, is left empty. A newer one need not be there: `--drafter` takes any id. Of
+one target the better known come first. `--drafter auto`, where none comes with the model, takes the most promising form
+that is on this machine and fetches nothing. One that is not known to be for the model is never taken, however well
+its sizes fit: it is listed, and the user may name it. Of what the hub's cache has only headers are read, and pickled
+files whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.choice import (
-    FORMS,
-    Fit,
-    Form,
-    KnownDrafter,
-    cached_drafters,
-    in_hub_cache,
-    known_drafter,
-    known_for,
-    known_of_sizes,
-    names_of,
-)
-from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.gguf.entry import identify, read_parts
+from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
+from moa_shared.drafter.kinds import KINDS, DrafterConfig
+from moa_shared.drafter.kinds.config import Published
+from moa_shared.drafter.published import convert, drafter_in_folder, model_key, named_target
+from moa_shared.drafter.published_files import PICKLED, PublishedFiles
+from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
+from moa_shared.models import ModelFiles
+from moa_shared.models.gguf.entry import identify, is_gguf, read_parts
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
-from moa_shared.models.sources.hub import PREFIX, HubModel
+from moa_shared.models.sources.hub import PREFIX, HubModel, hub_cache, hub_snapshots
 from moa_shared.models.sources.packaged import PACKAGED, packaged_file
 from moa_shared.models.sources.source import LocalModel, examine, find_model, installed_models, models_in
+from moa_shared.models.tensors import read_metadata
 from moa_shared.programs.command_line import table
-from moa_shared.programs.progress import Progress
+from moa_shared.programs.progress import Progress, SilentProgress
 
 from moa_server.listing.models import shipped_for
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    name: str
+    label: str
+    rank: int
+    is_run: bool
+
+
+_VARIANTS = [(name, label, kind) for kind in KINDS.values() for name, label in kind.variants.items()]
+FORMS = {name: Form(name, label, rank, name not in kind.not_run) for rank, (name, label, kind) in enumerate(_VARIANTS)}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDrafter:
+    family: str  # with `size`: of the model that it is for
+    size: str
+    target: str  # that model's id on the hub
+    sizes: tuple[int, int, int]  # hidden size, layers and vocabulary of its config.json
+    hub_id: str
+    form: Form
+    licence: str  # as its page says; "": the page that was seen does not say
+    seen: str  # the page that names it
+
+
+KNOWN = tuple(
+    KnownDrafter(family, size, target, (int(hidden), int(layers), int(vocab)), hub_id, FORMS[form], licence, seen)
+    for family, size, target, hidden, layers, vocab, hub_id, form, licence, seen in [
+        *csv.reader(Path(__file__).with_name("published.csv").read_text("utf-8").splitlines())
+    ][1:]
+)
+
+
+def known_of_sizes(config: Mapping[str, Any]) -> tuple[KnownDrafter, ...]:
+    sizes = tuple(config.get(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
+    return tuple(each for each in KNOWN if each.sizes == sizes)
+
+
+def known_for(names: Iterable[str], config: Mapping[str, Any] | None = None) -> tuple[KnownDrafter, ...]:
+    """The drafters that were trained for a model of these names, in the table's order; of other sizes than those of
+    `config`, its config.json, it only has the name.
+    """
+    keys = {model_key(name) for name in names}
+    known = KNOWN if config is None else known_of_sizes(config)
+    return tuple(each for each in known if model_key(each.target) in keys)
+
+
+def known_drafter(hub_id: str) -> KnownDrafter | None:
+    wanted = hub_id.partition("@")[0].casefold()
+    return next((each for each in KNOWN if each.hub_id.casefold() == wanted), None)
+
+
+_MOST_LAYERS = 8  # of a published drafter
+# What is no drafter, one for another target, of a layout that is not known, or with a config.json that makes no sense.
+_NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError)
+_SIZES = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
+
+
+class Fit(Enum):
+    """What speaks for a drafter being one for a model."""
+
+    MODEL = "model"  # the table, or its own configuration, names that model
+    SIZES = "sizes"  # only that all sizes fit
+    ANOTHER = "another model"  # it was trained for another model of the same sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A drafter on this machine whose sizes fit."""
+
+    name: str  # its id on the hub
+    folder: Path  # its snapshot
+    form: Form
+    target: str = ""  # the model that the table or its configuration names; "": none
+    is_of_target: bool = False  # it holds the hash of the very model that one is looked for
+
+    def fit(self, names: Collection[str]) -> Fit:
+        if self.is_of_target or not self.target:
+            return Fit.MODEL if self.is_of_target else Fit.SIZES
+        return Fit.MODEL if model_key(self.target) in map(model_key, names) else Fit.ANOTHER
+
+
+def choose_drafter(
+    files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
+) -> tuple[str, Path] | None:
+    """The id on the hub of the drafter to take, and its checkpoint's file; None: there is none.
+
+    One that cannot be used after all, such as a quantised one, is passed over. Says what it takes and why, or what
+    could be fetched.
+    """
+    root, progress = cache_root(cache_dir), progress or SilentProgress()
+    names = names_of(files.target_id, files.weights)
+    candidates = cached_drafters(files.config, files.fingerprint)
+    for each in ranked(candidates, names):
+        try:
+            path = drafter_in_folder(each.folder, each.name, files, root, progress)
+        except CheckpointError as error:
+            progress.note(f"The drafter {each.name} is passed over: {error.message}")
+            continue
+        why = f"it is on this machine, and {each.form.label} is the most promising kind of those that are"
+        progress.note(f"The drafter is {each.name}: {why}.")
+        return each.name, path
+    nothing = f"There is no drafter for {files.target_id} on this machine"
+    fetchable = [each for each in known_for(names, files.config) if each.form.is_run]
+    if fetchable:
+        best = min(fetchable, key=lambda each: each.form.rank)
+        progress.note(f"{nothing}. To fetch one: --drafter {best.hub_id} ({best.form.label}).")
+    elif candidates:
+        listed = f"`moa-server drafters {files.target_id}`"
+        progress.note(f"{nothing} that is known to be for it; {listed} lists those that fit by their sizes.")
+    else:
+        progress.note(f"{nothing}, and none is known; `moa-train fit` makes one.")
+    return None
+
+
+def ranked(candidates: Iterable[Candidate], names: Collection[str]) -> list[Candidate]:
+    """Those that may be taken for a model with these names, best first."""
+    places = {each.hub_id.casefold(): place for place, each in enumerate(KNOWN)}
+
+    def order(each: Candidate) -> tuple[int, int, str]:
+        return each.form.rank, places.get(each.name.partition("@")[0].casefold(), len(KNOWN)), each.name
+
+    return sorted((each for each in candidates if each.fit(names) is Fit.MODEL), key=order)
+
+
+def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
+    """By which names a model is known: its own, and those that its GGUF file, whose header is read, gives it."""
+    if not paths or not is_gguf(paths[0]):
+        return frozenset({name})
+    try:
+        header = read_parts(paths, arrays=False)[0]
+    except ModelSourceError:  # it says so when it is loaded
+        return frozenset({name, paths[0].name})
+    said = (header.text(key) for key in ("general.name", "general.base_model.0.name"))
+    return frozenset({name, paths[0].name, *filter(None, said)})
+
+
+def cached_drafters(config: Mapping[str, Any], fingerprint: str) -> list[Candidate]:
+    """The drafters in the hub's cache that can be converted for a target; fingerprint "": not known."""
+    found = []
+    for name, snapshot in hub_snapshots(hub_cache()):
+        with contextlib.suppress(*_NO_DRAFTER):
+            found.append(_examine(name, snapshot, config, fingerprint))
+    return found
+
+
+def in_hub_cache(hub_id: str) -> bool:
+    return any(name.partition("@")[0].casefold() == hub_id.casefold() for name, _ in hub_snapshots(hub_cache()))
+
+
+def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: str) -> Candidate:
+    """What a snapshot is; raises one of _NO_DRAFTER if it is no drafter for this target."""
+    if (snapshot / DRAFTER_FILE).is_file():
+        own = DrafterConfig.from_json(read_metadata(snapshot / DRAFTER_FILE).get(CONFIG_KEY, ""))
+        fits = all(getattr(own, mine) == target.get(theirs) for mine, theirs in _SIZES.items())
+        if not fits or (own.target_fingerprint and own.target_fingerprint != fingerprint):
+            raise CheckpointError("It is for another target.")
+        return Candidate(name, snapshot, FORMS[own.kind], is_of_target=bool(own.target_fingerprint))
+    published = PublishedFiles.of(snapshot)
+    config = published.config()
+    if any(path.suffix in PICKLED for path in published.weights):  # to look at its tensors is to read them all
+        layers, hidden = config.get("num_hidden_layers", 1), int(target["hidden_size"])
+        if not isinstance(layers, int) or layers > _MOST_LAYERS:
+            raise CheckpointError(f"{name} is a whole model.")
+        if hidden not in (config.get("hidden_size"), config.get("target_hidden_size")):
+            raise CheckpointError(f"{name} is for another target.")
+    ours, _ = convert(Published(published.shapes(), config, target, "the target", name))
+    known = known_drafter(name)
+    if known is not None:
+        return Candidate(name, snapshot, known.form, known.target)
+    return Candidate(name, snapshot, FORMS[ours.kind], named_target(config))
+
+
+def known_table() -> str:
+    lines = ["| model | most promising | others |", "| --- | --- | --- |"]
+    for target in dict.fromkeys(each.target for each in KNOWN):
+        first, *others = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.form.rank)
+        model = f"{first.family} {first.size}: {target}"
+        lines.append(f"| {model} | {_cell(first)} | {'; '.join(map(_cell, others))} |")
+    return "\n".join(lines)
+
+
+def _cell(known: KnownDrafter) -> str:
+    licence = f", {known.licence}" if known.licence else ""
+    return f"[{known.hub_id}]({known.seen}) ({known.form.label}{licence})"
+
 
 PLACES = PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDrafter:
-    """A drafter of the list; `licence` and `seen` as of `KnownDrafter`."""
-
     name: str
     form: Form
     place: str
@@ -151,14 +342,12 @@ def _row(known: KnownDrafter, place: str, fit: Fit) -> ListedDrafter:
     )
 
 
-_NOT_HERE = "{model} is not on this machine: drafters that fit it only by their sizes are not listed.\n"
-_NONE = "No drafter for {model} is known. `moa-train fit` makes one, and --drafter takes any folder or id on the hub.\n"
-
-
 def drafters_text(listed: DrafterList) -> str:
-    note = "" if listed.is_here else _NOT_HERE.format(model=listed.model)
+    note = f"{listed.model} is not on this machine: drafters that fit it only by their sizes are not listed.\n"
+    note = "" if listed.is_here else note
     if not listed.drafters:
-        return _NONE.format(model=listed.model) + note
+        makes = "`moa-train fit` makes one, and --drafter takes any folder or id on the hub."
+        return f"No drafter for {listed.model} is known. {makes}\n{note}"
     rows = [("drafter", "kind", "where", "trained for", "licence")]
     rows += [
         (
@@ -170,7 +359,12 @@ def drafters_text(listed: DrafterList) -> str:
         )
         for each in listed.drafters
     ]
-    return table(rows) + note + _next_words(listed)
+    first = next((each for each in listed.drafters if each.is_run and each.fit is Fit.MODEL), None)
+    if first is not None and first.place is HUB:
+        note += f"To fetch one and use it: moa-server serve {listed.model} --drafter {first.name}\n"
+    elif first is not None:
+        note += f"`moa-server serve {listed.model}` takes the best one that is here.\n"
+    return table(rows) + note
 
 
 def drafters_json(listed: DrafterList) -> str:
@@ -189,13 +383,3 @@ def drafters_json(listed: DrafterList) -> str:
     ]
     told = {"model": listed.model, "on_this_machine": listed.is_here, "drafters": drafters}
     return json.dumps(told, indent=2) + "\n"
-
-
-def _next_words(listed: DrafterList) -> str:
-    """What to do with it."""
-    first = next((each for each in listed.drafters if each.is_run and each.fit is Fit.MODEL), None)
-    if first is None:
-        return ""
-    if first.place is HUB:
-        return f"To fetch one and use it: moa-server serve {listed.model} --drafter {first.name}\n"
-    return f"`moa-server serve {listed.model}` takes the best one that is here.\n"

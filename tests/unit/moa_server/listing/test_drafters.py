@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.drafter import choice, published, published_files
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
-from moa_shared.drafter.choice import (
+from moa_server.listing import drafters
+from moa_server.listing.drafters import (
     FORMS,
     KNOWN,
     Candidate,
@@ -27,6 +25,9 @@ from moa_shared.drafter.choice import (
     known_of_sizes,
     ranked,
 )
+from moa_shared.drafter import published, published_files
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.drafter.published import find_drafter, model_key
 from moa_shared.errors import CheckpointError
@@ -257,7 +258,7 @@ def test_without_any_it_says_what_could_be_fetched(
     sizes = config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]
     forms = (FORMS[name] for name in ("peagle", "eagle2", "moa"))
     known = [KnownDrafter("", "", "a/b", sizes, f"a/{form.name}", form, "", "") for form in forms]
-    monkeypatch.setattr(choice, "known_for", lambda *_: known)
+    monkeypatch.setattr(drafters, "known_for", lambda *_: known)
     assert chosen(files)[1] == snapshot(
         ["There is no drafter for tiny-llama3 on this machine. To fetch one: --drafter a/moa (Mixture of Attentions)."]
     )
@@ -269,8 +270,8 @@ def test_the_table_knows_a_form_better_than_the_layout(
 ) -> None:
     put(hub, KNOWN[0].hub_id, eagle_tensors(), EAGLE_CONFIG)
     assert [each.form for each in cached_drafters(files.config, "")] == [KNOWN[0].form]
-    assert choice.in_hub_cache(KNOWN[0].hub_id)
-    assert not choice.in_hub_cache(KNOWN[1].hub_id)
+    assert drafters.in_hub_cache(KNOWN[0].hub_id)
+    assert not drafters.in_hub_cache(KNOWN[1].hub_id)
 
 
 @pytest.mark.torch
