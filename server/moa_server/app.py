@@ -26,7 +26,7 @@ from moa_server.service.host import Host
 from moa_server.service.service import Health, MoaService
 from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
-from moa_server.tls.files import files_of
+from moa_server.tls.listener import files_of
 
 if TYPE_CHECKING:
     from moa_server.observing.observing import Observing

@@ -32,17 +32,15 @@ from moa_shared.models.sources.files import RAW_TEXT_ONLY, end_of_text, find_poo
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.access.authentication import Gate
+from moa_server.access.keys import Gate
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing.drafters import choose_drafter
-from moa_server.service.fetch import DrafterFile, DrafterFiles
+from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
-from moa_server.service.offer import offered_companion
-from moa_server.service.served import Served
-from moa_server.service.services import Services
+from moa_server.service.services import Served, Services
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from moa_kernels import variant_name
-from moa_server.capacity import plan, speed
+from moa_server.capacity import plan
 from moa_server.cli import cli
 from moa_shared.errors import MoaError, NotFoundError
 from moa_shared.models import ModelFiles, resolve
@@ -285,7 +285,7 @@ Idle sessions keep only their text; the server holds 1024 in all.
 
 
 def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "memory_bytes_per_s", lambda _: 8e6)
+    monkeypatch.setattr(plan, "memory_bytes_per_s", lambda _: 8e6)
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
     sizes = {"hidden_size": 64, "intermediate_size": 128, **heads}
     model = save_tiny_model(tmp_path / "tiny", seed=1, **{**SMALL, **sizes}, max_position_embeddings=1024)

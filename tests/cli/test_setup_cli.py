@@ -8,12 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from moa_server import settings as moa_server_settings
-from moa_server.access.authentication import Gate
-from moa_server.access.keys import read_key_file
+from moa_server.access.keys import Gate, read_key_file
 from moa_server.cli import cli
 from moa_server.commands import serve
 from moa_server.settings import ServerSettings
-from moa_server.setup.folder import SetupFolder
+from moa_server.setup.setting_up import SetupFolder
 from moa_shared.errors import AuthenticationError, MoaError
 from moa_shared.protocol.invitation import read_invitation
 

@@ -24,10 +24,7 @@ SCHEDULES = ("tests/unit/test_schedules.py", "tests/unit/moa_server/test_session
 # Room: its files, and the tests that are asked, the fastest first.
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "session": (("server/moa_server/session/session.py",), ("tests/unit/moa_server/session", *SCHEDULES)),
-    "verification": (
-        ("server/moa_server/session/verification.py", "server/moa_server/session/pending_draft.py"),
-        ("tests/unit/moa_server/session", *SCHEDULES),
-    ),
+    "verification": (("server/moa_server/session/verification.py",), ("tests/unit/moa_server/session", *SCHEDULES)),
     "conversation": (
         ("client/moa_client/conversation/conversation.py",),
         ("tests/unit/moa_client/conversation", SCHEDULES[0]),
@@ -41,7 +38,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("shared/moa_shared/sampling/coupling.py", "shared/moa_shared/sampling/scores.py"),
         ("tests/unit/moa_shared/sampling",),
     ),
-    "KV pool": (("server/moa_server/engine/sessions/kv_pool.py",), ("tests/unit/moa_server/engine/sessions",)),
+    "KV pool": (("server/moa_server/engine/sessions/registry.py",), ("tests/unit/moa_server/engine/sessions",)),
     "frames": (
         ("shared/moa_shared/protocol/protobuf_messages.py",),
         ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),

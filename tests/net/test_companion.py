@@ -27,8 +27,8 @@ from moa_client.settings import ClientSettings
 from moa_kernels import F32
 from moa_server.loading import load_host
 from moa_server.running.running_server import RunningServer
-from moa_server.service import offer
-from moa_server.service.offer import CompanionFiles
+from moa_server.service import fetch
+from moa_server.service.fetch import CompanionFiles
 from moa_server.settings import ServerSettings
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.companion import Companion, cache_file, confidence_beside, write_confidence
@@ -333,7 +333,7 @@ async def test_a_file_that_is_no_longer_what_was_offered_is_not_given_out(
 async def test_a_companion_that_is_gone_at_first_leaves_the_devices_half(
     source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    def fail(self: CompanionFiles, root: Path) -> offer.Offer:
+    def fail(self: CompanionFiles, root: Path) -> fetch.Offer:
         raise error
 
     monkeypatch.setattr(CompanionFiles, "offer", fail)

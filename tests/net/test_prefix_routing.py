@@ -10,7 +10,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
-from moa_server.access import authentication
+from moa_server.access import keys as keys_module
 from moa_server.access.caller import Caller
 from moa_server.app import start
 from moa_server.engine.engine import Engine
@@ -116,5 +116,5 @@ async def test_an_asker_learns_nothing_of_what_it_does_not_share(
         assert (await describe(channel, hashes[1:])).cached_tokens == 0  # the second page, without the first
         assert (await describe(channel, [*hashes, *range(10_000)])).cached_tokens == own
         assert (await describe(channel, [])).cached_tokens == 0
-        monkeypatch.setattr(authentication.Gate, "admit", lambda *_: Caller("another", "ipv4:127.0.0.1:9"))
+        monkeypatch.setattr(keys_module.Gate, "admit", lambda *_: Caller("another", "ipv4:127.0.0.1:9"))
         assert (await describe(channel, hashes)).cached_tokens == others

@@ -15,8 +15,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
+from moa_server.service import fetch
 from moa_server.service import fetch as drafter_files
-from moa_server.service import offer
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.settings import ServerSettings
 from moa_shared.models import resolve
@@ -64,7 +64,7 @@ async def read(client: Any, entry: pb.PartFile) -> bytes:
 async def test_every_file_of_the_manifest_can_be_read_in_ranges(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offer, "RANGE_BYTES", 10_000)
+    monkeypatch.setattr(fetch, "RANGE_BYTES", 10_000)
     async with stub(source, tmp_path / "cache", frame_bytes=4096) as client:
         told = await manifest(client)
         for entry in told.files:

@@ -17,12 +17,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access.authentication import Gate
-from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
+from moa_server.access.keys import Gate, KeyEntry, changing, hash_of, new_key
 from moa_server.app import serve, start
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Stepper, Work
-from moa_server.memory.row_store import most_nbytes
+from moa_server.memory.feed import most_nbytes
 from moa_server.running.running_server import RunningServer
 from moa_server.service import host as host_module
 from moa_server.service.host import Host

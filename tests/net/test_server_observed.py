@@ -25,8 +25,7 @@ from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.engine.observer import AnswerStep
 from moa_server.loading import load_host
-from moa_server.observing.metrics import Metrics
-from moa_server.observing.observing import Observing
+from moa_server.observing.observing import Metrics, Observing
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings

@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import Page
-from moa_server.access import authentication
+from moa_server.access import keys as keys_module
 from moa_server.access.caller import Caller
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
-from moa_server.memory.row_store import most_nbytes
+from moa_server.memory.feed import most_nbytes
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
@@ -170,7 +170,7 @@ async def test_clients_share_only_what_the_operator_allows(
     stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:
     # With its port: two connections are two clients.
-    monkeypatch.setattr(authentication, "caller_without_key", lambda peer, _: Caller(peer, peer))
+    monkeypatch.setattr(keys_module, "caller_without_key", lambda peer, _: Caller(peer, peer))
     async with server(stepper, share_prefixes=share) as running, channel_to(running) as one, channel_to(running) as two:
         first = await answer(Peer(one))
         before = stepper.fed

@@ -19,8 +19,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
-from moa_server.access.authentication import Gate
-from moa_server.access.keys import KeyBook, KeyEntry, hash_of
+from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError, UnavailableError

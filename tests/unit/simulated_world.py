@@ -32,7 +32,7 @@ from moa_server.access.caller import Caller
 from moa_server.engine import engine, inference_thread
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.service.host import Host
-from moa_server.service.served import Served
+from moa_server.service.services import Served
 from moa_server.service.stream import converse as stream
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.session.verification import StepPlan, Verification

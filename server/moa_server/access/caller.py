@@ -10,8 +10,6 @@ from moa_shared.text.plain_text import plain_line
 
 
 class Right(StrEnum):
-    """What a key may permit."""
-
     CONVERSE = "converse"  # split inference
     GENERATE = "generate"  # answers of the server alone
     FETCH = "fetch"  # the device's half of the drafter

@@ -1,8 +1,9 @@
-"""API keys, what of them a server keeps, and the file of keys: TOML, one table a key.
+"""API keys, what of them a server keeps, the file of keys (TOML, one table a key), and the gate that asks for them.
 
 A key is 256 random bits, so its plain SHA-256 keeps it secret: there is nothing to guess that a slow hash would guard.
 Invariants: an entry holds no key; the file, which only its owner may read, or a group if it is root's, is there whole
-or not at all; two commands that change it at the same time both take effect.
+or not at all; two commands that change it at the same time both take effect; a file that vanishes or cannot be used
+changes nothing: the keys known so far stay in force until there is a good one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,10 +22,11 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import AuthenticationError, ConfigError, NotFoundError
+import structlog
+from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, MoaError, NotFoundError
 from moa_shared.programs.atomic import open_to_others, write_private
 
-from moa_server.access.caller import Caller, CallerLimits, Right
+from moa_server.access.caller import Caller, CallerLimits, Right, caller_without_key
 
 PREFIX = "moa_"
 SECRET_BYTES = 32
@@ -36,7 +38,6 @@ _NOBODY = hashlib.sha256(b"nobody").hexdigest()
 
 
 def new_key() -> str:
-    """A key that cannot be guessed."""
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
@@ -73,8 +74,6 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class KeyBook:
-    """All keys of a server, by name."""
-
     entries: Mapping[str, KeyEntry] = field(default_factory=dict)
 
     @classmethod
@@ -90,7 +89,6 @@ class KeyBook:
         return found if same else None
 
     def require(self, key: str, now: datetime) -> KeyEntry:
-        """The entry of a key that is in force."""
         entry = self.find(key)
         if entry is None:
             raise AuthenticationError("The server does not know this API key.")
@@ -120,7 +118,6 @@ class KeyBook:
 
 
 def check_name(name: str) -> str:
-    """Raises ConfigError for what cannot be the name of a key."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot be the name of a key.",
@@ -288,3 +285,101 @@ def _moment(table: dict[str, Any], field: str) -> datetime | None:
     if not isinstance(moment, datetime):
         raise ValueError(f"{field} must be a date and a time, such as 2027-01-31T00:00:00Z")
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+log = structlog.get_logger()
+
+AUTHORIZATION = "authorization"  # of a call's metadata
+SCHEME = "Bearer "
+VARIABLE = "MOA_KEYS"  # holds keys themselves
+_WORDS = {
+    Right.CONVERSE: "split inference",
+    Right.GENERATE: "answers of the server alone",
+    Right.FETCH: "fetching the drafter",
+}
+
+
+class Gate:
+    """Lets callers in. `path`: of the file of keys; None: there is none; `fixed`: keys that are not in the file."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        fixed: KeyBook | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.wants_keys = path is not None or fixed is not None
+        self._path = path
+        self._fixed = fixed or KeyBook()
+        self._now = now
+        self._seen = _stamp(path)
+        self._book = (read_key_file(path) if path is not None else KeyBook()).joined(self._fixed)
+
+    @classmethod
+    def of(cls, path: Path | None) -> Gate:
+        """The gate of this process: the keys of a file and of the environment."""
+        text = os.environ.get(VARIABLE, "")
+        return cls(path, keys_in(text, VARIABLE) if text.strip() else None)
+
+    @property
+    def keys(self) -> int:
+        return len(self._book.entries)
+
+    def admit(self, metadata: Iterable[tuple[str, str | bytes]], peer: str, certificate: str = "") -> Caller:
+        """Who calls. `certificate`: whose it is that the connection has shown; empty: none."""
+        if not self.wants_keys:
+            return caller_without_key(peer, certificate)
+        values = [value for name, value in metadata if name.lower() == AUTHORIZATION]
+        if not values:
+            raise AuthenticationError("The server wants an API key.")
+        value = values[-1]
+        if not isinstance(value, str) or not value.startswith(SCHEME):
+            raise AuthenticationError("The server wants an API key, as `authorization: Bearer KEY`.")
+        return self._book.require(value.removeprefix(SCHEME).strip(), self._now()).caller(peer)
+
+    def refusal(self, caller: Caller) -> AuthenticationError | None:
+        """Why a caller that was let in has lost access; None: it has access."""
+        if not caller.key:
+            return None
+        entry = self._book.entries.get(caller.key)
+        if entry is None or entry.caller(caller.peer).owner != caller.owner:
+            return AuthenticationError("This API key was revoked.", hint="Ask the operator for another one.")
+        if entry.has_expired(self._now()):
+            return AuthenticationError("This API key has expired.", hint="Ask the operator for another one.")
+        return None
+
+    def refresh(self) -> bool:
+        """Reads the file again if it has changed; returns whether it was read."""
+        stamp = _stamp(self._path)
+        if self._path is None or stamp == self._seen:
+            return False
+        self._seen = stamp
+        return self.reload()
+
+    def reload(self) -> bool:
+        """Reads the file again; returns whether its keys are in force now."""
+        if self._path is None:
+            return False
+        try:
+            book = read_key_file(self._path)
+        except MoaError as error:
+            log.error("keys not reloaded; those known stay in force", reason=error.message, hint=error.hint)
+            return False
+        self._book = book.joined(self._fixed)
+        log.info("keys reloaded", keys=self.keys)
+        return True
+
+
+def check_right(caller: Caller, right: Right) -> None:
+    if right not in caller.rights:
+        raise ForbiddenError(f"The key {caller.key} does not permit {_WORDS[right]}.")
+
+
+def _stamp(path: Path | None) -> tuple[int, ...] | None:
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode

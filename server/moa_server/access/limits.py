@@ -52,13 +52,11 @@ class Rates:
             self._take_one(self._of_peers, caller.account(address_of(caller.peer)), limit, words)
 
     def on_request(self, caller: Caller) -> None:
-        """Counts a call or a question of an owner."""
         if limit := caller.limits.requests_per_minute or self._requests:
             words = f"The server lets {_whom(caller)} make {limit} requests a minute."
             self._take_one(self._of_requests, caller.owner, limit, words)
 
     def check_tokens(self, caller: Caller) -> None:
-        """Raises RateLimitError if nothing is left for the caller."""
         if (refusal := self.token_refusal(caller)) is not None:
             raise refusal
 
@@ -276,9 +274,7 @@ class OtherReplicasUsage:
         self._told_at = 0.0
 
     def running(self, owner: str) -> int:
-        """How much; 0 where nothing is known."""
         return self._running.get(owner, 0) if self._clock() - self._told_at < HOLDINGS_SECONDS else 0
 
     def tell(self, running: Mapping[str, int]) -> None:
-        """This is how it is now."""
         self._running, self._told_at = running, self._clock()

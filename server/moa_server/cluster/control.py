@@ -21,12 +21,11 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.exceptions import RayServeException
 
-from moa_server.access.authentication import VARIABLE
-from moa_server.access.keys import KeyBook, keys_in, read_key_file, text_of
+from moa_server.access.keys import VARIABLE, KeyBook, keys_in, read_key_file, text_of
 from moa_server.cluster.connection import NAMESPACE
 from moa_server.cluster.coordinator import Coordinator, Report
 from moa_server.settings import ServerSettings
-from moa_server.tls.files import files_of
+from moa_server.tls.listener import files_of
 
 SURGE_PERCENT = 1  # of the replicas, rounded up to one: so many more while an update replaces the others
 HEALTH_SECONDS = 2.0  # between Ray's questions; three bad answers, and another replica is started

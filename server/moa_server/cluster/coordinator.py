@@ -113,8 +113,6 @@ def check_same(fleet: Serving, replica: Serving) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What a replica learns from a beat."""
-
     others: tuple[str, ...]
     leases: Mapping[Name, Lease] = field(default_factory=dict)
     rests: Mapping[Name, RemoteUsage] = field(default_factory=dict)

@@ -43,8 +43,6 @@ class RemoteUsage(NamedTuple):
 
 
 class QuotaBook:
-    """The callers of a whole fleet that have a limit."""
-
     def __init__(self) -> None:
         self._buckets: dict[str, Buckets] = {}
         self._seen: dict[Name, dict[str, float]] = {}  # when a replica's caller has last taken something

@@ -19,7 +19,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
-from moa_server.access.authentication import VARIABLE
+from moa_server.access.keys import VARIABLE
 from moa_server.access.limits import KeyUsage
 from moa_server.cluster.connection import NAMESPACE
 from moa_server.cluster.coordinator import FleetView, Report
@@ -90,7 +90,6 @@ class Replica:
             raise UnavailableError("The server's model does not answer.")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `scaling_rule.policy` decides by."""
         report = self._server.newest if self._server is not None else None
         return {LOAD: report.load, QUEUE: report.queue_seconds} if report is not None else {}
 

@@ -37,8 +37,6 @@ _FOLDERS = {"models": MODEL, "served-parts": PARTS, "drafters": DRAFTER, "fetche
 
 @dataclass(frozen=True, slots=True)
 class CacheItem:
-    """A file or a folder of the cache."""
-
     path: Path
     kind: str  # one of those above
     model: str  # the model's name; empty: not known

@@ -28,7 +28,7 @@ def models(folders: tuple[Path, ...], as_json: bool) -> None:
     """
     from moa_shared.programs.progress import SilentProgress, make_progress
 
-    from moa_server.listing.models import list_models, models_json, models_text
+    from moa_server.listing.drafters import list_models, models_json, models_text
 
     progress = make_progress() if sys.stderr.isatty() else SilentProgress()
     listed = list_models(folders, progress)

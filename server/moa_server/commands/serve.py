@@ -51,7 +51,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
 
     metrics = None
     if settings.metrics_port is not None:
-        from moa_server.observing.metrics import Metrics
+        from moa_server.observing.observing import Metrics
 
         metrics = Metrics()
     is_json = configure_logs(

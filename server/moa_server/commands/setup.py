@@ -41,8 +41,15 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: 
     """
     from datetime import UTC, datetime
 
-    from moa_server.setup.folder import SetupFolder
-    from moa_server.setup.setting_up import FIRST_DEVICE, add_device, invitation_with, invitation_words, renew, set_up
+    from moa_server.setup.setting_up import (
+        FIRST_DEVICE,
+        SetupFolder,
+        add_device,
+        invitation_with,
+        invitation_words,
+        renew,
+        set_up,
+    )
 
     now = datetime.now(UTC)
     if folder is None:
@@ -80,8 +87,7 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     from datetime import UTC, datetime
 
     from moa_server.access.keys import read_expiry
-    from moa_server.setup.folder import SetupFolder
-    from moa_server.setup.setting_up import add_device, invitation_with, invitation_words, keys_of
+    from moa_server.setup.setting_up import SetupFolder, add_device, invitation_with, invitation_words, keys_of
 
     if config_file is None:
         raise ConfigError(

@@ -1,16 +1,21 @@
-"""Examines what a server with these settings would meet here, step by step.
+"""Examines what a server with these settings would meet here, step by step, as the system's files say it.
 
 State: which steps have failed so far. A step is skipped if one that it needs has failed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from moa_kernels import KernelError, explain, variant_name
+from moa_shared.defaults import INT8
 from moa_shared.errors import MoaError
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
@@ -18,27 +23,243 @@ from moa_shared.programs.machine import Check, free_memory_bytes
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.access.authentication import VARIABLE as KEYS_VARIABLE
+from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, keys_in, read_key_file
-from moa_server.capacity.plan import ServerPlan
-from moa_server.doctor.machine import (
-    PROBLEM,
-    judge_clock,
-    judge_cpu,
-    judge_disk,
-    judge_estimate,
-    judge_memory,
-    judge_open_files,
-    judge_speed,
-    judge_threads,
-    judge_user,
-    read_machine,
+from moa_server.capacity.plan import (
+    READING_TOKENS_PER_S,
+    Needed,
+    ServerPlan,
+    Speed,
+    StepEstimate,
+    estimate_text,
+    users_fed,
 )
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
-from moa_server.service.offer import offered_companion
+from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
-from moa_server.tls.files import files_of
-from moa_server.tls.listener import SOON_DAYS, ServerCertificate, read_certificate
+from moa_server.tls.listener import SOON_DAYS, ServerCertificate, files_of, read_certificate
+from moa_server.verifier.target import KV_SHARE
+
+PROC = Path("/proc")
+SYS = Path("/sys")
+TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
+TIMEX_BYTES = 512  # more than struct timex takes anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, or a container on it.
+
+    Args:
+        threads: hardware threads that this process may use, `cores`: how many whole cores they are.
+        quota: cores that the container may keep busy; None: no limit.
+        memory_limit: of the container, in bytes; None: no limit.
+        open_files: that this process may have; None: no limit.
+        clock_is_set: whether something keeps the clock right; None: not known.
+    """
+
+    cpu: str
+    threads: int
+    cores: int
+    quota: float | None
+    memory_limit: int | None
+    open_files: int | None
+    is_root: bool
+    now: float
+    clock_is_set: bool | None
+
+
+def read_machine(proc: Path = PROC, system: Path = SYS) -> Machine:
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cgroup = system / "fs/cgroup"  # version 2; within a container this is its own
+    return Machine(
+        _cpu_name(proc),
+        len(allowed),
+        _whole_cores(system, allowed),
+        _quota(_line(cgroup / "cpu.max")),
+        _number(_line(cgroup / "memory.max")),
+        _open_files(),
+        hasattr(os, "geteuid") and os.geteuid() == 0,
+        time.time(),
+        _clock_is_set(),
+    )
+
+
+def _cpu_name(proc: Path) -> str:
+    try:
+        lines = (proc / "cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _whole_cores(system: Path, allowed: set[int]) -> int:
+    """Threads of one core have the same list of siblings."""
+    siblings = [_line(system / f"devices/system/cpu/cpu{number}/topology/thread_siblings_list") for number in allowed]
+    return len(set(siblings)) if all(siblings) else len(allowed)
+
+
+def _quota(text: str) -> float | None:
+    """Cores from the container's microseconds in each period: "200000 100000", or "max 100000"."""
+    allowed, _, period = text.partition(" ")
+    return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() and int(period) else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _line(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace").partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def _open_files() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _clock_is_set() -> bool | None:
+    """What the kernel says of its clock; it is only read."""
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != TIME_ERROR
+
+
+PROBLEM = 1  # the program's exit code
+OWN_FILES = 128  # besides connections: libraries, the model, pipes
+LITTLE_DISK = 1_000_000_000
+EARLIEST = 1_767_225_600.0  # 2026-01-01: a clock before that was never set
+SLOW_VARIANTS = {
+    "avx2": "A CPU with AVX-VNNI, AVX-512 or AMX multiplies bytes several times faster.",
+    "numpy": "Install a C compiler and then moa again, or use a CPU with AVX2 or the NEON dot product.",
+}
+
+
+def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine, longest: tuple[int, int]) -> Check:
+    """Whether what is free holds the model and what all sessions may take.
+
+    Args:
+        kv_bytes: that were asked for; 0: a share of what is left.
+        longest: the tokens of the longest conversation, and the bytes that it takes.
+    """
+    where = f"{decimal(free)} are free"
+    if machine.memory_limit is not None:
+        where += f" (the container's limit is {decimal(machine.memory_limit)})"
+    least = needed.least + kv_bytes
+    what = f"the model takes {decimal(needed.total)}"
+    if kv_bytes:
+        what += f" and keys and values may take {decimal(kv_bytes)}"
+    tokens, nbytes = longest
+    message = f"{where}; {what}, a conversation of {tokens} tokens {decimal(nbytes)}"
+    if needed.least >= free:
+        return Check("memory", "fail", message, "Use a smaller model, or more memory.", PROBLEM)
+    if least > free:
+        return Check("memory", "fail", message, "Lower --kv-bytes, or leave it out to take a share.", PROBLEM)
+    if needed.least < needed.total and needed.total + kv_bytes >= free:
+        hint = f"Experts are read from the disk when a token goes to them: {decimal(needed.least)} are always needed."
+        return Check("memory", "warn", message, hint)
+    budget = kv_bytes or int(KV_SHARE * (free - needed.total))
+    if nbytes > budget:
+        most = int(tokens * budget / nbytes)
+        return Check("memory", "warn", message, f"Long conversations are refused: --context-length {most} at most.")
+    return Check("memory", "ok", message)
+
+
+def judge_disk(folder: str, free: int) -> Check:
+    message = f"{decimal(free)} are free in {folder}"
+    if free < LITTLE_DISK:
+        return Check("disk", "warn", message, "Another model may not fit: free space, or name another --cache-dir.")
+    return Check("disk", "ok", message)
+
+
+def judge_cpu(name: str, variant: str, explained: str) -> Check:
+    """What the CPU's instructions mean for speed. `variant`: of the kernels; `explained`: why it was chosen."""
+    message = f"{name + ': ' if name else ''}{explained.removeprefix('Kernels: ').rstrip('.')}"
+    slow = SLOW_VARIANTS.get(variant)
+    if slow is not None:
+        return Check("CPU", "warn", message, slow)
+    if "would be faster" in explained:
+        return Check("CPU", "warn", message, "Install moa again with a newer C compiler.")
+    return Check("CPU", "ok", message)
+
+
+def judge_threads(threads: int, machine: Machine) -> Check:
+    """The target's threads against the cores.
+
+    Args:
+        threads: that were asked for; 0: one for each that the process may use.
+    """
+    used = threads or machine.threads
+    usable = machine.cores if machine.quota is None else min(float(machine.cores), machine.quota)
+    message = f"{used} for {machine.cores} core{'s' * (machine.cores != 1)}"
+    if machine.threads > machine.cores:
+        message += f" with {machine.threads} hardware threads"
+    if machine.quota is not None:
+        message += f", of which the container may use {machine.quota:g}"
+    best = max(1, int(usable))
+    if used > usable and used > best:
+        return Check("threads", "warn", message, f"They wait for each other: --threads {best}.")
+    if used < usable - 1:
+        return Check("threads", "warn", message, f"Cores stay idle: --threads {best}.")
+    return Check("threads", "ok", message)
+
+
+def judge_speed(level: str, speed: Speed) -> Check:
+    users = users_fed(speed)
+    message = (
+        f"{level}: a plain step takes {speed.step_ms:.1f} ms ({1e3 / speed.step_ms:.0f} tokens/s for one user), each "
+        f"further row {speed.row_ms:.2f} ms, a token of a prompt {speed.read_ms:.2f} ms"
+    )
+    if not users:
+        return Check("speed", "warn", message, f"Nobody gets {READING_TOKENS_PER_S:g} tokens/s: use a smaller model.")
+    message += f"; about {users} user{'s' * (users != 1)} at {READING_TOKENS_PER_S:g} tokens/s"
+    if level != INT8:
+        return Check("speed", "ok", message, "Where the kernels run, int8 is faster on CPUs, and exact.")
+    return Check("speed", "ok", message)
+
+
+def judge_estimate(level: str, estimate: StepEstimate | None) -> Check:
+    if estimate is None:
+        return Check("speed", "skip", f"not estimated on the level {level}", "--measure loads the model and measures.")
+    message = f"{level}: {estimate_text(estimate)}"
+    if estimate.tokens_per_s < READING_TOKENS_PER_S:
+        hint = f"Nobody gets {READING_TOKENS_PER_S:g} tokens/s: use a smaller model."
+        return Check("speed", "warn", message, hint)
+    return Check("speed", "ok", message, "--measure loads the model and measures.")
+
+
+def judge_clock(machine: Machine) -> Check:
+    if machine.now < EARLIEST:
+        return Check("clock", "fail", "it is years behind", "Set it: certificates are not yet valid for it.", PROBLEM)
+    if machine.clock_is_set is False:
+        return Check("clock", "warn", "nothing keeps it right", "Run an NTP service: certificates and logs need it.")
+    return Check("clock", "ok", "it is set" if machine.clock_is_set else "plausible")
+
+
+def judge_open_files(machine: Machine, max_connections: int) -> Check:
+    if machine.open_files is None:
+        return Check("open files", "ok", "no limit")
+    needed = max_connections + OWN_FILES
+    message = f"{machine.open_files} may be open; {max_connections} connections and the program need {needed}"
+    if machine.open_files < needed:
+        hint = f"Raise the limit (ulimit -n {needed}; in a unit: LimitNOFILE={needed}), or lower --max-connections."
+        return Check("open files", "warn", message, hint)
+    return Check("open files", "ok", message)
+
+
+def judge_user(machine: Machine) -> Check:
+    if machine.is_root:
+        return Check("user", "warn", "this is root, which a server does not need", "Run it as a user of its own.")
+    return Check("user", "ok", "not root")
 
 
 def check_tls(settings: ServerSettings, now: datetime) -> Check:
@@ -90,8 +311,6 @@ def judge_keys(book: KeyBook | None, host: str, now: datetime) -> Check:
 
 
 class MachineExamination:
-    """All steps for one server."""
-
     def __init__(
         self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None], *, measures: bool = False
     ) -> None:

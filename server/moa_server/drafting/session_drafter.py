@@ -23,7 +23,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 
-from moa_server.drafting.growth_rule import Calibration, GrowthRule
+from moa_server.drafting.forward_cost import Calibration, GrowthRule
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText
@@ -158,8 +158,6 @@ class ReadingRoom:
 
 
 class SessionDrafter:
-    """Guesses for one session."""
-
     def __init__(self, drafter: OwnDrafter, record: DrafterRecord, planes: Sequence[Plane]) -> None:
         self._drafter = drafter
         self._guesser = TextGuesser(drafter.ngrams)

@@ -27,8 +27,7 @@ from moa_server.engine.planning.schedule import Rows, Schedule
 from moa_server.engine.prefixes.sharing import PageMoves, PrefixSharing
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
-from moa_server.memory.feed import Chunk
-from moa_server.memory.row_store import KeptPlane
+from moa_server.memory.feed import Chunk, KeptPlane
 from moa_server.session.verification import Verification
 
 T = TypeVar("T")
@@ -195,7 +194,6 @@ class Engine:
 
 
 def _rows_of(parts: Sequence[ForwardPart]) -> tuple[Rows, int]:
-    """The rows of a forward, and how many tokens its answers have chosen."""
     answers = [(part, part.outcome) for part in parts if not part.reads and isinstance(part.outcome, Verification)]
     rows = Rows(
         len(answers),

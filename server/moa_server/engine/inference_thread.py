@@ -28,8 +28,6 @@ log = structlog.get_logger()
 
 
 class SessionLosses:
-    """Ends sessions that have failed."""
-
     def __init__(self, on_lost: Callable[[LiveSession], None], observer: Observer) -> None:
         self._on_lost = on_lost
         self._observer = observer
@@ -146,8 +144,6 @@ T = TypeVar("T")
 
 
 class SessionJobs:
-    """Runs jobs between forwards."""
-
     def __init__(self, thread: InferenceThread, losses: SessionLosses) -> None:
         self._thread = thread
         self._losses = losses
@@ -160,7 +156,6 @@ class SessionJobs:
     # ------------------------------------------------------------ on the event loop
 
     def run(self, job: Callable[[], None]) -> int:
-        """Has a job run before the next forward; returns its ticket."""
         return self._thread.submit(job, urgent=True)
 
     def run_for(self, live: LiveSession, job: Callable[[], None]) -> None:

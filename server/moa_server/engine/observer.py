@@ -19,8 +19,6 @@ log = structlog.get_logger()
 
 
 class Resume(StrEnum):
-    """What a client that came back has found."""
-
     CACHED = "cached"  # its session, with keys and values
     READ_AGAIN = "read_again"  # its session, without
     TAKEN_OVER = "taken_over"  # its session, which another stream still had
@@ -28,8 +26,6 @@ class Resume(StrEnum):
 
 
 class FrameBytes(StrEnum):
-    """What frames of a conversation are made of."""
-
     VERDICTS = "verdicts"  # and other small frames of the server
     MEMORY = "memory"
     STATE = "state"

@@ -17,11 +17,10 @@ from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.tree import ROOT
 
-from moa_server.drafting.forward_cost import CostLine
-from moa_server.drafting.growth_rule import DraftRecord, GrowthRule
+from moa_server.drafting.forward_cost import CostLine, DraftRecord, GrowthRule
 from moa_server.drafting.session_drafter import DrafterRecord, Guess, OwnDrafter, ReadingRoom, SessionDrafter
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
-from moa_server.memory.row_store import KeptPlane
+from moa_server.memory.feed import KeptPlane
 from moa_server.session.session import Session
 from moa_server.session.verification import StepPlan, Verification
 
@@ -138,8 +137,6 @@ class SessionDrafting:
 
 @dataclass(frozen=True, slots=True)
 class TimePrice:
-    """What time is worth, and what rows take of it."""
-
     rate: float
     cost: CostLine
 

@@ -43,7 +43,6 @@ def parse_peers(text: str) -> Peers:
 
 
 def parse_advertised(text: str) -> str:
-    """Reads HOST:PORT; empty: none."""
     if text and not is_host_port(text):
         raise ValueError(f"{text!r} is not HOST:PORT")
     return text

@@ -49,8 +49,6 @@ LookUp = Callable[[str, float], Awaitable[Sequence[str]]]
 
 
 class FleetWatch:
-    """Tells a server of the others of its fleet."""
-
     def __init__(self, fleet: Membership, peers: Peers, own: str, look_up: LookUp = look_up) -> None:
         self._fleet = fleet
         self._peers = peers

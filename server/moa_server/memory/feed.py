@@ -1,9 +1,14 @@
-"""Which part of a session's memory to send next, and how much may be in flight: two planes, one credit.
+"""What of a session's memory a client is to have: rows of each plane, kept, and which part to send next.
 
-Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in, how many may be in
-flight now: few at first, and as many more as the client has taken in, up to the credit. Invariants: no chunk is given
-while the bytes in flight reach that, and none is claimed that does not fit into the credit; rows that a forward yields
-go before those that must be encoded; what a thin memory leaves out stays owed, for when the client wants all.
+Kept rows. State: pages of rows by position, which rows are held, and the newest ones that no page holds yet; owned by
+the inference thread. Rows come in any order: the newest of a prompt first. Invariants: each held row belongs to the
+token that the KV cache holds there; a page that another store holds too is never written, but copied first.
+
+What to send, and how much may be in flight: two planes, one credit. Pure. State: an outbox for each plane, the codec,
+the bytes that the client has not yet taken in, how many may be in flight now: few at first, and as many more as the
+client has taken in, up to the credit. Invariants: no chunk is given while the bytes in flight reach that, and none is
+claimed that does not fit into the credit; rows that a forward yields go before those that must be encoded; what a thin
+memory leaves out stays owed, for when the client wants all.
 
 The most useful rows go first. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them
 and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a
@@ -13,13 +18,142 @@ memory row 0.7 ms.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import PAGE_ROWS, Page
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.errors import InternalError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane, ThinMemory
 
 from moa_server.settings import MEMORY_SHARE
+
+Rows = npt.NDArray[np.float32]
+
+# Put into pages at once: one by one, the states of each step took as long as the rest of an answer's part in a forward,
+# and most of them are never read.
+ROWS_TOGETHER = 8
+
+
+class OwnPlane(Enum):
+    """Rows that are kept, and never sent."""
+
+    STATE = "the state that enters the first layer which the server's drafter reuses, where the device's reuses others"
+
+
+KeptPlane = Plane | OwnPlane
+
+
+def most_nbytes(width: int, rows: int) -> int:
+    """The most bytes that a store of `rows` rows takes."""
+    return 2 * width * PAGE_ROWS * -(-rows // PAGE_ROWS)
+
+
+class RowStore:
+    """Rows of `width` numbers, in bf16: the most exact codec of the wire. `width`: numbers of a row."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._pages: list[Page | None] = []
+        self._held = bytearray()  # 1 where the row is held
+        self._new: list[Rows] = []  # rows of the positions from the one to before the other, in no page yet
+        self._new_start = self._new_stop = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(page.nbytes for page in tuple(self._pages) if page is not None)
+
+    def release(self) -> None:
+        self.crop(0)
+
+    def crop(self, length: int) -> None:
+        if length < self._new_stop:
+            if length <= self._new_start:
+                self._new.clear()
+            self._settle()
+        del self._held[length:]
+        first = -(-length // PAGE_ROWS)
+        for page in self._pages[first:]:
+            if page is not None:
+                page.let_go()
+        del self._pages[first:]
+
+    def full_page(self, number: int) -> Page:
+        """The page of the rows from 64 * `number` on, for others to hold."""
+        start = number * PAGE_ROWS
+        is_full = self.first_missing(start, start + PAGE_ROWS) == start + PAGE_ROWS
+        page = self._pages[number] if is_full else None
+        if page is None:
+            raise InternalError(f"Page {number} of a store of rows is not full.")
+        return page
+
+    def replace_page(self, number: int, page: Page) -> None:
+        """Holds `page`, whose rows are the same, in place of a full page."""
+        before = self.full_page(number)
+        self._pages[number] = page.hold()
+        before.let_go()
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        held = [page.hold() for page in pages]
+        self.release()
+        self._pages.extend(held)
+        self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
+
+    def write(self, start: int, rows: Rows) -> None:
+        if not self._new or start != self._new_stop:
+            self._settle()
+            self._new_start = start
+        self._new.append(rows)
+        self._new_stop = start + rows.shape[0]
+        if self._new_stop - self._new_start >= ROWS_TOGETHER:
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._new:
+            return
+        start, stop = self._new_start, self._new_stop
+        rounded = round_to_bfloat16(np.concatenate(self._new))
+        self._new.clear()
+        self._pages.extend([None] * (-(-stop // PAGE_ROWS) - len(self._pages)))
+        for number, first, last in _parts(start, stop):
+            page = self._pages[number]
+            page = Page(2 * self.width * PAGE_ROWS) if page is None else page.writable()
+            self._pages[number] = page
+            before = number * PAGE_ROWS
+            self._bits(page)[first - before : last - before] = rounded[first - start : last - start]
+        self._held.extend(bytes(max(0, stop - len(self._held))))
+        self._held[start:stop] = b"\x01" * (stop - start)
+
+    def first_missing(self, start: int, stop: int) -> int:
+        """The first position of `start` to `stop` whose row is not held; `stop` where all are."""
+        self._settle()
+        missing = self._held.find(0, start, stop)
+        return missing if missing >= 0 else min(stop, max(start, len(self._held)))
+
+    def read(self, start: int, stop: int) -> Rows:
+        """[stop - start, width] float32, as rounded to bf16."""
+        if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
+            raise InternalError(f"Rows {start}..{stop} were requested from a store that does not hold them all.")
+        rows = np.empty((stop - start, self.width), np.uint16)
+        for number, first, last in _parts(start, stop):
+            if (page := self._pages[number]) is not None:
+                before = number * PAGE_ROWS
+                rows[first - start : last - start] = self._bits(page)[first - before : last - before]
+        return widen_bfloat16(rows)
+
+    def _bits(self, page: Page) -> npt.NDArray[np.uint16]:
+        """[64, width] bit patterns of bf16; a view."""
+        return page.data.view(np.uint16).reshape(PAGE_ROWS, self.width)
+
+
+def _parts(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The pages that `start` to `stop` lies in: the number of each, and which of the positions are in it."""
+    for number in range(start // PAGE_ROWS, -(-stop // PAGE_ROWS)):
+        yield number, max(start, number * PAGE_ROWS), min(stop, (number + 1) * PAGE_ROWS)
 
 
 class MemoryOutbox:
@@ -30,7 +164,6 @@ class MemoryOutbox:
         self._ready = start
 
     def rows_ready(self, stop: int) -> None:
-        """Rows of all positions before `stop` can be sent."""
         if stop <= self._ready:
             return
         if self._intervals and self._intervals[-1][1] == self._ready:
@@ -74,7 +207,6 @@ class MemoryOutbox:
 
     @property
     def ready(self) -> int:
-        """Rows of all positions before this one are sent, or wait."""
         return self._ready
 
     @property
@@ -101,7 +233,6 @@ class MemoryBudget:
         self._plain_ms = plain_ms
 
     def begin_answer(self) -> None:
-        """Starts a new answer, which has its own balance."""
         self._balance_ms = 0.0
 
     def on_step(self, step_ms: float, tokens: int, plain_ms: float) -> None:
@@ -201,7 +332,6 @@ class MemoryFeed:
         return any(first < stop and (last >= stop or plane not in self._encoded) for first, last in waiting)
 
     def rows_ready(self, stop: int) -> None:
-        """Rows of all positions before `stop` can be sent."""
         self.may_owe = self.may_owe or self.thin is None or self.thin.owes_more(self._readable, stop)
         self._readable = max(self._readable, stop)
         for outbox in self._outboxes.values():
@@ -212,7 +342,6 @@ class MemoryFeed:
         self._readable = 0
 
     def crop(self, length: int) -> None:
-        """Rows from position `length` on are void; what comes there again is new."""
         self.may_owe = True
         self._readable = min(self._readable, length)
         for outbox in self._outboxes.values():
@@ -223,7 +352,6 @@ class MemoryFeed:
         self.thin, self.may_owe = thin, True
 
     def on_credit(self, count: int) -> None:
-        """The client has taken in `count` bytes."""
         self.take_back(count)
         self._window_bytes = min(self._credit_bytes, self._window_bytes + count)
 
@@ -237,7 +365,6 @@ class MemoryFeed:
         return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
 
     def ready(self, plane: Plane) -> int:
-        """Rows of all positions before this one are sent, or wait."""
         return self._outboxes[plane].ready
 
     def unsent_before(self, plane: Plane, stop: int) -> int:

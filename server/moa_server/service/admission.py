@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from moa_shared.errors import AuthenticationError
 
-from moa_server.access.authentication import Gate, check_right
 from moa_server.access.caller import Caller, Right, anonymous
+from moa_server.access.keys import Gate, check_right
 from moa_server.access.limits import Rates, address_of
 from moa_server.settings import ServerSettings
 
@@ -32,8 +32,6 @@ class _Kind:
 
 
 class RefusalLog:
-    """Decides which refusals are logged."""
-
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
@@ -123,7 +121,6 @@ class Allowances:
         self.connections = 0  # that have made a call; one that was forgotten counts again
 
     def of(self, name: str) -> Allowance:
-        """What is left for this name, over all of its calls."""
         if len(self._kept) >= MOST_KEPT and name not in self._kept:
             self._kept = {each: allowance for each, allowance in self._kept.items() if not allowance.is_full}
         if name not in self._kept:
@@ -143,8 +140,6 @@ def address_times(calls_per_minute: int) -> float:
 
 
 class Admission:
-    """Lets calls begin."""
-
     def __init__(self, settings: ServerSettings, gate: Gate, clock: Callable[[], float]) -> None:
         self.gate = gate
         self.rates = Rates(
@@ -184,5 +179,4 @@ class Admission:
         return caller
 
     def allowance(self, caller: Caller) -> Allowance:
-        """What a caller's connection may still cost."""
         return self.allowances.of(caller.account(caller.peer))

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 
 from moa_shared.errors import AuthenticationError, UnavailableError
 
-from moa_server.access.authentication import Gate
 from moa_server.access.caller import Caller
+from moa_server.access.keys import Gate
 from moa_server.engine.inference_thread import RunningJob
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import Stepper
 from moa_server.fleet.watch import Membership
 from moa_server.service.admission import Admission
 from moa_server.service.fetch import DrafterFiles
-from moa_server.service.served import Served
-from moa_server.service.services import Services
+from moa_server.service.services import Served, Services
 from moa_server.settings import ServerSettings
 
 LAST_WORD_SECONDS = 5.0  # for a client to read a GoAway and end its stream: a few round trips, or a busy device's pause

@@ -175,8 +175,6 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do not know it
-    """Answers questions about the server's health, without delay."""
-
     def __init__(self, allowances: Allowances) -> None:
         super().__init__()
         self._allowances = allowances

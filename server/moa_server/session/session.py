@@ -20,8 +20,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.tree import DraftTree, check_tokens
 
-from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
-from moa_server.session.verification import StepPlan, Verification
+from moa_server.session.verification import NO_DRAFT, PendingDraft, StepPlan, Verification
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText

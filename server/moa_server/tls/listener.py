@@ -23,9 +23,62 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 from moa_shared.errors import ConfigError, MoaError, NotFoundError
+from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.atomic import open_to_others
 
-from moa_server.tls.files import CertificateFiles
+from moa_server.settings import ServerSettings
+
+FileStamp = tuple[int, ...] | None  # None: there is no file
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Where the certificate is.
+
+    Args:
+        certificate: with those between it and its authority, in PEM; `key`: its private key.
+        client_authorities: certificates of those who may vouch for clients; None: clients need no certificate.
+    """
+
+    certificate: Path
+    key: Path
+    client_authorities: Path | None = None
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        return tuple(_stamp(path) for path in (self.certificate, self.key, self.client_authorities) if path is not None)
+
+
+def _stamp(path: Path) -> FileStamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # a change of rights is one of ctime
+
+
+def files_of(settings: ServerSettings) -> CertificateFiles | None:
+    """The files that the settings name; None: the server does not encrypt."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is not None and key is not None:
+        return CertificateFiles(certificate, key, settings.tls_client_ca)
+    if certificate is not None:
+        raise ConfigError("The certificate has no private key.", hint="Name it with --tls-key FILE.")
+    if key is not None:
+        raise ConfigError("The private key has no certificate.", hint="Name it with --tls-cert FILE.")
+    if settings.tls_client_ca is not None:
+        raise ConfigError(
+            "Clients show certificates over TLS only, and this server has no certificate of its own.",
+            hint="Name one with --tls-cert FILE --tls-key FILE.",
+        )
+    if not is_loopback(settings.host) and not settings.insecure:
+        raise ConfigError(
+            f"On {settings.host or 'all addresses'}, conversations would cross the network without encryption.",
+            hint="Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); "
+            "or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with "
+            "--insecure that others on the way read and change them.",
+        )
+    return None
+
 
 DAY = timedelta(days=1)
 
@@ -149,8 +202,6 @@ def utc_now() -> datetime:
 
 
 class WatchedCertificate:
-    """A certificate and its files."""
-
     def __init__(self, files: CertificateFiles, clock: Callable[[], datetime] = utc_now) -> None:
         self._files = files
         self._clock = clock
@@ -228,8 +279,6 @@ REPORT_SECONDS = 60.0
 
 
 class TlsListener:
-    """What a port with TLS needs."""
-
     def __init__(self, files: CertificateFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._watched = WatchedCertificate(files)
         self._clock = clock

@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
 
 class KernelCache(KVCache):
-    """Keys and values in the kernels' pages."""
-
     def __init__(self, pages: Cache) -> None:
         super().__init__()
         self._pages = pages
 
     @property
     def pages(self) -> Cache:
-        """The pages, with their count of held rows set."""
         self._pages.length = self._length
         return self._pages
 

@@ -17,8 +17,7 @@ from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DrafterResult, DraftExtended, DraftRule, DraftStep, ResultInbox
 from moa_client.memory import MemoryPlan
-from moa_server.drafting.forward_cost import RowShares
-from moa_server.drafting.growth_rule import DraftRecord, GrowthRule
+from moa_server.drafting.forward_cost import DraftRecord, GrowthRule, RowShares
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan

@@ -17,14 +17,12 @@ from moa_shared.programs.machine import ms_since
 
 from moa_server.engine.inference_thread import SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.planning.fair_queue import FairQueue
-from moa_server.engine.planning.schedule import Schedule, StepCandidate
+from moa_server.engine.planning.schedule import FairQueue, Schedule, StepCandidate
 from moa_server.engine.prefixes.sharing import PageMoves
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder
 from moa_server.engine.stepper import CodedRows, NewestRows
 from moa_server.memory.feed import MemoryFeed
-from moa_server.session.pending_draft import NO_DRAFT
-from moa_server.session.verification import StepPlan
+from moa_server.session.verification import NO_DRAFT, StepPlan
 
 # A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
 # frames. So where no guess was right for some steps, rows go several at a time.
@@ -103,8 +101,6 @@ REST = 2.0
 
 
 class SlowForms:
-    """Steps whose form needs time."""
-
     def __init__(self, jobs: SessionJobs, wake: Callable[[LiveSession], None]) -> None:
         self._jobs = jobs
         self._wake = wake
@@ -168,7 +164,6 @@ class ForwardPlanner:
         return self._plan_reading([])
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
-        """Plans the steps of answers, and shares out the draft nodes among them."""
         self.has_time = self._schedule.has_time(len(lives))
         offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
         for live in lives:
@@ -188,7 +183,6 @@ class ForwardPlanner:
         return parts
 
     def _plan_reading(self, answers: Sequence[ForwardPart]) -> list[ForwardPart]:
-        """Plans how much is read of which prompts next to these answers."""
         room = self._schedule.read_tokens(sum(part.rows for part in answers))
         parts: list[ForwardPart] = []
         while room > 0 and (live := self._schedule.take_prompt()) is not None:

@@ -18,6 +18,7 @@ of them a little at a time would let all of them wait until the last one is read
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -26,8 +27,43 @@ from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree import DraftTree
 
 from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares, RunningCost
-from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.session.session import Session
+
+Queued = TypeVar("Queued")
+
+
+class FairQueue(Generic[Queued]):
+    """Owners take turns: between two turns of one, each other one that waits has one. `owner_of`: whose each is."""
+
+    def __init__(self, owner_of: Callable[[Queued], str]) -> None:
+        self._owner_of = owner_of
+        self._waiting: dict[str, deque[Queued]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, each: Queued) -> None:
+        self._waiting.setdefault(self._owner_of(each), deque()).append(each)
+
+    def put_back(self, each: Queued) -> None:
+        """Queues one that was taken before all others, for its turn is not over."""
+        owner = self._owner_of(each)
+        own = self._waiting.pop(owner, deque())
+        own.appendleft(each)
+        self._waiting = {owner: own, **self._waiting}
+
+    def take(self) -> Queued:
+        """Takes the first of the owner whose turn it is; to be called only while something waits."""
+        owner = next(iter(self._waiting))
+        own = self._waiting.pop(owner)
+        each = own.popleft()
+        if own:
+            self._waiting[owner] = own  # its next turn comes after those of all others
+        return each
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
 
 # What drafts must bring, over what their time is worth. Of many nodes those are taken whose chance is overestimated or
 # whose cost is underestimated, so drafts that are expected to break even are a loss (docs/adr/0060).

@@ -57,7 +57,6 @@ class PrefixIndex(Generic[Holder]):
         self._numbers = count(1)
 
     def held(self, holder: Holder) -> Sequence[TextPage]:
-        """The pages that a holder uses, from the beginning of its text."""
         return self._held.get(holder, ())
 
     def find(self, owner: str, tokens: Sequence[int], kinds: Collection[Hashable] = ()) -> list[TextPage]:

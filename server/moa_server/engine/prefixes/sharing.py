@@ -21,7 +21,7 @@ from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex, TextPage
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
-from moa_server.memory.row_store import KeptPlane, RowStore, most_nbytes
+from moa_server.memory.feed import KeptPlane, RowStore, most_nbytes
 from moa_server.verifier.kernel_target import KernelCache
 
 StateKind = tuple[MemorySource, KeptPlane]

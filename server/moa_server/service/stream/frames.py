@@ -135,8 +135,6 @@ class SessionRows:
 
 
 class MemoryQueue:
-    """What one stream writes of a session's memory."""
-
     def __init__(self, feed: MemoryFeed, rows: RowSource, ready: asyncio.Event) -> None:
         self._feed = feed
         self._rows = rows

@@ -16,7 +16,7 @@ from moa_shared.protocol.messages import Ask, Plane, ThinMemory
 from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
 
 from moa_server.access.caller import Caller
-from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.drafting.forward_cost import DraftRecord
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume
 from moa_server.engine.server_drafts import drafting_source
@@ -59,8 +59,6 @@ class MemoryTerms:
 
 
 class OpenHandshake:
-    """Answers the Open of one stream."""
-
     def __init__(self, services: Services, lifecycle: Lifecycle, caller: Caller, listener: Listener) -> None:
         self._services = services
         self._lifecycle = lifecycle

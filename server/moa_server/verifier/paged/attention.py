@@ -67,8 +67,6 @@ class AttentionPlan(ABC):
 
 
 class Attention(ABC):
-    """One library's attention over the pool."""
-
     name: str
     has_graphs = False
 

@@ -40,7 +40,6 @@ class BatchPart:
 
     @property
     def length(self) -> int:
-        """Rows held once these are written."""
         return self.prefix + len(self.tokens)
 
     def seen(self) -> Seen:

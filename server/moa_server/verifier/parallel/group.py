@@ -73,7 +73,6 @@ def encode(order: Order) -> Numbers:
 
 
 def decode(numbers: Numbers) -> Order:
-    """The order that `encode` gave these numbers for."""
     rest = iter(numbers.tolist())
     match next(rest):
         case 1:

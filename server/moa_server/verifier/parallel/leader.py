@@ -79,7 +79,6 @@ def follow(settings: ServerSettings, progress: Progress, group: Group) -> None:
 
 
 def carry_out_orders(target: TorchTarget, group: Group) -> None:
-    """Does what rank 0 orders, until it says stop."""
     while True:
         match group.receive():
             case Run() as run:

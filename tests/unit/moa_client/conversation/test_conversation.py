@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.text_runs import Provenance
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_server.session.pending_draft import PendingDraft
+from moa_server.session.verification import PendingDraft
 from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

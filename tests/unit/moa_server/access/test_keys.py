@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_server.access.authentication import VARIABLE, Gate, check_right
 from moa_server.access.caller import Caller, CallerLimits, Right, anonymous, caller_without_key, certificate_name
 from moa_server.access.keys import (
+    VARIABLE,
+    Gate,
     KeyBook,
     KeyEntry,
     changing,
+    check_right,
     hash_of,
     keys_in,
     new_key,

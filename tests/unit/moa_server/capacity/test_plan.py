@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_kernels import PAGE_ROWS
-from moa_server.capacity import speed
-from moa_server.capacity.plan import Needed, kv_budget, plan_capacity, plan_rooms, session_lengths
-from moa_server.capacity.speed import Speed, estimate_step, measure_speed, memory_bytes_per_s, users_fed
+from moa_server.capacity import plan
+from moa_server.capacity.plan import (
+    Needed,
+    Speed,
+    estimate_step,
+    kv_budget,
+    measure_speed,
+    memory_bytes_per_s,
+    plan_capacity,
+    plan_rooms,
+    session_lengths,
+    users_fed,
+)
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
@@ -59,7 +69,7 @@ def test_a_tiny_model_in_torch(tmp_path: Path, execution: str, drafting: str) ->
 @pytest.mark.parametrize("more", [{}, {"drafting": "off"}, {"drafter": "none", "context_length": 3000}, {"kv": "q8"}])
 def test_the_default_model(more: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOA_CACHE_DIR")
-    monkeypatch.setattr(speed, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
+    monkeypatch.setattr(plan, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
     assert_as_a_host(ServerSettings(kv_bytes=BUDGET, threads=1, **more))  # type: ignore[arg-type]
 
 
@@ -100,7 +110,7 @@ CONFIG = {
 
 
 def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "memory_bytes_per_s", lambda _: 1e9)
+    monkeypatch.setattr(plan, "memory_bytes_per_s", lambda _: 1e9)
     found = estimate_step(SizedTarget(CONFIG, "int8"), "int8", 10**8, 1)
     assert found is not None
     assert found.nbytes == 10**8 + 1024 * (2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, numbers, bytes
@@ -113,7 +123,7 @@ def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_is_read_at_a_speed_that_machines_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "READ_BYTES", 1 << 24)
+    monkeypatch.setattr(plan, "READ_BYTES", 1 << 24)
     assert 1e8 < memory_bytes_per_s(1) < 1e13
     assert 1e8 < memory_bytes_per_s(3) < 1e13
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from moa_server.capacity.plan import Needed
-from moa_server.capacity.speed import Speed, StepEstimate
-from moa_server.doctor.machine import (
+from moa_server.capacity.plan import Needed, Speed, StepEstimate
+from moa_server.doctor.examination import (
     EARLIEST,
     Machine,
     judge_clock,

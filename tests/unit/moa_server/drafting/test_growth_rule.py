@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import CostLine, RowShares
-from moa_server.drafting.growth_rule import Calibration, DraftRecord, GrowthRule
+from moa_server.drafting.forward_cost import Calibration, CostLine, DraftRecord, GrowthRule, RowShares
 from moa_shared.tree import DraftTree
 
 EACH = RowShares.straight(1.0)  # so that a line's slope is that of its rows

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import CostLine, RowShares
-from moa_server.drafting.growth_rule import GrowthRule
+from moa_server.drafting.forward_cost import CostLine, GrowthRule, RowShares
 from moa_server.drafting.session_drafter import (
     PROMPT_ROWS,
     ROWS_A_FORWARD,

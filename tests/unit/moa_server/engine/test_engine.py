@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from moa_server.access.limits import TokenMeter
-from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.drafting.forward_cost import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.planning.schedule import Rows, Schedule

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moa_kernels import Page
-from moa_server.memory.row_store import RowStore, most_nbytes
+from moa_server.memory.feed import RowStore, most_nbytes
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
 

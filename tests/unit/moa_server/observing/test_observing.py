@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 from inline_snapshot import snapshot
 from moa_server.observing.http_port import MOST_CONNECTIONS, TEXT, HttpPage, HttpPort
-from moa_server.observing.metrics import Metrics
-from moa_server.observing.observing import Observing, Readings, Signs
+from moa_server.observing.observing import Metrics, Observing, Readings, Signs
 from moa_shared.errors import ConfigError
 from prometheus_client.metrics_core import Metric
 

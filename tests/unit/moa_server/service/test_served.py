@@ -7,7 +7,7 @@ import threading
 from typing import Any, cast
 
 import pytest
-from moa_server.service.served import MOST_OF_ONE, Forms
+from moa_server.service.services import MOST_OF_ONE, Forms
 from moa_shared.constraints.compiler import ConstraintCompiler
 from moa_shared.errors import OverloadedError
 from moa_shared.sampling.settings import Constraint, choice_of

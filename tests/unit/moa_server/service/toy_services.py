@@ -8,7 +8,7 @@ from typing import cast
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import Stepper
 from moa_server.service.host import Host
-from moa_server.service.served import Served
+from moa_server.service.services import Served
 from moa_server.settings import ServerSettings
 
 IDENTITY = pb.Identity(

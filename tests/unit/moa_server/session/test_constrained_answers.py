@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Session, SessionLimits
-from moa_server.session.verification import StepPlan
+from moa_server.session.verification import NO_DRAFT, StepPlan
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask

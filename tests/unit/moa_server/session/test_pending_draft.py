@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.session import pending_draft as pending_module
-from moa_server.session.pending_draft import FRAME_NODES, PendingDraft
+from moa_server.session import verification as pending_module
+from moa_server.session.verification import FRAME_NODES, PendingDraft
 from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.session.pending_draft import NO_DRAFT
-from moa_server.session.verification import StepPlan, Verification
+from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

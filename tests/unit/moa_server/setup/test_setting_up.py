@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from inline_snapshot import snapshot
-from moa_server.setup.folder import (
+from moa_server.setup.setting_up import (
     AUTHORITY_DAYS,
     SERVER_DAYS,
     SetupFolder,
@@ -20,8 +20,9 @@ from moa_server.setup.folder import (
     is_dns_name,
     read_certificate,
     read_identity,
+    renew,
+    set_up,
 )
-from moa_server.setup.setting_up import renew, set_up
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import create_private
 

@@ -17,8 +17,15 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from inline_snapshot import snapshot
 from moa_server.settings import ServerSettings
-from moa_server.tls.files import CertificateFiles, files_of
-from moa_server.tls.listener import PATIENCE_SECONDS, REPORT_SECONDS, TlsListener, WatchedCertificate, read_certificate
+from moa_server.tls.listener import (
+    PATIENCE_SECONDS,
+    REPORT_SECONDS,
+    CertificateFiles,
+    TlsListener,
+    WatchedCertificate,
+    files_of,
+    read_certificate,
+)
 from moa_shared.errors import ConfigError, MoaError
 from structlog.testing import capture_logs
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
-from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.drafting.forward_cost import DraftRecord
 from moa_server.engine.inference_thread import SessionLosses
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.planning.forward_planner import NO_CODING, ForwardPlanner, SlowForms, newest_coding

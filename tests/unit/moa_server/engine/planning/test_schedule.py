@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.access.caller import Caller
-from moa_server.drafting.forward_cost import RowShares
-from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.drafting.forward_cost import DraftRecord, RowShares
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import (
     LEAST_SLICE,
     LONGEST_TURN,
     MOST_ROWS,
     TURN,
+    FairQueue,
     Rows,
     Schedule,
     StepCandidate,

@@ -15,8 +15,7 @@ from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import MemorySource, Stepper, Work
-from moa_server.memory.feed import Chunk
-from moa_server.memory.row_store import RowStore
+from moa_server.memory.feed import Chunk, RowStore
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
 from moa_server.verifier import Target

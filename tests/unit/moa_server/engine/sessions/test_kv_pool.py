@@ -13,7 +13,7 @@ from moa_server.access.caller import Caller, CallerLimits
 from moa_server.access.limits import KeyUsage
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
-from moa_server.engine.sessions.kv_pool import KVPool
+from moa_server.engine.sessions.registry import KVPool
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError
