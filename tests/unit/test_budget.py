@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72766, 452),
+    "tests": (("tests",), 72737, 452),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

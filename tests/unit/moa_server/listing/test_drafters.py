@@ -38,6 +38,8 @@ from moa_shared.programs.progress import SilentProgress
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
 from tests.support.published_drafters import EAGLE_CONFIG, MOA_CONFIG, eagle_tensors, moa_tensors, publish, save_llama3
 
+pytestmark = pytest.mark.torch
+
 README = Path(__file__).parents[4] / "README.md"
 QWEN3_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151936}
 
@@ -181,7 +183,6 @@ def chosen(files: ModelFiles) -> tuple[str | None, list[str]]:
     return (found[0] if found is not None else None), notes.lines
 
 
-@pytest.mark.torch
 def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
     put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY, pickled=True)
     put(hub, "owner/moa", moa_tensors(), MOA_CONFIG)
@@ -204,7 +205,6 @@ def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
     )
 
 
-@pytest.mark.torch
 def test_what_cannot_be_used_is_passed_over(hub: Path, files: ModelFiles) -> None:
     broken = eagle_tensors()
     broken["fc.weight"][0, 0] = torch.nan
@@ -220,7 +220,6 @@ def test_what_cannot_be_used_is_passed_over(hub: Path, files: ModelFiles) -> Non
     )
 
 
-@pytest.mark.torch
 def test_of_all_that_the_cache_holds_only_headers_are_read(
     hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +234,6 @@ def test_of_all_that_the_cache_holds_only_headers_are_read(
     assert [each.name for each in cached_drafters(files.config, files.fingerprint)] == ["owner/eagle"]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("of_target", [True, False])
 def test_one_that_was_trained_here_for_this_very_model_is_taken(
     hub: Path, files: ModelFiles, tmp_path: Path, of_target: bool
@@ -247,7 +245,6 @@ def test_one_that_was_trained_here_for_this_very_model_is_taken(
     assert chosen(files)[0] == ("owner/trained" if of_target else None)
 
 
-@pytest.mark.torch
 def test_without_any_it_says_what_could_be_fetched(
     hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +261,6 @@ def test_without_any_it_says_what_could_be_fetched(
     )
 
 
-@pytest.mark.torch
 def test_the_table_knows_a_form_better_than_the_layout(
     hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +270,6 @@ def test_the_table_knows_a_form_better_than_the_layout(
     assert not drafters.in_hub_cache(KNOWN[1].hub_id)
 
 
-@pytest.mark.torch
 def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path: Path) -> None:
     folder = publish(tmp_path / "foreign", eagle_tensors(), EAGLE_CONFIG)
     tokenizer = json.loads((files.folder / "tokenizer.json").read_text("utf-8"))
@@ -289,7 +284,6 @@ def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path
         find_drafter(str(folder), files)
 
 
-@pytest.mark.torch
 def test_a_drafter_that_names_another_model_is_taken_and_said(files: ModelFiles, tmp_path: Path) -> None:
     other = {"speculators_config": {"verifier": {"name_or_path": "/somewhere/Qwen3-8B"}}}
     folder, notes = publish(tmp_path / "named", eagle_tensors(), EAGLE_CONFIG | other), Notes()

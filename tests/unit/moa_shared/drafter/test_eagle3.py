@@ -34,6 +34,8 @@ from tests.support.published_drafters import (
 )
 from tests.support.tiny_models import small_drafter, tiny_model
 
+pytestmark = pytest.mark.torch
+
 MODEL = tiny_model()
 TARGET = ArrayWeights(MODEL.tensors)
 TEXT = [5, 17, 42, 8, 17, 42, 90, 3, 11]
@@ -137,7 +139,6 @@ def found(folder: Path, files: ModelFiles) -> Checkpoint:
 # ---------------------------------------------------------------- what is taken
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("how", [{}, {"shards": 3}, {"pickled": False}, {"pickled": False, "shards": 2}])
 def test_specforges_layout(tmp_path: Path, files: ModelFiles, how: dict[str, Any]) -> None:
     made = found(publish_eagle3(tmp_path / "eagle3", **how), files)
@@ -151,7 +152,6 @@ def test_specforges_layout(tmp_path: Path, files: ModelFiles, how: dict[str, Any
     assert "t2d" not in made.tensors
 
 
-@pytest.mark.torch
 def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
     config = found(publish_speculator(tmp_path / "speculator"), files).config
     assert (config.state_entries, config.normed_residual, config.normed_feedback) == ((1, 2, 3), True, False)
@@ -166,7 +166,6 @@ def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
     assert (config.feature_norm, config.own_embeddings) == ("joint", True)
 
 
-@pytest.mark.torch
 def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
     """Five states, norms of heads, all of the target's tokens."""
     norms = {f"layers.0.self_attn.{part}_norm.weight": torch.ones(HEAD_DIM) for part in "qk"}
@@ -179,7 +178,6 @@ def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
     assert (made.state_entries, made.draft_vocab, made.head_norms) == ((1, 2, 2, 3, 3), 0, True)
 
 
-@pytest.mark.torch
 def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, files: ModelFiles) -> None:
     table = {"embed_tokens.weight": torch.ones(VOCAB, 32)}
     config = EAGLE3_CONFIG | {"target_hidden_size": HIDDEN, "hidden_size": 32}
@@ -189,7 +187,6 @@ def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, f
         found(publish(tmp_path / "bare", eagle3_tensors(hidden=32), config), files)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("config", "entries"),
     [
@@ -209,7 +206,6 @@ def test_which_states_are_read(config: dict[str, Any], entries: tuple[int, ...])
     assert _state_entries(Published({}, config, {"num_hidden_layers": 32}, "target", "drafter"), 3) == entries
 
 
-@pytest.mark.torch
 def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
     folder = publish_eagle3(tmp_path / "eagle3")
     before = find_drafter(str(folder), files)
@@ -219,7 +215,6 @@ def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles)
     assert load_checkpoint(after).config.state_entries == (0, 1, 2)
 
 
-@pytest.mark.torch
 def test_a_device_needs_its_half_alone(tmp_path: Path, files: ModelFiles) -> None:
     path = find_drafter(str(publish_eagle3(tmp_path / "eagle3")), files)
     whole = load_checkpoint(path)
@@ -248,7 +243,6 @@ SWAPPED = OFFSETS.clone()
 SWAPPED[3] += 2  # the token of the next one
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("tensors", "config", "message"),
     [

@@ -29,6 +29,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.messages import says
 
+pytestmark = pytest.mark.torch
+
 TENSORS = {
     "floats": torch.linspace(-1, 1, 12).reshape(3, 4),
     "halves": torch.linspace(-1, 1, 5).half(),
@@ -45,7 +47,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "some.safetensors"
 
 
-@pytest.mark.torch
 def test_a_file_of_the_library_is_read(path: Path) -> None:
     read = map_tensors(path)
     assert read.keys() == TENSORS.keys()
@@ -57,7 +58,6 @@ def test_a_file_of_the_library_is_read(path: Path) -> None:
     assert read_metadata(path) == {"a": "b"}
 
 
-@pytest.mark.torch
 def test_a_file_of_ours_is_read_by_the_library(tmp_path: Path) -> None:
     path = tmp_path / "ours.safetensors"
     brains = TENSORS["brains"].view(torch.uint16).numpy()
@@ -73,13 +73,11 @@ def test_a_file_of_ours_is_read_by_the_library(tmp_path: Path) -> None:
     assert map_tensors(path)["blocks"].shape == (2, 3, 4)
 
 
-@pytest.mark.torch
 def test_a_type_that_is_not_written(tmp_path: Path) -> None:
     with says(ValueError, "x is int64, which is not written"):
         write_tensors(tmp_path / "x", {"x": np.arange(3)})
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.999])
 def test_a_truncated_file(path: Path, share: float) -> None:
     content = path.read_bytes()
@@ -93,7 +91,6 @@ def damaged(header: object) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes(16)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "header",
     [
@@ -114,7 +111,6 @@ def test_a_header_that_makes_no_sense(tmp_path: Path, header: object) -> None:
         map_tensors(tmp_path / "x")
 
 
-@pytest.mark.torch
 def test_a_mapped_file_cannot_be_changed(path: Path) -> None:
     data = map_file(path)
     assert data.tobytes() == path.read_bytes()

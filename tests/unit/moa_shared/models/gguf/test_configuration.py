@@ -16,10 +16,11 @@ from transformers import AutoConfig
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
 def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, family: str, untied: bool) -> None:
@@ -35,19 +36,16 @@ def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, famil
     assert config["tie_word_embeddings"] is not untied
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-12, 5e-6])
 def test_epsilon_is_the_shortest_decimal(write_gguf: GgufWriter, epsilon: float) -> None:
     assert make_config(read_header(write_gguf(epsilon=epsilon)))["rms_norm_eps"] == epsilon
 
 
-@pytest.mark.torch
 def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(biases=True)))["attention_bias"] is True
     assert make_config(read_header(write_gguf("plain.gguf")))["attention_bias"] is False
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("file", "message"),
     [
@@ -67,7 +65,6 @@ def test_files_that_are_refused(write_gguf: GgufWriter, file: dict[str, Any], me
         make_config(read_header(write_gguf(**file)))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: float) -> None:
     path = write_gguf(rope_factors=True)
@@ -79,7 +76,6 @@ def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: floa
         make_config(header)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("file", "message"),
     [
@@ -92,7 +88,6 @@ def test_tensors_of_another_shape(write_gguf: GgufWriter, file: dict[str, Any], 
         make_config(read_header(write_gguf(**file)))
 
 
-@pytest.mark.torch
 def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     header = read_header(path)
@@ -101,7 +96,6 @@ def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
         make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
 def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: float) -> None:
     header = read_header(write_gguf())
@@ -109,7 +103,6 @@ def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: f
         make_config(replace(header, metadata={**header.metadata, "llama.rope.freq_base": value}))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"])
 def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
     header = read_header(write_gguf(), arrays=False)
@@ -121,7 +114,6 @@ def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
         make_config(differ)
 
 
-@pytest.mark.torch
 def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
 

@@ -22,6 +22,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 
 def read_by_transformers(path: Path) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
@@ -37,7 +39,6 @@ def entries(cache: Path) -> list[Path]:
     return [path for path in cache.glob("models/*") if path.is_dir()]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_0", "F16"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
@@ -54,7 +55,6 @@ def test_the_weights_are_those_of_transformers_to_the_last_bit(
         assert torch.equal(torch.from_numpy(reader.array(name)), tensor), name
 
 
-@pytest.mark.torch
 def test_an_entry_holds_no_weights(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
@@ -69,7 +69,6 @@ def test_an_entry_holds_no_weights(write_gguf: GgufWriter, cache: Path) -> None:
     ]
 
 
-@pytest.mark.torch
 def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf()
     first = adopt(path, cache)
@@ -79,7 +78,6 @@ def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatc
     assert adopt(moved, cache) == first
 
 
-@pytest.mark.torch
 def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
@@ -94,7 +92,6 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
         describe_entry(files.folder, cache)
 
 
-@pytest.mark.torch
 def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     folder = adopt(path, cache)
@@ -105,7 +102,6 @@ def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache
     assert (old / "manifest.json").is_file()
 
 
-@pytest.mark.torch
 def test_a_disk_that_fills_leaves_no_half_entry(
     write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +117,6 @@ def test_a_disk_that_fills_leaves_no_half_entry(
     assert adopt(path, cache).is_dir()
 
 
-@pytest.mark.torch
 def test_the_default_model_reads_as_transformers_read_it(default_model_files: ModelFiles) -> None:
     files = default_model_files
     assert files.tokenizer_hash == "a4ec5e472b588149ce1d83cc1a16a0abc26f2620fdcdf228bf6d001a703fb56c"
