@@ -143,3 +143,17 @@ def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
         "complete -o nosort -F _moa_client_completion moa-client",
         "off otlp",
     ], done.stderr
+
+
+def test_a_device_needs_only_what_its_installation_has() -> None:
+    """With the extra `client` alone: no library of forms, of servers or of training."""
+    script = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(("llguidance", "torch", "transformers", "prometheus_client", "cryptography", "mcp")))
+import moa_client
+for module in pkgutil.walk_packages(moa_client.__path__, "moa_client."):
+    if not module.name.startswith("moa_client.mcp.") and module.name != "moa_client.cli":
+        importlib.import_module(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=ENVIRONMENT, timeout=60, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

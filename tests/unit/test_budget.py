@@ -29,13 +29,13 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4301, 29,
     ),
     "server": (("server",), 16452, 99),
-    "shared": (("shared",), 16590, 103),
+    "shared": (("shared",), 16608, 104),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72737, 452),
+    "tests": (("tests",), 72751, 452),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

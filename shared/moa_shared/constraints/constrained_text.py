@@ -208,23 +208,6 @@ def _holds(mask: npt.NDArray[np.int32], token: int) -> bool:
     return bool(int(mask[token >> 5]) >> (token & 31) & 1)
 
 
-class DraftForm:
-    """Follows one answer. `form`: of the answer; how much of it that has read does not matter."""
-
-    def __init__(self, form: ConstrainedText) -> None:
-        self._form: ConstrainedText | None = form.copy()
-
-    def after(self, answer: Sequence[int]) -> ConstrainedText | None:
-        """The form after the answer's committed tokens, each time more of them; None: they are not of it."""
-        form = self._form
-        if form is not None:
-            try:
-                form.advance(answer[form.read :])
-            except ConfigError:
-                self._form = None
-        return self._form
-
-
 MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 s once
 
 

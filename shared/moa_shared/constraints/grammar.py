@@ -11,12 +11,13 @@ import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
-
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
+from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
+
+if TYPE_CHECKING:  # devices go without the library
+    from llguidance import LLMatcher, LLTokenizer
 
 _EXACT = 1 << 53  # all integers below are doubles, and so are their neighbours
 _LENGTH_END = 1 << 31  # characters or items that no answer has; the library's expressions count up to 2^32
@@ -116,6 +117,8 @@ _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 
 
 def grammar_of(constraint: Constraint) -> str:
+    from llguidance import LLMatcher, regex_to_lark
+
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
             return _schema(constraint.text)
@@ -130,6 +133,8 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:
+    from llguidance import LLMatcher, LLParserLimits
+
     most = MOST_RULES_AT_WORK if constraint.kind is ConstraintKind.LARK else None  # None: the library's own
     limits = LLParserLimits(verbose_errors=False, max_items_in_row=most)
     matcher = LLMatcher(vocabulary, grammar_of(constraint), log_level=0, limits=limits)
@@ -159,6 +164,8 @@ def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
 
 
 def _schema(text: str) -> str:
+    from llguidance import LLMatcher
+
     options: Any = JSON_FORM  # of a typed dictionary
     schema = json.loads(text)
     exact = {} if schema is True else with_exact_numbers(schema, ConstraintKind.JSON_SCHEMA.label)
