@@ -78,7 +78,7 @@ _MODULES = {
     "cluster": "ray",
     "report": "matplotlib",
     "mcp": "mcp",
-    "bench": "grpc structlog prompt_toolkit gguf regex jinja2",
+    "bench": "grpc structlog prompt_toolkit gguf tokenizers huggingface_hub jinja2",
 }
 EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in modules.split()}
 
