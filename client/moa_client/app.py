@@ -18,7 +18,7 @@ from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import KeyPermission, quiet_keys, unasked
-from moa_client.chat.messages import offline_words, worth_words, writes_alone
+from moa_client.chat.messages import offline_words, worth_words, writes_standalone
 from moa_client.chat.question import TextFile, read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
@@ -103,9 +103,9 @@ async def _run(
             return
         chat.warn()
         if settings.offline:
-            conversation.write_alone()  # who wants one answer without a server has nothing to wait for
+            conversation.write_standalone()  # who wants one answer without a server has nothing to wait for
         try:
-            with quiet_keys(conversation.write_alone):
+            with quiet_keys(conversation.write_standalone):
                 answer = await chat.ask(question)
         except CancelledAnswerError:
             _end_single(chat)
@@ -143,7 +143,7 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
         write_output,
         say,
         open_it=open_it,
-        unverified=settings.offline or settings.alone == "always" or not single,
+        unverified=settings.offline or settings.standalone == "always" or not single,
         settle_seconds=settings.settle_seconds if waits else 0.0,
         page=page,
         permit=keys or unasked(settings.mcp_allow, say),
@@ -153,13 +153,15 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
 
 def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
-    if (settings.offline and single) or settings.alone == "always":
+    if (settings.offline and single) or settings.standalone == "always":
         remark(f"{facts.absent} {worth_words(facts)}")
     elif settings.offline:
-        remark(offline_words(facts, writes=writes_alone(facts, settings.alone)))
+        remark(offline_words(facts, writes=writes_standalone(facts, settings.standalone)))
     elif facts.companion and not single:
         remark(f"{facts.absent} Until it is back {facts.companion} on this device answers.")
     elif not single:
-        remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
+        remark(
+            f"{facts.absent} Questions wait until it is back; /standalone has a small model here answer, much worse."
+        )
     else:
         remark(facts.absent)

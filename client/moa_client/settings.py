@@ -18,6 +18,7 @@ SECTION = "client"
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 _RETIRED = (
+    ("alone", "It is called --standalone now."),
     ("alone_chance", "A companion writes on however likely its text is, and what is less likely looks different."),
     ("alone_tokens", "A companion writes on until the server is back, or the answer ends."),
     ("reconcile", "/keep in a chat, or a button of the page, has this device's text back after a correction."),
@@ -144,7 +145,7 @@ class ClientSettings(SettingsBase):
         "auto",
         "Who drafts while the server answers. auto: the server while it has time, otherwise this device; off: nobody.",
     )
-    alone: Literal["auto", "always", "never"] = setting(
+    standalone: Literal["auto", "always", "never"] = setting(
         "auto",
         "Whether this device writes on when the server is lost. auto: a companion does, a drafter while its text is "
         "likely to be right; never: it waits for the server. A single answer with --offline has its text in any case.",
@@ -259,10 +260,12 @@ class ClientSettings(SettingsBase):
     dtype: Literal["int8", "float32"] = "int8"  # a quarter of the time of float32 (docs/adr/0009-drafting.md)
     copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
     parts: Literal["packed", "bf16"] = "packed"  # of the target's matrices: docs/adr/0040-models-are-mapped.md
-    alone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s
+    standalone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s
     connect_seconds: float = 5.0  # an available server answers within one round trip
     silence_seconds: float = 60.0  # the longest wait for a frame while an answer runs: a long prompt's prefill
-    settle_seconds: float = 30.0  # as `alone_seconds`, for the same reason; a server restarts from its cache in five
+    settle_seconds: float = (
+        30.0  # as `standalone_seconds`, for the same reason; a server restarts from its cache in five
+    )
     idle_seconds: float = 300.0  # a server keeps a session that has left for 2 minutes; waking costs one round trip
 
     @property

@@ -43,7 +43,7 @@ CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
 # It waits for a lost server for as long as a busy machine may take.
 _PATIENT = f"""
 from moa_client.settings import ClientSettings
-ClientSettings.__init__.__kwdefaults__ |= {{"settle_seconds": {PATIENCE}, "alone_seconds": {PATIENCE}}}
+ClientSettings.__init__.__kwdefaults__ |= {{"settle_seconds": {PATIENCE}, "standalone_seconds": {PATIENCE}}}
 from moa_client.cli import main
 main()
 """

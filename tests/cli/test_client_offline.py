@@ -90,8 +90,8 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
 def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "alone_seconds", 0.0)
-    willing = options(served, server=nowhere, max_tokens=6, alone="always")
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "standalone_seconds", 0.0)
+    willing = options(served, server=nowhere, max_tokens=6, standalone="always")
     code, out, err = run("chat", *willing, "w10")
     assert (code, len(out.split())) == (69, 6)
     assert "(The last 6 tokens were written by the small model on this device; no server has checked them.)" in err
@@ -106,7 +106,7 @@ Error: No server has verified the answer to its end. Ask again when a server is 
 
 
 def test_events_for_programs(served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "alone_seconds", 0.0)
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "standalone_seconds", 0.0)
     answer = alone(served, ASKED, max_tokens=6)
     code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
     first, *middle, last = events(out)
@@ -127,7 +127,7 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run, monkeypatch
     assert code == 69
     assert [event["event"] for event in events(out)] == ["ready", "asked", "held_back", "ended", "error"]
     assert events(out)[3]["finish"] == "unfinished"
-    code, out, _ = run("chat", *careful, "--alone", "always", "--json", "w10")
+    code, out, _ = run("chat", *careful, "--standalone", "always", "--json", "w10")
     told = events(out)
     assert [event["event"] for event in told] == ["ready", "asked", *["provisional"] * 6, "ended", "error"]
     assert (code, told[0]["online"], told[-2]["verified"], told[-1]["code"]) == (69, False, False, "unavailable")
@@ -175,7 +175,7 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
     assert not terminal.display.dim
     terminal.at_prompt("/undo\r")
     terminal.wait_for("Taken back: w10")
-    terminal.at_prompt("/alone\r")
+    terminal.at_prompt("/standalone\r")
     terminal.wait_for("much worse than tiny")
     terminal.at_prompt("w10\r")
     terminal.wait_for("cut after 6 tokens")
@@ -193,7 +193,7 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
         assert re.search(rf'has corrected the answer to "{question}"; \d of 6 tokens', terminal.text)
     assert terminal.display.dim.split() == []
     terminal.type("/stats\r")
-    told = r"this session: alone 12 tokens, \d+ kept\n"
+    told = r"this session: standalone 12 tokens, \d+ kept\n"
     terminal.wait_until(lambda: re.search(told, terminal.text), told)
     terminal.type("/bye\r")
     assert terminal.end() == 0

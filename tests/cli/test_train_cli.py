@@ -90,7 +90,7 @@ def test_a_companion_is_calibrated_and_evaluated(tmp_path: Path) -> None:
     learned = confidence_beside(files, theirs, root)
     assert learned.evidence > PRIOR_EVIDENCE
     assert learned.shift < ANOTHER_MODEL  # a random model is right by chance
-    arguments = ["evaluate", f"companion:{small}", str(questions), *common, "--alone", "8", "--json", "-"]
+    arguments = ["evaluate", f"companion:{small}", str(questions), *common, "--standalone", "8", "--json", "-"]
     content = json.loads(runner.invoke(cli, arguments, catch_exceptions=False).stdout)
     assert content["acceptance_length"] >= 1
     assert content["cold"] is None  # memory is nothing to it

@@ -31,7 +31,7 @@ def test_the_default_target_has_small_drafters_with_cards(default_model_files: M
 @pytest.mark.timeout(300)
 def test_its_guesses_are_accepted(shared_dir: Path) -> None:
     questions = shared_dir / "data" / "eval" / "gsm8k.jsonl"
-    options = EvaluationOptions(limit=3, answer_tokens=48, depth=4, breadth=4, nodes=16, alone=0)
+    options = EvaluationOptions(limit=3, answer_tokens=48, depth=4, breadth=4, nodes=16, standalone=0)
     result = evaluate("default", questions, options, SilentProgress())
     assert result["questions"] == 3
     assert result["shapes"]["chain of 5"]["acceptance_length"] > 1.1  # an untrained one: 1.00

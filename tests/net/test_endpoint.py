@@ -78,7 +78,7 @@ async def test_texts_are_the_servers_own_for_many_at_once(target: Target) -> Non
 
 async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target) -> None:
     async with (
-        hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
+        hosting_over_a_link(target, Drafters(target), standalone="always") as hosted,
         endpoint_of(hosted.host) as client,
     ):
         events = (await stream_of(client, extra_body={"moa": {"provisional": True}})).__aiter__()
@@ -155,7 +155,7 @@ async def test_chances_are_the_targets_own_with_drafts_and_through_a_cut(target:
     answer, _ = plain_text(target, PROMPT, SETTINGS)
     expected = own_chances(target, [*PROMPT, *answer])[len(PROMPT) - 1 :]
     async with (
-        hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
+        hosting_over_a_link(target, Drafters(target), standalone="always") as hosted,
         endpoint_of(hosted.host) as client,
     ):
         stream = await stream_of(client, logprobs=1, extra_body={"moa": {"provisional": True}})

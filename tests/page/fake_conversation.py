@@ -186,8 +186,8 @@ class FakeSurface:
     def go_online(self) -> None:
         self._conversation.wish(False)
 
-    def write_alone(self) -> None:
-        self._conversation.request("alone")
+    def write_standalone(self) -> None:
+        self._conversation.request("standalone")
 
     def keep(self) -> None:
         self._conversation.request("keep")

@@ -132,7 +132,7 @@ class Stage:
             up_bytes=34 * figures.tokens,
             down_bytes=240 * figures.tokens,
             memory_bytes=200 * figures.tokens,
-            written_alone=figures.provisional,
+            written_standalone=figures.provisional,
             kept=figures.kept,
             holds_back=isinstance(event, events.HeldBack),
         )

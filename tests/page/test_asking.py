@@ -174,7 +174,7 @@ def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Op
     reader.button("Write anyway").click()
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
-    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["alone", "stop"]
+    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["standalone", "stop"]
 
 
 def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -> None:

@@ -60,7 +60,7 @@ class EvaluationOptions(SettingsBase):
     depth: int = setting(5, "Of the tree.", ge=1)
     breadth: int = setting(6, "Of the tree.", ge=1)
     copies: bool = setting(False, "Trees merge what the conversation suggests (prompt look-up).")
-    alone: int = setting(96, "Standalone tokens after each cut; 0: none.", ge=0)
+    standalone: int = setting(96, "Standalone tokens after each cut; 0: none.", ge=0)
     unguarded: bool = setting(False, "Allow repeated 6-grams in standalone text (the client forbids them).")
     # a result needs a whole answer, so this is the most expensive measure
     task_tokens: int = setting(

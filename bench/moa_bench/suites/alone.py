@@ -28,7 +28,7 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
         answer_tokens=effort.answer_tokens,
         prompt_tokens=effort.longest_prompt,
         execution=cast(Execution, run.level),
-        alone=effort.alone_tokens,
+        standalone=effort.alone_tokens,
         task_tokens=effort.task_tokens,
         temperature=effort.temperature,
     )

@@ -73,7 +73,11 @@ def ready_line(facts: ConversationFacts) -> str:
     level = {"level": facts.level, "exact": facts.exact} if facts.level else None
     drafter = None
     if facts.drafter:
-        drafter = {"name": facts.drafter, "reason": facts.drafter_reason, "alone": facts.alone or facts.drafter}
+        drafter = {
+            "name": facts.drafter,
+            "reason": facts.drafter_reason,
+            "standalone": facts.standalone or facts.drafter,
+        }
     return _line(
         "ready", target=facts.target, server=facts.server, online=facts.online, execution=level, drafter=drafter
     )

@@ -13,7 +13,7 @@ from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import alone_words, down_words, drafted_words
+from moa_client.conversation.answer_figures import down_words, drafted_words, standalone_words
 
 if TYPE_CHECKING:
     from moa_client.conversation.answer_figures import LinkStatus
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HELD_BACK_WORDS = (
     "(What this device would write next is unlikely to be right. It waits for the server; "
-    "--alone always shows such text.)"
+    "--standalone always shows such text.)"
 )
 BACK_WORDS = "(the server is back)"
 UNREAD_WORDS = "(No server has read this question: it is answered when one is back.)"
@@ -42,9 +42,9 @@ SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 NOT_SERVED = (events.LinkState.OFFLINE, events.LinkState.WAITING)
 
 
-def writes_alone(facts: ConversationFacts, alone: str) -> bool:
+def writes_standalone(facts: ConversationFacts, standalone: str) -> bool:
     """Whether this device answers while the user wants no server."""
-    return alone == "always" or (bool(facts.companion) and alone == "auto")
+    return standalone == "always" or (bool(facts.companion) and standalone == "auto")
 
 
 def worth_words(facts: ConversationFacts) -> str:
@@ -58,8 +58,8 @@ def offline_words(facts: ConversationFacts, *, writes: bool) -> str:
     if writes:
         return f"Offline, as requested. {worth_words(facts)} /online connects again."
     return (
-        "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model "
-        f"on this device answer meanwhile, much worse than {facts.target}."
+        "Offline, as requested. Questions wait for the server: /online connects again, and /standalone has the small "
+        f"model on this device answer meanwhile, much worse than {facts.target}."
     )
 
 
@@ -75,8 +75,8 @@ def execution_words(facts: ConversationFacts) -> str:
 def drafter_words(facts: ConversationFacts) -> str:
     if not facts.drafter:
         return "no drafter that reads memory"
-    alone = f"\n{facts.alone} writes while no server answers" if facts.alone else ""
-    return f"drafter {facts.drafter}: {facts.drafter_reason}{alone}"
+    standalone = f"\n{facts.standalone} writes while no server answers" if facts.standalone else ""
+    return f"drafter {facts.drafter}: {facts.drafter_reason}{standalone}"
 
 
 def model_words(facts: ConversationFacts) -> str:
@@ -108,8 +108,8 @@ def status_line(
     parts.append(f"link {mark}" + (f" ({reason})" if reason else ""))
     if activity := _activity(words, answers, is_served=status.state not in NOT_SERVED):
         parts.append(activity)
-    if status.written_alone and not words:
-        parts.append(alone_words(status.written_alone, status.kept, status.undecided))
+    if status.written_standalone and not words:
+        parts.append(standalone_words(status.written_standalone, status.kept, status.undecided))
     if status.rtt_ms is not None:
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
     if status.tokens_per_s:
@@ -306,7 +306,7 @@ def unverified_words(count: int, *, is_printed: bool) -> str:
         return f"(The last {count} tokens were written by the small model on this device; no server has checked them.)"
     return (
         f"({count} more tokens were written by the small model on this device. They are not printed, because no server "
-        "has checked them; --alone always prints such text.)"
+        "has checked them; --standalone always prints such text.)"
     )
 
 

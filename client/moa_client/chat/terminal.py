@@ -185,7 +185,7 @@ async def converse(chat: Chat) -> None:
                 with terminal.given_back():
                     question = await _edit(chat, begun)
                 history.keep(question)
-            with quiet_keys(chat.conversation.write_alone):
+            with quiet_keys(chat.conversation.write_standalone):
                 if not await commands.on_line(question):
                     return
             begun_line = chat.take_typed()

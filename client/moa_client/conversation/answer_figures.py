@@ -25,7 +25,7 @@ class LinkStatus:
     Args:
         by_device, by_server: shares of the tokens that were drafted, by each.
         holds_back: the device has more text for the running answer, which is too unlikely to be shown.
-        written_alone: tokens of standalone text; `kept`: those committed; `undecided`: those not decided yet.
+        written_standalone: tokens of standalone text; `kept`: those committed; `undecided`: those not decided yet.
         server: the address that the link leads to, or last led to.
         memory_bytes: of `down_bytes`, what is for this device's drafter.
     """
@@ -36,7 +36,7 @@ class LinkStatus:
     by_device: float
     up_bytes: int
     down_bytes: int
-    written_alone: int = 0
+    written_standalone: int = 0
     kept: int = 0
     holds_back: bool = False
     by_server: float = 0.0
@@ -159,7 +159,7 @@ class Figures:
             parts.append(drafted_words(self.by_server, self.by_device))
             parts.append(down_words(self.down_bytes, self.memory_bytes))
         if self.provisional:
-            parts.append(alone_words(self.provisional, self.kept, self.undecided))
+            parts.append(standalone_words(self.provisional, self.kept, self.undecided))
         return "; ".join(parts)
 
     def details(self) -> str:
@@ -220,7 +220,7 @@ class SessionFigures:
         count = self._all
         lines = [self.newest.line(), self.newest.details()]
         if count.provisional:
-            lines.append(f"this session: {alone_words(count.provisional, count.kept, count.undecided)}")
+            lines.append(f"this session: {standalone_words(count.provisional, count.kept, count.undecided)}")
         return "\n".join(filter(None, lines))
 
 
@@ -240,11 +240,11 @@ def down_words(down_bytes: int, memory_bytes: int) -> str:
     return f"{decimal(down_bytes)} down{drafter}"
 
 
-def alone_words(written: int, kept: int, undecided: int = 0) -> str:
+def standalone_words(written: int, kept: int, undecided: int = 0) -> str:
     """How much was written without a server, and how much of it was right."""
     if undecided == written:
-        return f"alone {_tokens(written)}, not checked yet"
-    return f"alone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
+        return f"standalone {_tokens(written)}, not checked yet"
+    return f"standalone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
 
 
 def _tokens(count: int) -> str:

@@ -285,7 +285,7 @@ class AnswerQueue:
         """
         self._tell(job, events.HeldBack(unread))
 
-    def end_alone(self) -> None:
+    def end_standalone(self) -> None:
         """Called when there is no server to wait for: the current answer, if ended, stays provisional."""
         job = self.current
         if job is not None and job.has_ended:
@@ -296,7 +296,7 @@ class AnswerQueue:
         """Gives the prompt back: the current answer goes on when there is a server again."""
         if self.current is not None:
             self.current.left = True
-            self.end_alone()
+            self.end_standalone()
 
     def stop(self) -> None:
         """Ends the current answer where it is for the user, without the server.
@@ -315,7 +315,7 @@ class AnswerQueue:
         if self.current_is_front:
             self.conversation.settings = job.settings
         job.finish = Finish.CANCELLED
-        self.end_alone()
+        self.end_standalone()
 
     # ------------------------------------------------------------ inside
 

@@ -213,7 +213,7 @@ class DrafterChanged:
 
     name: str
     reason: str
-    alone: str = ""
+    standalone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class RemoteConversation:
     abandon = partialmethod(_send, do="abandon")
     go_offline = partialmethod(_send, do="offline")
     go_online = partialmethod(_send, do="online")
-    write_alone = partialmethod(_send, do="alone")
+    write_standalone = partialmethod(_send, do="standalone")
     keep = partialmethod(_send, do="keep")
 
     def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
@@ -133,7 +133,7 @@ class RemoteConversation:
                 self._facts = replace(self._facts, title=title)
             case events.DrafterChanged() as drafter:
                 self._facts = replace(
-                    self._facts, drafter=drafter.name, drafter_reason=drafter.reason, alone=drafter.alone
+                    self._facts, drafter=drafter.name, drafter_reason=drafter.reason, standalone=drafter.standalone
                 )
             case events.ExecutionChanged() as execution:
                 self._facts = replace(self._facts, level=execution.level, exact=execution.exact)

@@ -62,11 +62,11 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True)
 class DrafterChoice:
-    """A drafter, and why it was chosen. `alone`: another one that writes without a server; empty: the same does."""
+    """A drafter, and why it was chosen. `standalone`: the one that writes without a server, if it is another."""
 
     name: str
     reason: str
-    alone: str = ""
+    standalone: str = ""
 
 
 def speedup(candidate: DrafterCandidate, server: ServerPace) -> float:
@@ -101,7 +101,7 @@ def choose(candidates: Sequence[DrafterCandidate], server: ServerPace, current: 
     return DrafterChoice(best.name, reason)
 
 
-def best_alone(candidates: Sequence[DrafterCandidate]) -> str:
+def best_standalone(candidates: Sequence[DrafterCandidate]) -> str:
     """The candidate for use without a server: the one most often right, which writes best on its own."""
     return max(candidates, key=lambda each: each.tokens_a_forward).name
 
@@ -224,10 +224,10 @@ class DrafterCatalog:
             return DrafterChoice(only, "as wished" if wished else "the only one that the server gives memory for")
         if self._settings.drafting in ("server", "off"):
             reason = "this device does not draft for the server: the one that writes best by itself"
-            return DrafterChoice(best_alone(drafters), reason)
+            return DrafterChoice(best_standalone(drafters), reason)
         if server is None:
             reason = "no server has said how fast it is: the one that writes best by itself"
-            return DrafterChoice(best_alone(drafters), reason)
+            return DrafterChoice(best_standalone(drafters), reason)
         if server.step_ms <= 0:
             first = current or drafters[0].name
             return DrafterChoice(first, "the server has not said yet how fast it is: its first one")
@@ -254,12 +254,16 @@ class DrafterCatalog:
         `online`: the checkpoint of the drafter `name`.
         """
         drafters = [each for each in self._candidates if each.name in self._named]
-        best = best_alone(drafters) if drafters else name
+        best = best_standalone(drafters) if drafters else name
         if best == name:
             return None
-        alone = self.checkpoint(best)
-        shares = online.memory_fingerprint and online.memory_fingerprint == alone.memory_fingerprint
-        return (best, alone) if shares and 0 < online.config.reused_layers <= alone.config.reused_layers else None
+        standalone = self.checkpoint(best)
+        shares = online.memory_fingerprint and online.memory_fingerprint == standalone.memory_fingerprint
+        return (
+            (best, standalone)
+            if shares and 0 < online.config.reused_layers <= standalone.config.reused_layers
+            else None
+        )
 
     def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files

@@ -143,8 +143,8 @@ class Device:
 
     def with_dropped_drafter(self) -> Device:
         """The same device for a drafter that is asked no more: a server need not send memory for it."""
-        alone = self.companion.name if self.companion is not None else ""
-        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", alone)
+        standalone = self.companion.name if self.companion is not None else ""
+        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", standalone)
         return self._without_memory(choice=choice, trial=None).for_another_conversation()
 
     def _without_memory(self, **fields: Any) -> Device:
@@ -262,9 +262,9 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
         raise InternalError("A drafter was to be changed on a device that has no others.")
     if companion is not None and choice.name in (COMPANION, NOBODY):
         identity = _changed(device.identity, drafter_fingerprint=b"")
-        alone = companion_drafters(companion, files, settings, device.trust, drafts=choice.name == COMPANION)
-        choice = replace(choice, alone=companion.name)
-        device = replace(device, identity=identity).with_drafting(drafter=alone(), new_drafter=alone)
+        writers = companion_drafters(companion, files, settings, device.trust, drafts=choice.name == COMPANION)
+        choice = replace(choice, standalone=companion.name)
+        device = replace(device, identity=identity).with_drafting(drafter=writers(), new_drafter=writers)
         return device.with_drafting(memory_width=0, state_width=0, choice=choice, trial=None)
     online = catalog.checkpoint(choice.name)
     if companion is not None:
@@ -274,16 +274,16 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
         return _with_checkpoint(device, online, choice, settings)
     name, deeper = standalone
     pairs = _pairs(online, deeper, files, settings, device.context_tokens)
-    return _reading_memory_of(device, deeper, pairs, replace(choice, alone=name), settings)
+    return _reading_memory_of(device, deeper, pairs, replace(choice, standalone=name), settings)
 
 
 def _pairs(
-    online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int
+    online: Checkpoint, standalone: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int
 ) -> Callable[[], ClientDrafter]:
     """Makes pairs of drafters over the same parts of the target, with the states that the second one reads."""
     reader = WeightReader(files)
-    parts = target_parts(reader, files, (online, alone), settings, context)
-    first = alone.config.target_layers - alone.config.reused_layers
+    parts = target_parts(reader, files, (online, standalone), settings, context)
+    first = standalone.config.target_layers - standalone.config.reused_layers
     first_of, second_of = (
         checkpoint_drafters(
             each,
@@ -292,7 +292,7 @@ def _pairs(
             settings,
             reads_memory=True,
         )
-        for each in (online, alone)
+        for each in (online, standalone)
     )
     reader.drop_pages()
     return lambda: PairedDrafter(first_of(), second_of())
@@ -311,8 +311,8 @@ def _with_checkpoint(
 
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
     if device.companion is not None:
-        alone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
-        new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
+        standalone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
+        new_drafter = lambda: CompanionPair(online(), standalone())  # noqa: E731
     return device.with_drafting(drafter=new_drafter(), new_drafter=new_drafter)
 
 
@@ -325,7 +325,7 @@ def _reading_memory_of(
 ) -> Device:
     config = checkpoint.config
     if device.companion is not None:
-        choice = replace(choice, alone=device.companion.name)
+        choice = replace(choice, standalone=device.companion.name)
     identity = _changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint))
     return _with(replace(device, identity=identity), new_drafter, settings).with_drafting(
         memory_width=config.memory_width,

@@ -147,7 +147,7 @@ def _find_local(
     root = cache_root(settings.cache_dir)
     if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
         files = files or _find_default(root)
-        served = _describe_alone(settings, files, root, progress) if files is not None else None
+        served = _describe_standalone(settings, files, root, progress) if files is not None else None
     if served is None:
         return None
     return _find_present(settings, served, files)[0]
@@ -241,7 +241,9 @@ def _find_default(root: Path) -> ModelFiles | None:
     return resolve_packaged("default", DEFAULT_MODEL, root, SilentProgress())
 
 
-def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress) -> pb.DescribeResponse:
+def _describe_standalone(
+    settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress
+) -> pb.DescribeResponse:
     """What a server of this target with this device's drafters would describe."""
     paths = installed_drafters(files.fingerprint)
     if not means_served(settings) and settings.drafter not in FILELESS:

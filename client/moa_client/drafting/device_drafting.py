@@ -74,7 +74,7 @@ class DeviceDrafting:
         """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""
         self.standalone.write_on(now)
         if self._availability.may_end_answers(now):
-            self._answers.end_alone()
+            self._answers.end_standalone()
         if self.is_holding_back:
             is_lost = self.standalone.is_unread and self._availability.may_end_answers(now)
             if is_lost or self._availability.outages.has_lasted(now, self._rule.leave_ms):

@@ -46,7 +46,7 @@ class AnswerSpans:
             case LinkChanged():
                 self._end_outage()
             case Ended(provisional=provisional):
-                self._span.note(ended_alone=provisional)
+                self._span.note(ended_standalone=provisional)
 
     def end(self, figures: Figures, problem: str = "") -> None:
         """The answer is over. `problem`: code of the error that ended it; empty: none."""

@@ -104,7 +104,7 @@ class ReplacedServer:
                 self._is_fitted = True
                 self._exchange.next_device = self._exchange.device.with_drafter_of(device)
                 if (choice := device.drafting.choice) is not None:
-                    self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.alone))
+                    self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.standalone))
             case DrafterUnusable(error):
                 self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")
         return NOTHING

@@ -104,8 +104,8 @@ class SessionExchange:
         self.device = device.with_drafting(trial=None)
         if self.next_device is None:
             self.next_device = device.with_dropped_drafter()
-        alone = device.companion.name if device.companion is not None else ""
-        self.answers.events.append(DrafterChanged(LOOK_UP, reason, alone))
+        standalone = device.companion.name if device.companion is not None else ""
+        self.answers.events.append(DrafterChanged(LOOK_UP, reason, standalone))
 
     def on_completed(self, completed: DraftCompleted) -> None:
         draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None

@@ -156,7 +156,7 @@ def _answer_json(answer: records.StoredAnswer) -> dict[str, Any]:
         "tokens": list(answer.tokens[answer.question_tokens :]),
         "provenance": answer.provenance[answer.question_tokens :].decode(),
         "provisional_tokens": list(answer.waiting),
-        "written_alone": answer.shown,
+        "written_standalone": answer.shown,
         "kept": answer.kept,
         "figures": dict(answer.figures),
         "versions": [{"question": question, "text": text} for question, text in answer.versions],

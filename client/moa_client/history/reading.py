@@ -180,8 +180,10 @@ class HistoryReader:
 
 
 def _answer(row: tuple[Any, ...], pieces: list[tuple[Any, ...]]) -> StoredAnswer:
-    key, question, options, standing, finish, outcome, decided_from, stopped_at, asked, ended, figures, *alone = row
-    waiting, provisional, shown, kept, is_corrected = alone
+    key, question, options, standing, finish, outcome, decided_from, stopped_at, asked, ended, figures, *standalone = (
+        row
+    )
+    waiting, provisional, shown, kept, is_corrected = standalone
     return StoredAnswer(
         key=key,
         question=question,

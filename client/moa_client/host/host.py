@@ -237,8 +237,8 @@ class Host:
         changed = device.with_drafter_of(loaded.for_another_conversation())
         self.device = changed
         engine.change_device(changed)
-        alone = changed.drafting.choice.alone if changed.drafting.choice is not None else ""
-        conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
+        standalone = changed.drafting.choice.standalone if changed.drafting.choice is not None else ""
+        conversation.tell(DrafterChanged(choice.name, choice.reason, standalone))
 
     def _keep_agreement(self, device: Device) -> None:
         """Keeps for the next start how often the companion was right."""
@@ -265,11 +265,11 @@ class Host:
 
 def drafting_settings(settings: ClientSettings, *, is_read: bool, is_timed: bool) -> DraftingSettings:
     """How to draft, and how to write without a server; the arguments are those of `Host.converse`."""
-    leave_seconds = settings.silence_seconds if is_read else max(settings.alone_seconds, settings.settle_seconds)
+    leave_seconds = settings.silence_seconds if is_read else max(settings.standalone_seconds, settings.settle_seconds)
     standalone = StandaloneRule(
-        settings.alone,
+        settings.standalone,
         tokens_per_s=READING_SPEED if is_read else 0.0,
-        end_ms=1e3 * settings.alone_seconds,
+        end_ms=1e3 * settings.standalone_seconds,
         leave_ms=math.inf if is_timed else 1e3 * leave_seconds,
     )
     return DraftingSettings(settings.drafting, settings.rounds, settings.run_ahead, settings.mode == "tree", standalone)

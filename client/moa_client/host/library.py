@@ -53,7 +53,7 @@ class LocalConversation:
         self.permit = conversation.permit
         self.go_offline = conversation.engine.go_offline
         self.go_online = conversation.engine.go_online
-        self.write_alone = conversation.engine.write_standalone
+        self.write_standalone = conversation.engine.write_standalone
         self.keep = conversation.keep
         self.rewind = conversation.rewind
         self.set_system = conversation.set_system

@@ -79,7 +79,7 @@ async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progres
         if settings.companion == AUTO:
             return replace(sources, companion=await _take_companion(settings, fleet, reached.served, progress))
         return sources
-    return await run_reporting(partial(_find_alone, settings, reached.absent), progress, "files")
+    return await run_reporting(partial(_find_standalone, settings, reached.absent), progress, "files")
 
 
 async def _take_companion(
@@ -116,7 +116,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
     return Started(device, reached, sources, offer)
 
 
-def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
+def _find_standalone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
     writes = settings.companion or settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, progress) if writes else None
     is_named = settings.companion not in ("", AUTO)

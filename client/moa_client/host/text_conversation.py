@@ -96,7 +96,7 @@ class TextConversation:
             exact=device.is_exact,
             drafter=choice.name if choice is not None else "",
             drafter_reason=choice.reason if choice is not None else "",
-            alone=choice.alone if choice is not None else "",
+            standalone=choice.standalone if choice is not None else "",
             companion=device.companion.name if device.companion is not None else "",
             system=self._system,
             sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),

@@ -49,8 +49,8 @@ class ServerRank:
         """Expected time of the next token, and a round trip; infinite if nothing is known."""
         if self.rtt_ms is None:
             return math.inf
-        alone_ms = self.step_ms + self.unread_tokens * self.read_ms
-        return self.rtt_ms + alone_ms / (1 - min(self.load, MOST_LOAD))
+        idle_ms = self.step_ms + self.unread_tokens * self.read_ms
+        return self.rtt_ms + idle_ms / (1 - min(self.load, MOST_LOAD))
 
     def is_avoided(self, now: float) -> bool:
         return not self.has_form or now < self.avoid_until or self.load >= 1

@@ -60,7 +60,7 @@ class PageBackend(Protocol):
     # Opens a conversation that is kept, or begins one; for one answer or more.
     async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation: ...
     # The device and its link, apart from any conversation. Returns: version, phase, target, server, state, reason,
-    # rtt_ms, drafter, alone, level, exact, conversations, since, and `wants_online`: the user's wish for all
+    # rtt_ms, drafter, standalone, level, exact, conversations, since, and `wants_online`: the user's wish for all
     # conversations.
     def status(self) -> Fields: ...
     # Those that have the words; all without any. The newest first.

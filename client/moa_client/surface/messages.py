@@ -54,9 +54,9 @@ _EVENTS: Mapping[str, type[events.SurfaceEvent]] = {
 }
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 _RENAMED: Mapping[type, Mapping[str, str]] = {
-    events.Settled: {"written": "written_alone"},
+    events.Settled: {"written": "written_standalone"},
     events.LinkChanged: {"wait_seconds": "retry_seconds"},
-    Figures: {"provisional": "written_alone", "verdicts": "steps"},
+    Figures: {"provisional": "written_standalone", "verdicts": "steps"},
     AnswerText: {"is_running": "running", "is_unsettled": "unsettled"},
     ConversationFacts: {"identifier": "conversation"},
 }
@@ -95,7 +95,7 @@ def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
         case events.Settled():
             message["changed"] = event.changed
         case events.DrafterChanged():
-            message["alone"] = event.alone or event.name
+            message["standalone"] = event.standalone or event.name
     if update.figures is not None:
         message["figures"] = object_of(update.figures)
     if update.answer:

@@ -33,7 +33,7 @@ class ConversationFacts:
         level: of execution, such as int8; empty: no server has reported it.
         exact: whether the text does not depend on what is verified together.
         drafter: drafts for the server; empty: none that reads its memory.
-        drafter_reason: why this one; `alone`: the one that writes without a server.
+        drafter_reason: why this one; `standalone`: the one that writes without a server.
         companion: an ordinary model that writes in its place without a server; empty: there is none.
         offer: one that there could be, as `moa-client companion set` takes it; empty: none is known.
         system: the system prompt; None: the model's own.
@@ -51,7 +51,7 @@ class ConversationFacts:
     exact: bool = True
     drafter: str = ""
     drafter_reason: str = ""
-    alone: str = ""
+    standalone: str = ""
     companion: str = ""
     offer: str = ""
     system: str | None = None
@@ -88,7 +88,9 @@ class OpenConversation(Protocol):
 
     def go_online(self) -> None: ...
 
-    def write_alone(self) -> None: ...  # continues the running answer without the server, however unlikely its text is
+    def write_standalone(
+        self,
+    ) -> None: ...  # continues the running answer without the server, however unlikely its text is
     # Has the newest answer be again what this device had written of it before a server has corrected it.
     def keep(self) -> None: ...
     def rewind(self, answers: int) -> None: ...  # keeps the first `answers` answers; 0: begins again

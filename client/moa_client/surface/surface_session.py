@@ -125,8 +125,8 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.go_offline()
         case "online":
             conversation.go_online()
-        case "alone":
-            conversation.write_alone()
+        case "standalone":
+            conversation.write_standalone()
         case "keep":
             conversation.keep()
         case "rewind":

@@ -95,7 +95,7 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
             bar.reach(len(measured))
     shutil.rmtree(folder, ignore_errors=True)
     counts = {"checkpoint": name, "target": files.target_id, "questions": len(questions), "left_out": left_out}
-    return counts | added_up(measured, bool(options.alone) and name != NONE)
+    return counts | added_up(measured, bool(options.standalone) and name != NONE)
 
 
 def _said_of(confidence: TokenConfidence | None) -> object:
@@ -143,7 +143,7 @@ class Measuring:
             accepted = self._subject.replay(question.prompt, answer, self._shapes)
             shapes = {shape.name: each for shape, each in zip(self._shapes, accepted, strict=True)}
             measures = QuestionMeasures(question.category, shapes)
-            if options.alone and self._writes:
+            if options.standalone and self._writes:
                 self._add_standalone(question.prompt, answer, measures)
             if question.result is not None and (checking := next(whole, None)) is not None:
                 measures.task = self._check_result(question, checking[1])
@@ -168,7 +168,7 @@ class Measuring:
     def _qualities(
         self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], *, memory: bool = True
     ) -> list[StandaloneQuality]:
-        subject, length, sampling = self._subject, self._options.alone, sampling_for(self._sampling, prompt)
+        subject, length, sampling = self._subject, self._options.standalone, sampling_for(self._sampling, prompt)
         runs = subject.runs(prompt, answer, cuts, WritingLimit(length), memory=memory)
         return [
             standalone_quality(run, subject.reader, prompt, answer, cut, length, subject.confidence, sampling)

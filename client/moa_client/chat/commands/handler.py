@@ -248,15 +248,15 @@ class CommandHandler:
     async def _offline(self, rest: str) -> None:
         chat, facts = self._chat, self._chat.conversation.facts
         chat.set_offline(True)
-        chat.say(messages.offline_words(facts, writes=messages.writes_alone(facts, chat.settings.alone)))
+        chat.say(messages.offline_words(facts, writes=messages.writes_standalone(facts, chat.settings.standalone)))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)
         self._chat.say("Connecting. The server will check what was written offline.")
 
-    async def _alone(self, rest: str) -> None:
+    async def _standalone(self, rest: str) -> None:
         chat = self._chat
-        chat.conversation.write_alone()
+        chat.conversation.write_standalone()
         chat.say(messages.worth_words(chat.conversation.facts))
         if (waiting := chat.waiting_question) is not None:
             await chat.rewind(waiting.number - 1)

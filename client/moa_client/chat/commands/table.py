@@ -59,7 +59,7 @@ TABLE = (
     ChatCommand("model", "/model", "the model, its server, the drafter and how exact the text is"),
     ChatCommand("status", "/status", "the state of the link"),
     ChatCommand("offline", "/offline, /online", "do without the server: questions wait for it; connect again"),
-    ChatCommand("alone", "/alone", "have the small model here answer while the server is away, much worse"),
+    ChatCommand("standalone", "/standalone", "have the small model here answer while the server is away, much worse"),
     ChatCommand("stats", "/stats", "all figures of the last answer"),
     ChatCommand("bye", "/bye", "leave (also /quit, /exit, Ctrl-D)"),
 )

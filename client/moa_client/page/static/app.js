@@ -33,7 +33,7 @@ class Page {
       {
         again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling, this.thinking)),
         change: (answer, question) => this.askInstead(answer.number, question, options(this.thinking)),
-        alone: (answer) => this.writeAlone(answer),
+        standalone: (answer) => this.writeStandalone(answer),
         keep: () => this.keep(),
         goOn: () => this.goOn(),
         permit: (call, permission) => this.permit(call, permission),
@@ -136,8 +136,8 @@ class Page {
   }
 
   /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */
-  writeAlone(answer) {
-    this.connection.send({ do: "alone" });
+  writeStandalone(answer) {
+    this.connection.send({ do: "standalone" });
     if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options(this.thinking));
   }
 

@@ -71,7 +71,7 @@ class Conversation:
         self.stop()
         self.is_offline = True
 
-    def write_alone(self) -> None:
+    def write_standalone(self) -> None:
         self.stop()
         self.writes = True
 
@@ -149,7 +149,7 @@ def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(talk.err) == 3
 
 
-@pytest.mark.parametrize("line", ["/offline", "/online", "/alone", "/stats"])
+@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/stats"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
     talk = Talk(is_gone=True)
     assert await talk.commands.on_line(line)
@@ -193,12 +193,12 @@ async def test_a_question_opens_a_conversation_again_whose_process_has_gone() ->
 
 async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answer() -> None:
     talk = Talk()
-    for line in ("/offline", "why?", "/alone", "/alone"):
+    for line in ("/offline", "why?", "/standalone", "/standalone"):
         assert await talk.commands.on_line(line)
     assert (talk.first.asked, "".join(talk.out)) == (["why?"], "a\n")
     assert talk.err == snapshot(
         [
-            "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model on this device answer meanwhile, much worse than tiny.",
+            "Offline, as requested. Questions wait for the server: /online connects again, and /standalone has the small model on this device answer meanwhile, much worse than tiny.",
             "(You are offline: the question waits for the server. /online connects.)",
             "Until a server is reachable, the small model on this device answers, much worse than tiny.",
             "Until a server is reachable, the small model on this device answers, much worse than tiny.",

@@ -67,7 +67,7 @@ def test_the_guide_names_every_line_and_field() -> None:
 
 def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
     facts = ConversationFacts(
-        "", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep"
+        "", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", standalone="deep"
     )
     assert json.loads(ready_line(facts)) == {
         "event": "ready",
@@ -75,7 +75,7 @@ def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
         "server": "host:1",
         "online": True,
         "execution": None,
-        "drafter": {"name": "online", "reason": "why", "alone": "deep"},
+        "drafter": {"name": "online", "reason": "why", "standalone": "deep"},
     }
     bare = json.loads(ready_line(ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
     assert (bare["drafter"], bare["execution"]) == (None, {"level": "int8", "exact": False})

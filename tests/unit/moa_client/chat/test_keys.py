@@ -165,7 +165,7 @@ def completed(text: str) -> list[str]:
     ("text", "expected"),
     [
         ("/se", ["/set"]),
-        ("/st", ["/status", "/stats"]),
+        ("/st", ["/status", "/standalone", "/stats"]),
         ("/qu", ["/quit"]),
         ("/set te", ["/set temperature"]),
         ("/set render ", ["/set render on", "/set render off"]),

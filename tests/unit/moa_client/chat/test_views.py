@@ -318,8 +318,8 @@ def test_what_becomes_of_unchecked_text_is_said_in_words() -> None:
 
 def test_once_it_is_checked_it_says_how_much_was_right() -> None:
     there = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, 24, 15)
-    assert status_line(there) == "link good | alone 24 tokens, 15 kept"
-    assert "alone" not in status_line(there, ["not yet"])
+    assert status_line(there) == "link good | standalone 24 tokens, 15 kept"
+    assert "standalone" not in status_line(there, ["not yet"])
 
 
 def test_ctrl_o_is_offered_to_who_can_type() -> None:
@@ -337,12 +337,12 @@ def test_what_waits_for_the_next_prompt_is_counted() -> None:
 def test_a_status_says_who_drafts_and_how_exact_the_text_is() -> None:
     bare = ConversationFacts("", "", "tiny", "host:1", online=False)
     assert (drafter_words(bare), execution_words(bare)) == ("no drafter that reads memory", "")
-    paired = replace(bare, level="int8", drafter="online", drafter_reason="the fastest here", alone="deep")
+    paired = replace(bare, level="int8", drafter="online", drafter_reason="the fastest here", standalone="deep")
     assert drafter_words(paired) == snapshot("""\
 drafter online: the fastest here
 deep writes while no server answers\
 """)
-    assert drafter_words(replace(paired, alone="")) == snapshot("drafter online: the fastest here")
+    assert drafter_words(replace(paired, standalone="")) == snapshot("drafter online: the fastest here")
     assert execution_words(paired) == snapshot("execution int8: the text does not depend on what is verified together")
     assert execution_words(replace(paired, level="bf16", exact=False)) == snapshot(
         "execution bf16: the text may depend on what is verified together"

@@ -222,7 +222,9 @@ def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device:
 def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542)
     figures.on_event(Provisional((1, 2, 3)), 1.5)
-    assert figures.line() == ("3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; alone 3 tokens, not checked yet")
+    assert figures.line() == (
+        "3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; standalone 3 tokens, not checked yet"
+    )
 
 
 def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
@@ -237,7 +239,7 @@ def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
     session.on_event(Provisional((5,)), 8.0)
     assert (first.provisional, first.kept, first.undecided) == (3, 1, 0)
     assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
-    assert session.lines().split("\n")[1] == "this session: alone 4 tokens, 1 kept, 1 not checked yet"
+    assert session.lines().split("\n")[1] == "this session: standalone 4 tokens, 1 kept, 1 not checked yet"
     session.on_event(Ended(Finish.STOP, provisional=True), 8.0)
     session.rewind(0)
     session.begin()

@@ -334,8 +334,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.queue.current is not None and self.queue.current.has_ended)
     @rule()
-    def end_alone(self) -> None:
-        self.queue.end_alone()
+    def end_standalone(self) -> None:
+        self.queue.end_standalone()
         self.read()
 
     # ------------------------------------------------------------ what holds always

@@ -72,7 +72,7 @@ def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(la
         device = load(large, small, drafter=drafter)
         assert isinstance(device.drafting.drafter, CompanionDrafter)
         assert device.drafting.choice is not None
-        assert (device.drafting.choice.name, device.drafting.choice.alone) == (COMPANION, "small")
+        assert (device.drafting.choice.name, device.drafting.choice.standalone) == (COMPANION, "small")
         assert not device.drafting.drafter.reads_memory
         assert (device.drafting.memory_width, device.identity.drafter_fingerprint) == (0, b"")
         device.drafting.drafter.restart([5, 6, 7])
@@ -109,7 +109,7 @@ def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, sm
     device = load_device(settings, described, SILENT, sources, None)
     for _ in range(2):
         assert device.drafting.choice is not None
-        assert (device.drafting.choice.name, device.drafting.choice.alone) == ("online", "small")
+        assert (device.drafting.choice.name, device.drafting.choice.standalone) == ("online", "small")
         assert isinstance(device.drafting.drafter, CompanionPair)
         assert device.drafting.drafter.reads_memory
         assert device.drafting.memory_width

@@ -22,7 +22,7 @@ from tests.unit.moa_training.evaluation.test_subjects import checkpoint
 def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
     return EvaluationOptions(
         target=str(files.folder), limit=limit, answer_tokens=16, chain=4, depth=3, breadth=3, nodes=8, prompt_tokens=30,
-        execution="float32", alone=32,
+        execution="float32", standalone=32,
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
 def test_results_are_checked_where_references_name_them(tmp_path: Path, files: ModelFiles) -> None:
     save(files, tmp_path)
     questions = write_questions(tmp_path / "questions")
-    checking = replace(options(files, limit=2), task_tokens=12, alone=0)
+    checking = replace(options(files, limit=2), task_tokens=12, standalone=0)
     with pytest.raises(DataError, match="No question has a result to check"):
         evaluate(str(tmp_path), questions, checking, SilentProgress())
     rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 57), ("w1 w5", 2))]
@@ -106,7 +106,7 @@ def test_what_stopped_an_evaluation_leaves_no_trace(
         for n in range(18)
     ]
     questions.write_text("\n".join(json.dumps(row) for row in rows))
-    chosen = replace(options(files), execution=execution, task_tokens=12, alone=8)
+    chosen = replace(options(files), execution=execution, task_tokens=12, standalone=8)
     whole = without_times(evaluate(str(tmp_path), questions, chosen, SilentProgress()))
     assert [list(shape["by_category"]) for shape in whole["shapes"].values()] == [["c0", "c1", "c2"]] * 2
     assert list(whole["task"]["0.0"]) == ["c1", "c0", "c2"]

@@ -135,7 +135,7 @@ export class Answer {
       case "settled":
         this.decide(message.text);
         Object.assign(this, { finish: message.finish, isUnsettled: false });
-        this.settled = { outcome: message.outcome, written: message.written_alone, kept: message.kept };
+        this.settled = { outcome: message.outcome, written: message.written_standalone, kept: message.kept };
         this.end();
         break;
       case "refused":

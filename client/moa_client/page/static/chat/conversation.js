@@ -148,7 +148,7 @@ const HANDLERS = {
     return { answers: "all", facts: true };
   },
   drafter(all, message) {
-    Object.assign(all.facts, { drafter: message.name, drafter_reason: message.reason, alone: message.alone });
+    Object.assign(all.facts, { drafter: message.name, drafter_reason: message.reason, standalone: message.standalone });
     return { facts: true };
   },
   not_kept(all, message) {

@@ -101,7 +101,7 @@ export function draftedWords(byServer, byDevice) {
  * @param {number} kept
  * @param {number} undecided
  */
-export function aloneWords(written, kept, undecided) {
+export function standaloneWords(written, kept, undecided) {
   if (undecided === written) return `${written}, not checked yet`;
   return `${written}, ${kept} kept${undecided ? `, ${undecided} not checked yet` : ""}`;
 }
@@ -129,7 +129,7 @@ export function costWords(answer) {
     const tokens = figures.tokens + (figures.undecided ?? 0);
     parts.push(counted(tokens, "token"), `${(tokens / figures.seconds).toFixed(1)} a second`);
     parts.push(draftedWords(figures.server_accepted / figures.tokens, figures.accepted / figures.tokens));
-    if (figures.written_alone) parts.push(`alone ${aloneWords(figures.written_alone, figures.kept, figures.undecided ?? 0)}`);
+    if (figures.written_standalone) parts.push(`standalone ${standaloneWords(figures.written_standalone, figures.kept, figures.undecided ?? 0)}`);
   }
   if (options?.temperature) parts.push(`temperature ${options.temperature}, seed ${options.seed}`);
   return parts.join(" · ");

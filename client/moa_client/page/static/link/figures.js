@@ -1,7 +1,7 @@
 // The figures on the panel: of the link, and of the newest answer.
 
 import { byId, setText } from "../core/dom.js";
-import { aloneWords, counted, draftedWords, linkWords } from "../chat/words.js";
+import { standaloneWords, counted, draftedWords, linkWords } from "../chat/words.js";
 
 const NONE = "–";
 
@@ -62,12 +62,12 @@ export function showFigures(link, daemon, conversation) {
   setText(byId("f-down"), bytesWords(link.down_bytes));
   setText(byId("f-memory"), bytesWords(link.memory_bytes));
   setText(byId("f-waiting"), uncheckedWords(conversation));
-  setText(byId("f-alone"), link.written_alone ? aloneWords(link.written_alone, link.kept, link.undecided) : "nothing");
+  setText(byId("f-standalone"), link.written_standalone ? standaloneWords(link.written_standalone, link.kept, link.undecided) : "nothing");
   setText(byId("f-model"), facts.target || daemon?.target || NONE);
   setText(byId("f-server"), link.server || NONE);
   setText(byId("f-drafter"), facts.drafter || daemon?.drafter || "none");
   byId("f-drafter").title = facts.drafter_reason ?? "";
-  setText(byId("f-writer"), facts.alone || daemon?.alone || "the same");
+  setText(byId("f-writer"), facts.standalone || daemon?.standalone || "the same");
   setText(byId("f-level"), levelWords(facts.level || daemon?.level, facts.exact ?? daemon?.exact));
   setText(byId("f-version"), daemon?.version ?? NONE);
 }

@@ -67,7 +67,7 @@ class Chat:
     def request(self) -> None:
         self.write(self.page.draw())
 
-    def end_alone(self) -> None:
+    def end_standalone(self) -> None:
         """`sure` is committed, `guessed wrong` is not."""
         self.page.begin("status")
         for event in (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True)):
@@ -88,7 +88,7 @@ class Chat:
 
 async def test_who_is_typing_is_told_what_has_changed_instead() -> None:
     chat = Chat()
-    chat.end_alone()
+    chat.end_standalone()
     chat.is_typed_into = True
     with chat.page.below(chat):
         chat.decide(Earlier(Committed((1,), 1)))
@@ -107,7 +107,7 @@ async def test_who_is_typing_is_told_what_has_changed_instead() -> None:
 
 async def test_what_is_out_of_reach_is_told_too() -> None:
     chat = Chat()
-    chat.end_alone()
+    chat.end_standalone()
     with chat.page.below(chat):
         chat.page.screen.leave_room(SIZE[1])
         chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3, 4))), CORRECTED)
@@ -120,7 +120,7 @@ async def test_what_is_out_of_reach_is_told_too() -> None:
 
 async def test_a_refused_answer_stays_as_it_is() -> None:
     chat = Chat()
-    chat.end_alone()
+    chat.end_standalone()
     chat.decide(Refused(ContextLengthError("Too long.")))
     assert chat.lines[0] == "sure guessed wrong"
     assert chat.display.dim.strip() == "guessed wrong"
@@ -129,7 +129,7 @@ async def test_a_refused_answer_stays_as_it_is() -> None:
 
 async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now() -> None:
     chat = Chat()
-    chat.end_alone()
+    chat.end_standalone()
     chat.page.adopt("> next")
     now = Told(decode)
     chat.page.begin("status")
