@@ -35,6 +35,7 @@ from rich.filesize import decimal
 from moa_server.access.keys import Gate
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
+from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing.drafters import choose_drafter
@@ -138,7 +139,7 @@ def load_host(
         drafter_files=parts,
         gate=gate,
         observer=observer,
-        before=execution.before,
+        thread=InferenceThread(execution.before),
     )
     _require_room(host.services, min(LEAST_TOKENS, served.context_tokens))
     return host

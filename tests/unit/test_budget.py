@@ -14,10 +14,10 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 28609, 176),
+    "client": (("client",), 28608, 176),
     "client: endpoint": (("client/moa_client/endpoint",), 3051, 12),
     "client: tools": (("client/moa_client/tools",), 2222, 13),
-    "client: link": (("client/moa_client/link",), 3155, 16),
+    "client: link": (("client/moa_client/link",), 3154, 16),
     "client: chat": (("client/moa_client/chat",), 3657, 22),
     "client: conversation, engine, host, surface, daemon": (
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6674, 39,
@@ -28,7 +28,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4303, 29,
     ),
-    "server": (("server",), 16452, 99),
+    "server": (("server",), 16451, 99),
     "shared": (("shared",), 16608, 104),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),

@@ -19,7 +19,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import MoaError
 
-from moa_client.link.security import Security, open_channel
+from moa_client.link.security import Security
 from moa_client.link.stream import ConverseCall
 
 
@@ -115,7 +115,7 @@ class ServerChannel:
     def _make_transport(self, number: int) -> Transport:
         window = ("grpc.http2.lookahead_bytes", self._window_bytes)
         options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS, window, *self._security.options(self._address)]
-        return Transport(open_channel(self._address, self._credentials, options), number)
+        return Transport(self._security.open_channel(self._address, self._credentials, options), number)
 
     def current(self) -> Transport:
         """What the next call uses: another one if certificates have changed since."""

@@ -124,16 +124,15 @@ class Security:
         authorities = _read(self.authorities) or _system_authorities(context)
         return grpc.ssl_channel_credentials(authorities, _read(self.private_key), _read(self.certificate))
 
+    def open_channel(
+        self, address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int | str]]
+    ) -> grpc.aio.Channel:
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
 
 PLAIN = Security()
-
-
-def open_channel(
-    address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int | str]]
-) -> grpc.aio.Channel:
-    if credentials is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def _system_authorities(context: ssl.SSLContext) -> bytes | None:

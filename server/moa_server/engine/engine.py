@@ -37,19 +37,16 @@ class Engine:
     """Steps sessions together.
 
     Args:
-        before: called once on the inference thread.
+        thread: where models run; None: one of its own.
         schedule: decides what each forward does; None: one that has measured nothing yet.
         sharing: which text sessions need not read, because another has; None: they share nothing.
-
-    Attributes:
-        pages: moves the pages of text that sessions share.
     """
 
     def __init__(
         self,
         stepper: Stepper,
         on_lost: Callable[[LiveSession], None],
-        before: Callable[[], None] = lambda: None,
+        thread: InferenceThread | None = None,
         schedule: Schedule[LiveSession] | None = None,
         sharing: PrefixSharing | None = None,
         observer: Observer | None = None,
@@ -58,7 +55,7 @@ class Engine:
         self._observer = observer or Observer()
         self._schedule = schedule or Schedule()
         self._losses = SessionLosses(on_lost, self._observer)
-        self._thread = InferenceThread(before)
+        self._thread = thread or InferenceThread()
         self._jobs = SessionJobs(self._thread, self._losses)
         self._coder = RowCoder(stepper, self._jobs)
         self.pages = PageMoves(sharing, self._jobs, self.wake)

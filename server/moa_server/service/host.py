@@ -18,7 +18,7 @@ from moa_shared.errors import AuthenticationError, UnavailableError
 
 from moa_server.access.caller import Caller
 from moa_server.access.keys import Gate
-from moa_server.engine.inference_thread import RunningJob
+from moa_server.engine.inference_thread import InferenceThread, RunningJob
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import Stepper
 from moa_server.fleet.watch import Membership
@@ -178,12 +178,12 @@ class Host:
         drafter_files: DrafterFiles | None = None,
         gate: Gate | None = None,
         observer: Observer | None = None,
-        before: Callable[[], None] = lambda: None,
+        thread: InferenceThread | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Host:
-        """Makes the parts of a server that serves this. `before`: called once on the inference thread."""
+        """Makes the parts of a server that serves this. `thread`: where models run; None: one of its own."""
         admission = Admission(settings, gate or Gate(), clock)
-        services = Services(served, stepper, settings, admission.rates, observer or Observer(), before, clock)
+        services = Services(served, stepper, settings, admission.rates, observer or Observer(), thread, clock)
         lifecycle = Lifecycle(settings.hang_seconds, settings.idle_seconds, clock)
         return cls(services, lifecycle, admission, drafter_files)
 

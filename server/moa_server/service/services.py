@@ -24,6 +24,7 @@ from moa_server.access.caller import Caller
 from moa_server.access.limits import OtherReplicasUsage, Rates
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.engine.engine import Engine
+from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import Account, LiveSession, Usage
 from moa_server.engine.observer import Observer
 from moa_server.engine.planning.schedule import FairQueue, Schedule
@@ -131,7 +132,7 @@ log = structlog.get_logger()
 
 
 class Services:
-    """What a call needs in order to converse. `before`: called once on the inference thread."""
+    """What a call needs in order to converse. `thread`: where models run."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Services:
         settings: ServerSettings,
         rates: Rates,
         observer: Observer,
-        before: Callable[[], None],
+        thread: InferenceThread | None,
         clock: Callable[[], float],
     ) -> None:
         self.served = served
@@ -171,7 +172,7 @@ class Services:
             settings.prefill_chunk,
             lambda live: live.caller.owner,
         )
-        self.engine = Engine(stepper, self.registry.close, before, schedule, self._sharing, observer)
+        self.engine = Engine(stepper, self.registry.close, thread, schedule, self._sharing, observer)
         kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
         self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes, self.kv_elsewhere.running)
         self._stepper = stepper
