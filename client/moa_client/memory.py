@@ -128,7 +128,7 @@ class CodecLadder:
     def on_memory(self, nbytes: int) -> None:
         self._bytes += nbytes
 
-    def on_verdict(self, now_ms: float, tokens: int, behind: int) -> Codec | None:
+    def next_codec(self, now_ms: float, tokens: int, behind: int) -> Codec | None:
         """Counts committed tokens; the codec to change to, if any.
 
         `behind`: committed tokens whose rows have not arrived.
@@ -176,7 +176,7 @@ class ThinRule:
     def __init__(self) -> None:
         self._calm_tokens = CALM_TOKENS  # before the first draft there is nothing that rows would be missed for
 
-    def on_verdict(self, tokens: int, *, drafts: bool) -> None:
+    def count_tokens(self, tokens: int, *, drafts: bool) -> None:
         """Counts `tokens` of a verdict; `drafts`: this device drafts for the server."""
         self._calm_tokens = 0 if drafts else self._calm_tokens + tokens
 
@@ -289,7 +289,7 @@ class MemoryPlan:
         if self._receiver is None or self.thin is not None:
             return None
         behind = length - 1 - tokens - self._receiver.newest  # rows follow their verdict
-        return self._ladder.on_verdict(now, tokens, behind)
+        return self._ladder.next_codec(now, tokens, behind)
 
     def on_memory(self, now: float, memory: Memory, hashes: PrefixHashes) -> int:
         """Takes in a frame; the bytes to credit now, if it is time."""

@@ -252,7 +252,7 @@ class Peer:
 
     def _take(self, verdict: pb.Verdict) -> None:
         """Takes a verdict in, with what it leaves out filled in."""
-        whole = self._reader.read(verdict)
+        whole = self._reader.read_verdict(verdict)
         for memory in verdict.memory:
             rows = rows_from_proto(memory, whole)
             memory.start, memory.count = rows.start, rows.count

@@ -381,7 +381,7 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
         async def lose_and_find(event: Event) -> None:
             nonlocal place, parted
             if isinstance(event, AnswerEvent | Earlier):
-                decoder.take(event)
+                decoder.take_event(event)
             assert "�" not in decoder.text.committed + decoder.text.provisional
             there = len(screen.committed)
             if isinstance(event, Committed) and place < there < script.length - 8 and not screen.provisional:

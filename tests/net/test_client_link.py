@@ -169,7 +169,7 @@ async def test_a_defect_of_the_writer_in_the_answer_ends_it(
     async def break_it(event: Event) -> None:
         if isinstance(event, Committed):
             monkeypatch.setattr(Stream, "send", fail)
-            engine.connection.send(pb.ClientFrame(draft=pb.Draft()))
+            engine.connection.queue_frame(pb.ClientFrame(draft=pb.Draft()))
             await until(lambda: not engine.connection.is_up)
 
     address, held = f"127.0.0.1:{server.port}", device(target, "none")

@@ -86,7 +86,7 @@ class Program:
         return [event for event in self.events if isinstance(event, Settled)]
 
     def take(self, event: Event, answer: AnswerDecoder | None = None) -> None:
-        self._publisher.on_event(event, answer)
+        self._publisher.on_engine_event(event, answer)
         self.events.append(event)
 
 

@@ -81,7 +81,7 @@ class FuzzedStream:
             self.resume_token = frame.opened.resume_token
         if not frame.HasField("verdict"):
             return
-        verdict = self._verdicts.read(frame.verdict)
+        verdict = self._verdicts.read_verdict(frame.verdict)
         if verdict.tokens and verdict.ask == self._ask_id and verdict.base <= len(self.tokens):
             del self.tokens[verdict.base :]
             self.hashes.crop(verdict.base)

@@ -81,7 +81,7 @@ class LightClient:
                 self.error = happened.error
                 self.is_done.set()
         elif isinstance(happened, FrameReceived) and happened.frame.HasField("verdict"):
-            verdict = self._reader.read(happened.frame.verdict)
+            verdict = self._reader.read_verdict(happened.frame.verdict)
             held = len(PROMPT) + len(self.answer)
             assert verdict.base <= held
             self.answer += verdict.tokens[held - verdict.base :]

@@ -58,7 +58,7 @@ class FakeConversation:
         update = replace(update, status=self.status)
         apply_update(self.answers, update)
         for subscription in self.subscriptions:
-            subscription.push(update)
+            subscription.push_update(update)
 
     def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         options.settings()
@@ -157,7 +157,7 @@ class FakeSurface:
         self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
         self.is_gone = False
         for wanted, _ in conversation.calls.values():
-            self._subscription.push(Update(wanted, len(conversation.answers)))
+            self._subscription.push_update(Update(wanted, len(conversation.answers)))
         self.ask = conversation.ask
         self.permit = conversation.permit
         self.continue_answer = conversation.continue_answer

@@ -112,7 +112,7 @@ class ScriptedAnswer:
     def link(self, state: LinkState) -> None:
         """The state of the link changes."""
         self.state = state
-        self._updates.push(Update(LinkChanged(state), status=self.status))
+        self._updates.push_update(Update(LinkChanged(state), status=self.status))
 
     def end(self, finish: Finish = Finish.END_OF_TEXT, *, provisional: bool = False) -> None:
         """The answer is over."""
@@ -132,7 +132,7 @@ class ScriptedAnswer:
         self._tell(HeldBack())
 
     def _tell(self, event: SurfaceEvent) -> None:
-        self._updates.push(Update(event, 1, self.status))
+        self._updates.push_update(Update(event, 1, self.status))
 
 
 Script = Callable[[ScriptedAnswer], Awaitable[None]]

@@ -35,4 +35,4 @@ class Told:
         if isinstance(event, LinkChanged | Notice):
             return Update(event)
         figures = Figures(finish=event.finish) if isinstance(event, Ended) else None
-        return Update(self._decoder.take(event), self.text.number, figures=figures)
+        return Update(self._decoder.take_event(event), self.text.number, figures=figures)

@@ -120,7 +120,7 @@ def converse_in_rounds(
     while True:
         verdict = server.step()
         assert verdict is not None
-        if conversation.on_verdict(verdict).finish is not Finish.UNFINISHED:
+        if conversation.commit_verdict(verdict).finish is not Finish.UNFINISHED:
             return conversation
         tree = drafter.tree(conversation.tokens, conversation.sampling, breadth, depth)
         server.draft(conversation.propose(tree))

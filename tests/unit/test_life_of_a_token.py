@@ -123,8 +123,8 @@ def test_the_list_is_true() -> None:
         ("ClientEngine._wait", "ClientEngine._sleep", "ClientEngine._sleep is not there"),
         (
             "StreamedDrafting.take_frame",
-            "StreamedDrafting.on_verdict",
-            "does not call client/moa_client/drafting/streamed.py: StreamedDrafting.on_verdict",
+            "StreamedDrafting.follow_commit",
+            "does not call client/moa_client/drafting/streamed.py: StreamedDrafting.follow_commit",
         ),
         ("-> DraftStep", "-> Verdict", "makes no Verdict"),
     ],
@@ -135,7 +135,7 @@ def test_a_wrong_name_is_found(before: str, after: str, problem: str) -> None:
 
 
 def test_a_wrong_order_is_found() -> None:
-    send = "FrameSender.draft"
+    send = "FrameSender.send_draft"
     [block] = [block for block in blocks_of(PAGE.read_text("utf-8")) if any(stop.name == send for stop in block)]
     at = next(index for index, stop in enumerate(block) if stop.name == send)
     assert _problems(block) == []

@@ -246,7 +246,7 @@ class Schedule:
 
     def deliver_down(self) -> None:
         if self.down:
-            self.drafting.on_verdict(self.conversation.on_verdict(self.down.popleft()))
+            self.drafting.follow_commit(self.conversation.commit_verdict(self.down.popleft()))
 
     def plan(self) -> None:
         server = self.server
@@ -313,13 +313,13 @@ def test_a_server_whose_penalties_overlook_the_draft_is_found_out(monkeypatch: p
 
 
 def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Conversation.on_verdict
+    take = Conversation.commit_verdict
 
     def forgetful(self: Conversation, verdict: Verdict) -> VerdictEffect:
         held = len(self.tokens)
         return take(self, replace(verdict, base=held, prefix_hash=self.hashes.short_at(held)))
 
-    monkeypatch.setattr(Conversation, "on_verdict", forgetful)
+    monkeypatch.setattr(Conversation, "commit_verdict", forgetful)
     wrong = 0
     for seed in range(30):
         schedule = Schedule(seed)
@@ -359,7 +359,7 @@ class Asked:
 
     def take(self, event: Event) -> None:
         if isinstance(event, AnswerEvent):
-            self.decoder.take(event)
+            self.decoder.take_event(event)
         if isinstance(event, Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
@@ -390,7 +390,7 @@ class Asked:
         self.decoder.restore(self.shown)
 
     def settle(self, event: Settled) -> None:
-        self.decoder.take(event)
+        self.decoder.take_event(event)
         self.shown += event.tokens
         self.provisional.clear()
         self.finish, self.settled = event.finish, True
@@ -542,7 +542,7 @@ class Chat:
             if isinstance(event, Settled):
                 earliest.settle(event)
             else:
-                earliest.decoder.take(event)
+                earliest.decoder.take_event(event)
         elif not isinstance(event, LinkChanged):
             assert self.current is not None
             self.current.take(event)

@@ -138,7 +138,7 @@ class Figures:
         if self.tokens + self.undecided != shown:
             self.seconds = 0.0
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def count_verdict(self, verdict: Verdict) -> None:
         """Counts what a verdict cost and brought, besides its tokens."""
         self.verdicts += 1
         self.accepted += verdict.accepted - verdict.server_accepted

@@ -298,7 +298,7 @@ class AnswerDecoder:
             ahead = self._stream.fork()
             self.text.provisional = _push(ahead, waiting) + ahead.finish(is_cut=True)
 
-    def take(self, event: events.AnswerEvent | events.Earlier) -> events.AnswerEvent:
+    def take_event(self, event: events.AnswerEvent | events.Earlier) -> events.AnswerEvent:
         """Applies an event of this answer to its text; the event with what it adds to that."""
         taken = self._decoded(event.event if isinstance(event, events.Earlier) else event)
         self.text.apply(taken)

@@ -123,8 +123,7 @@ class Conversation:
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to resume", "none under way")
         self.drop_draft()
-        base = len(self.tokens)
-        return self._ask(base, ())
+        return self._ask(len(self.tokens), ())
 
     def repeat(self) -> Ask:
         """The Ask of the answer under way as first sent, with everything committed of it."""
@@ -134,16 +133,8 @@ class Conversation:
         return self._ask(base, self.tokens[base:])
 
     def _ask(self, base: int, tokens: Sequence[int]) -> Ask:
-        prefix_hash = self.hashes.at(base)
-        return Ask(
-            self.ask_id,
-            base,
-            prefix_hash,
-            tuple(tokens),
-            self.settings,
-            self.answer_start,
-            traceparent=self.traceparent,
-        )
+        prefix_hash, settings, start = self.hashes.at(base), self.settings, self.answer_start
+        return Ask(self.ask_id, base, prefix_hash, tuple(tokens), settings, start, traceparent=self.traceparent)
 
     def keep(self, tokens: Sequence[int], finish: Finish, writers: Sequence[Provenance] = ()) -> None:
         """Commits text that no server has verified.
@@ -242,7 +233,9 @@ class Conversation:
         self._copies.clear()
         return self.draft_message(0)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None, copied: Collection[int] = ()) -> None:
+    def extend_draft(
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, copied: Collection[int] = ()
+    ) -> None:
         """Appends nodes to the draft in flight (starts one below the newest token if there is none).
 
         Args:
@@ -274,7 +267,7 @@ class Conversation:
 
     # ------------------------------------------------------------ the server
 
-    def on_verdict(self, verdict: Verdict) -> VerdictEffect:
+    def commit_verdict(self, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here."""
         if verdict.ask != self.ask_id or self.phase is not Phase.ANSWERING:
             return VerdictEffect((), 0, self._node is not None, Finish.UNFINISHED)

@@ -112,18 +112,18 @@ class RemoteConversation:
         except BaseException as error:  # noqa: BLE001 (what is no message of this version's)
             gone = told(error, "Reading what the daemon says")
         if not self._is_leaving:
-            self._subscription.push(Update(events.Failed(gone, taken_back=True)))
+            self._subscription.push_update(Update(events.Failed(gone, taken_back=True)))
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message["event"]:
             case "stats":
                 self._stats.put_nowait(str(message["lines"]))
             case "error":
-                self._subscription.push(Update(events.Failed(error_of(message), taken_back=True)))
+                self._subscription.push_update(Update(events.Failed(error_of(message), taken_back=True)))
             case _:
                 update = update_of(message)
                 self._note(update)
-                self._subscription.push(update)
+                self._subscription.push_update(update)
 
     def _note(self, update: Update) -> None:
         if update.status is not None:

@@ -68,7 +68,7 @@ class DeviceDrafting:
 
     def count(self, tokens: int) -> None:
         """Counts tokens of a verdict, which say for how long the device has not drafted."""
-        self._thin_rule.on_verdict(tokens, drafts=self.online.drafts)
+        self._thin_rule.count_tokens(tokens, drafts=self.online.drafts)
 
     def write_on(self, now: float) -> None:
         """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""

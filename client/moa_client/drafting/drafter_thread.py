@@ -111,15 +111,15 @@ class DrafterThread:
         self._send_unsent()
         self._call(partial(self._decode, start, payload, codec, count, width, state=state))
 
-    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+    def begin_growth(self, step: DraftStep, sampling: Sampling) -> None:
         is_typical = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
-        self._ask(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
+        self._ask_drafter(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
 
     def draft(self, committed: int, sampling: Sampling) -> None:
-        self._ask(partial(self._draft, committed, sampling), writes=False)
+        self._ask_drafter(partial(self._draft, committed, sampling), writes=False)
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
-        self._ask(partial(self._write, serial, DraftTree.chain(written), sampling), writes=True)
+        self._ask_drafter(partial(self._write, serial, DraftTree.chain(written), sampling), writes=True)
 
     @property
     def may_begin(self) -> bool:
@@ -141,7 +141,7 @@ class DrafterThread:
     def _call(self, call: Callable[[], None]) -> None:
         self._executor.submit(call).add_done_callback(self._on_called)
 
-    def _ask(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
+    def _ask_drafter(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
         self.busy = True
         self._send_unsent()
         self._read, self._new_rows = len(self._told), 0

@@ -199,7 +199,7 @@ class MoaDrafter:
     def grow(self, draft: DraftTree, sampling: Sampling) -> drafting.Growth:
         self._follow_form(sampling)
         growing = self._draft.growing
-        return growing.offer(draft, sampling) if self._is_dropped else growing.grow(draft, sampling)
+        return growing.offer(draft, sampling) if self._is_dropped else growing.grow_on(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         self._follow_form(sampling)

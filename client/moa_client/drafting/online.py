@@ -144,7 +144,7 @@ class OnlineDrafting:
             self.propose_written(written)
             self.streamed.adopt(0)
         elif len(written) > sent:
-            self._conversation.extend(written[sent:])
+            self._conversation.extend_draft(written[sent:])
 
     def draft_on(self, now: float) -> list[Draft | Ack]:
         """Lets the drafter continue; what to send. `now` is in milliseconds."""
@@ -156,7 +156,7 @@ class OnlineDrafting:
         if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
             if step is not None and not drafter.busy:
-                drafter.grow(step, conversation.sampling)
+                drafter.begin_growth(step, conversation.sampling)
             draft = self.streamed.take_frame(flush=step is None)
             if draft is not None:
                 due.append(draft)
@@ -186,11 +186,11 @@ class OnlineDrafting:
         self._synced = max(self._synced, draft.base)
         return draft
 
-    def on_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
+    def follow_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; what the drafter should wait for follows."""
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        effect = self._conversation.on_verdict(verdict)
-        self.streamed.on_verdict(effect)
+        effect = self._conversation.commit_verdict(verdict)
+        self.streamed.follow_commit(effect)
         self._rest.on_verdict(verdict)
         if effect.tokens:
             memory, window = self._memory, self.window

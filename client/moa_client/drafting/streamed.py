@@ -100,7 +100,7 @@ class StreamedDrafting:
             return
         known, first = len(step.draft), conversation.draft_nodes
         parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
-        conversation.extend(growth.tokens, parents, growth.copied)
+        conversation.extend_draft(growth.tokens, parents, growth.copied)
 
     def _overtaken(self, step: DraftStep, growth: Growth) -> Growth:
         """What a step's draft and growth have below the tokens that were committed meanwhile."""
@@ -135,7 +135,7 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, effect: VerdictEffect) -> None:
+    def follow_commit(self, effect: VerdictEffect) -> None:
         """Called when the conversation has taken in a verdict, which has confirmed or contradicted the draft."""
         if effect.kept_draft:
             self.conversation.forget_nodes(self._sent)
@@ -167,7 +167,7 @@ class OnlineDrafter(Protocol):
     @property
     def busy(self) -> bool: ...  # whether something that was asked for has not come
     # Runs one step of a streamed draft; `DraftExtended` comes.
-    def grow(self, step: DraftStep, sampling: Sampling) -> None: ...
+    def begin_growth(self, step: DraftStep, sampling: Sampling) -> None: ...
     def draft(self, committed: int, sampling: Sampling) -> None: ...  # makes a whole draft; `DraftCompleted` comes
 
 

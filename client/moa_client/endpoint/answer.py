@@ -184,7 +184,7 @@ class Answer:
         if self.stops is not None and isinstance(event, Committed | Settled):
             self.stops.push(event.tokens[self.text.decided if isinstance(event, Settled) else 0 :])
         if self.decoder is not None and isinstance(event, AnswerEvent):
-            self.decoder.take(event)
+            self.decoder.take_event(event)
         else:
             self.text.apply(event)
         self._read_committed()

@@ -203,7 +203,7 @@ class ClientEngine:
         try:
             match item:
                 case FrameReceived():
-                    exchange.on_frame(item.frame)
+                    exchange.on_server_frame(item.frame)
                 case StreamOpened():
                     if self._spans is not None:
                         self._spans.on_opened(item)

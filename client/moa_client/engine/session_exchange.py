@@ -86,7 +86,7 @@ class SessionExchange:
             self.drafting.write_on(now)
         elif self.connection.is_up:
             for message in self.drafting.online.draft_on(now):
-                self.sender.draft(message)
+                self.sender.send_draft(message)
 
     def on_extended(self, extended: DraftExtended) -> None:
         self.drafting.online.on_extended(now_ms(), extended)
@@ -110,7 +110,7 @@ class SessionExchange:
     def on_completed(self, completed: DraftCompleted) -> None:
         draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None
         if draft is not None:
-            self.sender.draft(draft)
+            self.sender.send_draft(draft)
 
     def on_written(self, written: TokenWritten) -> None:
         if not self.availability.is_served:
@@ -358,7 +358,7 @@ class SessionExchange:
 
     # ------------------------------------------------------------ frames
 
-    def on_frame(self, frame: pb.ServerFrame) -> None:
+    def on_server_frame(self, frame: pb.ServerFrame) -> None:
         if self.is_outdated:
             return
         now, availability = now_ms(), self.availability
@@ -367,7 +367,7 @@ class SessionExchange:
             return
         if availability.is_back(now):
             self._return(0)
-        for message in self._reader.read(frame):
+        for message in self._reader.messages_in(frame):
             match message:
                 case Verdict():
                     self._on_verdict(message, now)
@@ -381,12 +381,12 @@ class SessionExchange:
     def _on_verdict(self, verdict: Verdict, now: float) -> None:
         if verdict.finish is Finish.DRAINING:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
-        effect = self.drafting.online.on_verdict(now, verdict)
+        effect = self.drafting.online.follow_verdict(now, verdict)
         self.drafting.count(len(effect.tokens))
         self._fit_memory(now)
         if effect.tokens:
             if self.answers.current_is_front:  # others belong to an earlier answer
-                self.figures.newest.on_verdict(verdict)
+                self.figures.newest.count_verdict(verdict)
             self.answers.on_committed(effect.tokens, effect.chances, effect.writers)
             text = self._conversation.tokens
             self.drafting.tell(text, self._conversation.hashes)

@@ -189,7 +189,7 @@ class CallRounds:
         try:
             async with aclosing(self._engine.attend(calling.done)) as events:
                 async for event in events:
-                    self._publisher.on_event(event)
+                    self._publisher.on_engine_event(event)
         except Exception as error:  # noqa: BLE001 (the next answer opens the link again)
             self._publisher.publish(Failed(told(error)))
 

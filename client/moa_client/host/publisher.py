@@ -148,7 +148,7 @@ class Publisher:
         self._keep(lambda journal: journal.rewind(answers))
         self.publish(events.Rewound(min(answers, len(self.answers))))
 
-    def on_event(self, event: events.Event, current: AnswerDecoder | None = None) -> None:
+    def on_engine_event(self, event: events.Event, current: AnswerDecoder | None = None) -> None:
         """Publishes an event of the engine. `current`: the answer that is under way."""
         log_link_change(event)
         match event:
@@ -216,7 +216,7 @@ class Publisher:
         self._take(event, answer)
 
     def _take(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
-        taken, text = answer.take(event), answer.text
+        taken, text = answer.take_event(event), answer.text
         figures = self._figures(taken)
         self._keep(lambda journal: journal.on_event(taken, text, object_of(figures) if figures is not None else None))
         self._tell(Update(taken, text.number, figures=figures))
@@ -227,7 +227,7 @@ class Publisher:
     def _tell(self, update: Update) -> None:
         update = replace(update, status=self._engine.status)
         for subscription in self.subscriptions:
-            subscription.push(update)
+            subscription.push_update(update)
 
     def _keep(self, write: Callable[[HistoryRecorder], None]) -> None:
         """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""

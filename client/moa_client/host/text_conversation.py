@@ -126,7 +126,7 @@ class TextConversation:
         """All updates from now on, after the calls that wait for permission."""
         subscription = Subscription()
         for event in self._rounds.open_events:
-            subscription.push(Update(event, len(self.answers)))
+            subscription.push_update(Update(event, len(self.answers)))
         self._publisher.subscriptions.append(subscription)
         return subscription
 
@@ -268,7 +268,7 @@ class TextConversation:
             with self._falling_asleep():
                 async with aclosing(self.engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
                     async for event in events:
-                        self._publisher.on_event(event)
+                        self._publisher.on_engine_event(event)
                         if isinstance(event, Settled):
                             self._rounds.leave(self._turns, "The answer calls a tool.")
         except BaseException as error:  # noqa: BLE001
@@ -389,7 +389,7 @@ class TextConversation:
         settings = answer.text.options.settings()
         async with aclosing(self.engine.ask(turn, settings, traceparent=traceparent)) as events:
             async for event in events:
-                self._publisher.on_event(self._rounds.counted(event, answer.text, self._turns), answer)
+                self._publisher.on_engine_event(self._rounds.counted(event, answer.text, self._turns), answer)
 
     # ------------------------------------------------------------ calls of tools
 
@@ -417,7 +417,7 @@ class TextConversation:
         self._publisher.rewind(len(self.answers) - 1)
         answer = self._publisher.begin(text.question, options)
         for event in events:
-            self._publisher.on_event(event, answer)
+            self._publisher.on_engine_event(event, answer)
 
     async def _rewind(self, answers: int) -> None:
         self.engine.rewind(self._publisher.parts(answers))

@@ -159,7 +159,7 @@ class ServerConnection:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep())
 
-    def send(self, frame: pb.ClientFrame) -> None:
+    def queue_frame(self, frame: pb.ClientFrame) -> None:
         """Queues a frame for the open stream; without one it is dropped, since Open will say what matters."""
         if self._stream is None:
             return
@@ -211,7 +211,7 @@ class ServerConnection:
         if self._task is not None and self._stream is not None:
             self._leaving = True
             self._room.release()  # what arrives is read and discarded, so that the server can end the stream
-            self.send(pb.ClientFrame(bye=pb.Bye()))
+            self.queue_frame(pb.ClientFrame(bye=pb.Bye()))
             await asyncio.wait((self._task,), timeout=GOODBYE_SECONDS)
         await self.drop()
 
@@ -264,9 +264,9 @@ class ServerConnection:
     async def _run_stream(self) -> NoReturn:
         stream = await self._open()
         opened_at = time.monotonic()
-        writer = asyncio.create_task(self._write(stream, self._outgoing))
+        writer = asyncio.create_task(self._write_frames(stream, self._outgoing))
         try:
-            await self._read(stream, self.stream_number)
+            await self._read_frames(stream, self.stream_number)
         except MoaError:
             if writer.done():
                 writer.result()  # its defect is why the stream ended
@@ -301,7 +301,7 @@ class ServerConnection:
         self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
         return stream
 
-    async def _read(self, stream: Stream, number: int) -> NoReturn:
+    async def _read_frames(self, stream: Stream, number: int) -> NoReturn:
         while True:
             frame = await stream.receive()
             is_last = frame.HasField("go_away")
@@ -317,7 +317,7 @@ class ServerConnection:
                 self._post(FrameReceived(number, frame))
 
     @staticmethod
-    async def _write(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:
+    async def _write_frames(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:
         while True:
             frame = await outgoing.get()
             try:

@@ -33,11 +33,11 @@ class FrameReader:
     def __init__(self) -> None:
         self._verdicts = protobuf.VerdictReader()
 
-    def read(self, frame: pb.ServerFrame) -> Iterator[ServerMessage]:
+    def messages_in(self, frame: pb.ServerFrame) -> Iterator[ServerMessage]:
         """The messages of a frame, in order; none of a frame from a later version."""
         kind = frame.WhichOneof("frame")
         if kind == "verdict":
-            verdict = self._verdicts.read(frame.verdict)
+            verdict = self._verdicts.read_verdict(frame.verdict)
             yield verdict
             for rows in frame.verdict.memory:
                 yield protobuf.rows_from_proto(rows, verdict)
@@ -57,9 +57,9 @@ class FrameSender:
 
     def ask(self, ask: Ask) -> None:
         self._drafts = protobuf.DraftWriter()
-        self._connection.send(pb.ClientFrame(ask=protobuf.ask_to_proto(ask)))
+        self._connection.queue_frame(pb.ClientFrame(ask=protobuf.ask_to_proto(ask)))
 
-    def draft(self, message: Draft | Ack) -> None:
+    def send_draft(self, message: Draft | Ack) -> None:
         """Sends a draft, or what takes its place while there is none."""
         connection = self._connection
         if not connection.is_up:
@@ -67,25 +67,25 @@ class FrameSender:
         if self._stream != connection.stream_number:
             self._stream, self._drafts = connection.stream_number, protobuf.DraftWriter()
         if isinstance(message, Draft):
-            self._connection.send(pb.ClientFrame(draft=self._drafts.write(message)))
+            self._connection.queue_frame(pb.ClientFrame(draft=self._drafts.write_draft(message)))
         else:
-            self._connection.send(pb.ClientFrame(ack=pb.Ack(committed=message.committed)))
+            self._connection.queue_frame(pb.ClientFrame(ack=pb.Ack(committed=message.committed)))
 
     def beat(self, stamp: int) -> None:
-        self._connection.send(pb.ClientFrame(beat=pb.Beat(stamp=stamp)))
+        self._connection.queue_frame(pb.ClientFrame(beat=pb.Beat(stamp=stamp)))
 
     def stop(self, base: int, ask: int) -> None:
         """Asks the server to end the answer to question `ask` at position `base` of it."""
-        self._connection.send(pb.ClientFrame(stop=pb.Stop(base=base, ask=ask)))
+        self._connection.queue_frame(pb.ClientFrame(stop=pb.Stop(base=base, ask=ask)))
 
     def credit(self, taken: int) -> None:
         """Allows the server to send as many bytes of memory again."""
-        self._connection.send(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
+        self._connection.queue_frame(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
 
     def set_memory(self, thin: ThinMemory | None) -> None:
         """Asks for these rows of memory from now on; None: for all."""
         message = pb.SetMemory(thin=protobuf.thin_memory_to_proto(thin) if thin is not None else None)
-        self._connection.send(pb.ClientFrame(set_memory=message))
+        self._connection.queue_frame(pb.ClientFrame(set_memory=message))
 
     def set_codec(self, codec: Codec) -> None:
-        self._connection.send(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]
+        self._connection.queue_frame(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]

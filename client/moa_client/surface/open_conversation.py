@@ -115,7 +115,7 @@ class Subscription:
         self._is_closed = False
         self._lags = False
 
-    def push(self, update: Update) -> None:
+    def push_update(self, update: Update) -> None:
         """Adds an update; one too many cuts the surface off."""
         if len(self._unread) >= self._most_unread:
             self._lags = True

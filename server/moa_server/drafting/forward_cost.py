@@ -326,7 +326,7 @@ class DraftRecord:
         self.acceptance = TreeAcceptance()
         self.fruitless_steps = 0  # since a guess was right, whether it was verified or not
 
-    def learn(self, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False) -> None:
+    def learn_taken(self, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False) -> None:
         """A forward has chosen tokens.
 
         Args:

@@ -256,7 +256,7 @@ class SessionDrafter:
         tree = pool.pick([*range(first), *own])
         return Guess(tree, len(own), promised, tuple(reaches), tuple(steps[node] for node in chosen))
 
-    def learn(self, guess: Guess, taken: Sequence[int]) -> None:
+    def learn_guess(self, guess: Guess, taken: Sequence[int]) -> None:
         right = _own_path(guess, taken)
         for calibration in (self._calibration, self._record.calibration):
             if guess.own:

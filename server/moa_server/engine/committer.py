@@ -154,7 +154,7 @@ class Committer:
         self._coder = coder
         self._observer = observer
 
-    def commit(self, part: ForwardPart, forward: ForwardFacts) -> None:
+    def commit_part(self, part: ForwardPart, forward: ForwardFacts) -> None:
         live, plan, outcome = part.live, part.plan, part.outcome
         if isinstance(outcome, Exception):
             raise outcome
@@ -185,7 +185,7 @@ class Committer:
             self._observer.on_finish(finish)
         if listener is not None:
             least_chance = 0.0 if live.drafting.verifies_all else forward.least_chance
-            listener.on_verdict(
+            listener.send_verdict(
                 session.verdict(
                     plan,
                     verification,
@@ -201,7 +201,7 @@ class Committer:
         if record is None or len(part.plan.feed) != 1:  # others read a prompt too
             return
         blind = bool(arrived) and stream.feed is not None and stream.feed.owes(part.live.session.answer_start)
-        record.learn(arrived, taken, blind=blind)
+        record.learn_taken(arrived, taken, blind=blind)
         if forward.plain_ms:
             stream.budget.on_step(forward.row_ms * part.rows, len(taken), forward.plain_ms)
 

@@ -111,17 +111,17 @@ class Engine:
         for part in parts:
             part.live.turn.stepping = True
         price = TimePrice(self._schedule.draft_price(len(parts)), self._schedule.cost.line())
-        self._thread.submit(partial(self._run, parts, price))
+        self._thread.submit(partial(self._run_forward, parts, price))
 
-    def _run(self, parts: Sequence[ForwardPart], price: TimePrice) -> None:
+    def _run_forward(self, parts: Sequence[ForwardPart], price: TimePrice) -> None:
         try:
-            drafting_ms = self._server_drafts.extend(parts, price)
+            drafting_ms = self._server_drafts.deepen(parts, price)
             began = time.perf_counter()
             outcomes = self.stepper.verify_all(parts)
             step_ms = ms_since(began)
             for part, outcome in zip(parts, outcomes, strict=True):
                 part.outcome = outcome
-            self._server_drafts.learn(parts)
+            self._server_drafts.learn_from(parts)
             self._coder.code_at_once(parts)
         except Exception as error:  # noqa: BLE001 (whatever it is ends only these sessions)
             self._jobs.post(partial(self._give_up, parts, error))
@@ -142,7 +142,7 @@ class Engine:
             part.live.turn.stepping = False
             part.live.turn.steps += 1
             try:
-                self._committer.commit(part, forward)
+                self._committer.commit_part(part, forward)
             except Exception as error:  # noqa: BLE001 (as above)
                 self._losses.lose(part.live, error)
         self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)

@@ -173,7 +173,7 @@ class Account:
 class Listener:
     """A stream, as its session sees it; overrides what it wants to hear. Called on the event loop; must not wait."""
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def send_verdict(self, verdict: Verdict) -> None:
         """Tokens were committed, or the answer ended."""
 
     def on_rows(self, newest: CodedRows) -> None:

@@ -159,7 +159,7 @@ class ServerDrafts:
     def __init__(self) -> None:
         self._records: dict[int, DrafterRecord] = {}  # by the drafter's identity
 
-    def extend(self, work: Sequence[DraftedWork], price: TimePrice) -> float:
+    def deepen(self, work: Sequence[DraftedWork], price: TimePrice) -> float:
         """Adds what forms force, and the server's nodes, to the plans; returns how long that took, in ms."""
         began = time.perf_counter()
         forced = {each: self._add_forced(each) for each in work if each.drafts_forced}
@@ -179,12 +179,12 @@ class ServerDrafts:
         work.plan = work.plan.with_forced()
         return len(work.plan.tree) - before
 
-    def learn(self, work: Sequence[DraftedWork]) -> None:
+    def learn_from(self, work: Sequence[DraftedWork]) -> None:
         for each in work:
             if each.guess is None or not isinstance(each.outcome, Verification):
                 continue
             if (drafter := each.tensors.drafter) is not None:
-                drafter.learn(each.guess, each.outcome.taken)
+                drafter.learn_guess(each.guess, each.outcome.taken)
 
     def _guess(
         self,

@@ -251,7 +251,7 @@ class Stepper:
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
-            verification = plan.choose(output.logits, allowed)
+            verification = plan.choose_tokens(output.logits, allowed)
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
         return verification, [*range(fed), *kept]

@@ -180,7 +180,7 @@ class Generation(Listener, OpenCall):
 
     # ------------------------------------------------------------ what the engine and the lifecycle say
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def send_verdict(self, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
         self._poke.set()
 

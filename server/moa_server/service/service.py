@@ -26,7 +26,7 @@ from moa_server.service.generate import Embedding, Generation
 from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.service.stream.frame_writer import BoundedWriter
-from moa_server.service.stream.frames import parse
+from moa_server.service.stream.frames import parse_frame
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class MoaService:
 
     async def generate(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:
-            request = parse(pb.GenerateRequest, data, self._services.frame_bytes)
+            request = parse_frame(pb.GenerateRequest, data, self._services.frame_bytes)
             await Generation(self._services, self._lifecycle, _writing(context), caller, _traceparent(context)).run(
                 request
             )
@@ -98,14 +98,14 @@ class MoaService:
 
     async def embed(self, data: bytes, context: Context) -> pb.EmbedResponse:
         async def run(caller: Caller) -> pb.EmbedResponse:
-            request = parse(pb.EmbedRequest, data, self._services.frame_bytes)
+            request = parse_frame(pb.EmbedRequest, data, self._services.frame_bytes)
             return await Embedding(self._services, self._lifecycle, caller).run(request)
 
         return await self._answer("Embed", run, context, Right.GENERATE)
 
     async def fetch_drafter(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:
-            request = parse(pb.FetchDrafterRequest, data, self._services.frame_bytes)
+            request = parse_frame(pb.FetchDrafterRequest, data, self._services.frame_bytes)
             if (files := self._host.drafter_files) is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
             writer = BoundedWriter(_writing(context), self._services.settings.write_seconds)

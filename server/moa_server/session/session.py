@@ -267,7 +267,7 @@ class Session:
         if self.phase is not SessionPhase.ANSWERING:
             self.pending.stale_nodes += len(draft.tokens)
             return
-        self.pending.add(self.tokens, self.hashes, draft)
+        self.pending.add_frame(self.tokens, self.hashes, draft)
         self.acknowledged = max(self.acknowledged, min(draft.base, len(self.tokens)))
 
     def on_ack(self, committed: int) -> None:

@@ -50,7 +50,7 @@ class PendingDraft:
         self._reached = base
         self._below: tuple[int, DraftTree] | None = None  # how many were asked for, and the tree of them, if known
 
-    def add(self, committed: Sequence[int], hashes: PrefixHashes, draft: Draft) -> bool:
+    def add_frame(self, committed: Sequence[int], hashes: PrefixHashes, draft: Draft) -> bool:
         """Adds a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
         A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
@@ -252,7 +252,7 @@ class StepPlan:
         root = self.fed
         return [root] + [root + depth for depth in self.tree.depths]
 
-    def choose(self, logits: Scores, allowed: Allowed | None) -> Verification:
+    def choose_tokens(self, logits: Scores, allowed: Allowed | None) -> Verification:
         """What the target chooses, with its chances where they are wanted.
 
         Args:

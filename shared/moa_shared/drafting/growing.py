@@ -90,7 +90,7 @@ class GrowingDraft:
         else:
             self._held, self._written = len(kept), None
 
-    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+    def grow_on(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
         Of a drafter that guesses whole blocks, all that is likely enough of one. Empty if nothing is: all that is
@@ -229,7 +229,7 @@ class GrowingDraft:
         """Gives candidates to these nodes, and to those above them that have none."""
         root = self._tree.root
         if not root.expanded:
-            self._ranking.expand(self._tree, [root], self._drafter.begin())
+            self._ranking.add_children(self._tree, [root], self._drafter.begin())
             root.state_number = ROOT
             self._held = 0
         wanted: dict[int, GuessNode] = {}
@@ -246,7 +246,7 @@ class GrowingDraft:
         self._held += len(batch)
         parents = [node.parent.state_number if node.parent is not None else ROOT for node in batch]
         logits = self._drafter.expand([node.token for node in batch], parents)
-        self._ranking.expand(self._tree, batch, logits)
+        self._ranking.add_children(self._tree, batch, logits)
 
     def _growth(self, nodes: Sequence[GuessNode]) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""

@@ -183,7 +183,7 @@ class CandidateRanking:
     def forget(self) -> None:
         self._ranked.clear()
 
-    def expand(self, tree: GuessTree, nodes: Sequence[GuessNode], logits: npt.NDArray[np.float32]) -> None:
+    def add_children(self, tree: GuessTree, nodes: Sequence[GuessNode], logits: npt.NDArray[np.float32]) -> None:
         drafter, form, sampling = self._drafter, tree.form, tree.sampling
         first = drafter.next_position - tree.root.depth
         positions = [first + node.depth for node in nodes]

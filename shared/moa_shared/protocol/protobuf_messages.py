@@ -202,7 +202,7 @@ class DraftWriter:
     def __init__(self) -> None:
         self._end: tuple[int, int, int] | None = None  # epoch, base and next node
 
-    def write(self, draft: Draft) -> pb.Draft:
+    def write_draft(self, draft: Draft) -> pb.Draft:
         message = draft_to_proto(draft)
         if not draft.prefix_hash and self._end == (draft.epoch, draft.base, draft.first_node):
             for implied in ("epoch", "base", "first_node"):
@@ -217,7 +217,7 @@ class DraftReader:
     def __init__(self) -> None:
         self._end: tuple[int, int, int] | None = None
 
-    def read(self, message: pb.Draft) -> Draft:
+    def read_draft(self, message: pb.Draft) -> Draft:
         """Raises ProtocolError for a draft that continues none."""
         if message.base:
             draft = draft_from_proto(message)
@@ -236,7 +236,7 @@ class VerdictWriter:
     def __init__(self) -> None:
         self._end: tuple[int, int] | None = None  # id of the question, and position of the next token
 
-    def write(self, verdict: Verdict, rows: Sequence[Memory] = ()) -> pb.Verdict:
+    def write_verdict(self, verdict: Verdict, rows: Sequence[Memory] = ()) -> pb.Verdict:
         message = verdict_to_proto(verdict)
         if self._end == (verdict.ask, verdict.base):
             for implied in ("ask", "base", "prefix_hash"):
@@ -257,7 +257,7 @@ class VerdictReader:
     def __init__(self) -> None:
         self._end: tuple[int, int] | None = None
 
-    def read(self, message: pb.Verdict) -> Verdict:
+    def read_verdict(self, message: pb.Verdict) -> Verdict:
         """Raises ProtocolError for a verdict that continues none, or with a finish that this version does not know."""
         verdict = verdict_from_proto(message)
         if not message.base:

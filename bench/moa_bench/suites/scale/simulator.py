@@ -125,7 +125,7 @@ class ScriptedDrafter:
     busy: bool = False
     drafted_nodes: int = 0
 
-    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+    def begin_growth(self, step: DraftStep, sampling: Sampling) -> None:
         self.busy = True
         self.after(self.draft_ms, partial(self._end_step, step))
 
@@ -219,12 +219,12 @@ class SimulatedUser:
         self._draft_on()
 
     def send_down(self, verdict: Verdict) -> None:
-        size = pb.ServerFrame(verdict=self._verdicts.write(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
+        size = pb.ServerFrame(verdict=self._verdicts.write_verdict(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
         self._deliver(self._down, size, partial(self._on_verdict, verdict))
 
     def _send_up(self, message: Draft | Ack) -> None:
         if isinstance(message, Draft):
-            frame = pb.ClientFrame(draft=self._drafts.write(message))
+            frame = pb.ClientFrame(draft=self._drafts.write_draft(message))
         else:
             frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
         size = frame.ByteSize() + FRAME_OVERHEAD_BYTES
@@ -248,7 +248,7 @@ class SimulatedUser:
     def _on_verdict(self, verdict: Verdict) -> None:
         """At the device."""
         now_ms = self._time.now_ms
-        self.arrivals_ms += [now_ms] * len(self.online.on_verdict(now_ms, verdict).tokens)
+        self.arrivals_ms += [now_ms] * len(self.online.follow_verdict(now_ms, verdict).tokens)
         self._draft_on()
 
     def _draft_on(self) -> None:
@@ -346,7 +346,7 @@ class SimulatedServer:
             verification = plan.verify([user.text.tokens[position] for position in plan.positions])
             arrived = user.session.arrived_draft()
             user.session.on_verified(plan, verification)
-            user.record.learn(arrived, verification.taken)
+            user.record.learn_taken(arrived, verification.taken)
             self.accepted += verification.accepted
             tokens += len(verification.taken)
             took_ms = drafting_ms + step_ms

@@ -121,13 +121,13 @@ class GrowingDrafts(LocalDrafts):
             order = DraftOrder(self._known, session.tokens[self._known :], 0.0, session.most_nodes)
             self._known = len(session.tokens)
         self._work = DraftedWork(self._tensors, plan, order=order)
-        self._drafting_ms = self._server.extend([self._work], TimePrice(schedule.draft_price(1), schedule.cost.line()))
+        self._drafting_ms = self._server.deepen([self._work], TimePrice(schedule.draft_price(1), schedule.cost.line()))
         return self._work.plan
 
     def learn(self, decided: Verification | None, forward_ms: float) -> None:
         work = self._work
         work.outcome = decided
-        self._server.learn([work])
+        self._server.learn_from([work])
         if decided is not None and len(work.plan.feed) == 1:
             rows = Rows(1, 1, len(work.plan.tree))
             self._schedule.on_forward(rows, forward_ms, len(decided.taken), self._drafting_ms)

@@ -88,7 +88,7 @@ class ForwardPart(DraftedWork):
     coded: list[CodedRows] = field(default_factory=list)
 
     @classmethod
-    def of(
+    def planned(
         cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
     ) -> ForwardPart:
         forced = live.drafting.drafts_forced
@@ -179,7 +179,7 @@ class ForwardPlanner:
                 order = None
                 if self.has_time or live.drafting.verifies_all:
                     order = live.drafting.order(live.session, chosen, has_price=self._schedule.cost.known)
-                parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=order))
+                parts.append(ForwardPart.planned(live, chosen, newest_coding(live, chosen), order=order))
         return parts
 
     def _plan_reading(self, answers: Sequence[ForwardPart]) -> list[ForwardPart]:
@@ -191,7 +191,7 @@ class ForwardPlanner:
                 continue
             plan = self._plan_step(live, most_read=room)
             if plan is not None:
-                parts.append(ForwardPart.of(live, plan, newest_coding(live, plan), reads=True))
+                parts.append(ForwardPart.planned(live, plan, newest_coding(live, plan), reads=True))
                 room -= parts[-1].rows
                 self._schedule.on_read(live, parts[-1].rows)
         return parts

@@ -37,7 +37,7 @@ from moa_server.service.admission import Allowance
 from moa_server.service.host import LAST_WORD_SECONDS, Lifecycle, OpenCall
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
-from moa_server.service.stream.frames import SessionRows, check_lengths, check_order, parse
+from moa_server.service.stream.frames import SessionRows, check_lengths, check_order, parse_frame
 from moa_server.service.stream.handshake import OpenHandshake
 from moa_server.session.session import SessionPhase
 
@@ -111,16 +111,16 @@ class ConverseStream(Listener, OpenCall):
         except TimeoutError:
             raise ProtocolError(f"an Open within {self._services.settings.open_seconds:g} s", "nothing") from None
         if first is not None:
-            await self._take(first)
+            await self._take_frame(first)
             async for data in frames:
-                await self._take(data)
+                await self._take_frame(data)
                 if self.state is StreamState.ENDED:
                     break
                 if pause_seconds := self._allowance.pause_seconds:
                     await asyncio.sleep(pause_seconds)
 
     async def _write(self) -> None:
-        await self._frame_writer.run()
+        await self._frame_writer.write_frames()
         if self._reader is not None:
             if self.state is StreamState.LEAVING:  # a client whose write fails meanwhile can read no more
                 await asyncio.wait((self._reader,), timeout=LAST_WORD_SECONDS)
@@ -128,12 +128,12 @@ class ConverseStream(Listener, OpenCall):
 
     # ------------------------------------------------------------ frames
 
-    async def _take(self, data: bytes) -> None:
+    async def _take_frame(self, data: bytes) -> None:
         """Checks a frame, compiles the form that a question in it asks for, and handles it."""
         if self.state in (StreamState.LEAVING, StreamState.ENDED):
             self._allowance.charge(len(data), 0)
             return  # crossed with our goodbye
-        frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
+        frame = parse_frame(pb.ClientFrame, data, self._services.frame_bytes)
         kind = frame.WhichOneof("frame")
         check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
         nodes = check_lengths(frame, self._services.most_tokens)
@@ -220,7 +220,7 @@ class ConverseStream(Listener, OpenCall):
             session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.short_at(backlog.base)
-            self.on_verdict(
+            self.send_verdict(
                 Verdict(
                     session.ask_id,
                     backlog.base,
@@ -241,7 +241,7 @@ class ConverseStream(Listener, OpenCall):
 
     def _on_draft(self, message: pb.Draft) -> None:
         live = self._attached()
-        session, draft = live.session, self._drafts.read(message)
+        session, draft = live.session, self._drafts.read_draft(message)
         if live.drafting.takes_drafts:
             session.on_draft(draft)
         else:
@@ -290,7 +290,7 @@ class ConverseStream(Listener, OpenCall):
 
     # ------------------------------------------------------------ what the engine and the lifecycle say
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def send_verdict(self, verdict: Verdict) -> None:
         self._busy_at = self._services.clock()
         self._frame_writer.put_verdict(verdict)
         if self._lifecycle.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
@@ -380,7 +380,7 @@ class ConverseStream(Listener, OpenCall):
             live.account.on_written(0, 0, 0, finish)
             self._services.observer.on_finish(finish)
             held = len(session.tokens)
-            self.on_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
+            self.send_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
 
     def _send_away(self, live: LiveSession) -> None:
         self._go_away(live.token, "the server is shutting down", self._lifecycle.fleet.names())

@@ -170,7 +170,7 @@ class FrameWriter:
 
     # ------------------------------------------------------------ writing
 
-    async def run(self) -> None:
+    async def write_frames(self) -> None:
         try:
             while True:
                 await self._poke.wait()
@@ -205,7 +205,7 @@ class FrameWriter:
         end = verdict.base + len(verdict.tokens)
         if self._memory is not None:
             self._rows_in_frame += self._memory.take_with_verdict(end)
-        return pb.ServerFrame(verdict=self._verdicts.write(verdict, self._rows_in_frame))
+        return pb.ServerFrame(verdict=self._verdicts.write_verdict(verdict, self._rows_in_frame))
 
     def _count(self, nbytes: int) -> None:
         rows, self._rows_in_frame = self._rows_in_frame, []

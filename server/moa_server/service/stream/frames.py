@@ -20,7 +20,7 @@ from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
 Parsed = TypeVar("Parsed", bound=Message)
 
 
-def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
+def parse_frame(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
     """A message from the wire."""
     if len(data) > most_bytes:
         raise ProtocolError(

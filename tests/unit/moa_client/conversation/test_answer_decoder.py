@@ -42,7 +42,7 @@ def begun(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) ->
 def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
     """What an event adds to the committed text."""
     before = len(decoder.text.committed)
-    decoder.take(event)
+    decoder.take_event(event)
     return decoder.text.committed[before:]
 
 
@@ -55,7 +55,7 @@ def test_chances_come_with_the_characters_of_each_token() -> None:
     told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
 
     def lengths(*tokens: int) -> tuple[int, ...]:
-        taken = decoder.take(Committed(tokens, chances=tuple(told[: len(tokens)])))
+        taken = decoder.take_event(Committed(tokens, chances=tuple(told[: len(tokens)])))
         assert isinstance(taken, Committed)
         return taken.lengths
 
@@ -63,7 +63,7 @@ def test_chances_come_with_the_characters_of_each_token() -> None:
     assert (lengths(5), decoder.text.committed) == ((2,), "abcf")
     likely, unlikely = math.exp(-1.0), math.exp(-2.0)
     assert decoder.text.runs == (TextRun(1, None, likely), TextRun(1, None, unlikely), TextRun(2, None, likely))
-    assert decoder.take(Committed((0,))) == Committed((0,), text="a")
+    assert decoder.take_event(Committed((0,))) == Committed((0,), text="a")
 
 
 @given(st.lists(st.lists(st.sampled_from(list("aéz€".encode())), min_size=1)), st.lists(TOKEN), st.data())
@@ -79,46 +79,46 @@ def test_a_kept_answer_continues_wherever_its_program_ended(
     whole, before, after = (begun(decode, ("zza",)) for _ in range(3))
     for place, event in enumerate(events):
         if place == decided_from:
-            whole.take(Provisional((0x61,)))
-            whole.take(Ended(Finish.UNFINISHED, provisional=True))
-            whole.take(Earlier(Corrected(1)))
-        whole.take(Earlier(event) if place >= decided_from else event)
+            whole.take_event(Provisional((0x61,)))
+            whole.take_event(Ended(Finish.UNFINISHED, provisional=True))
+            whole.take_event(Earlier(Corrected(1)))
+        whole.take_event(Earlier(event) if place >= decided_from else event)
         if place < at:
-            before.take(event)
+            before.take_event(event)
     if decided_from == len(events):
-        whole.take(Ended(Finish.UNFINISHED, provisional=True))
+        whole.take_event(Ended(Finish.UNFINISHED, provisional=True))
     committed = [token for tokens in verdicts[:at] for token in tokens]
     count = sum(len(tokens) for tokens in verdicts[:decided_from])
     after.text.committed, after.text.decided = before.text.committed, len(committed) - count
     after.restore(committed, written)
     assert after.text.committed == before.text.committed
     assert after.text.waiting == tuple(written)
-    after.take(Earlier(Corrected(len(written))))
+    after.take_event(Earlier(Corrected(len(written))))
     for event in events[at:]:
-        after.take(Earlier(event))
+        after.take_event(Earlier(event))
     rest = tuple(token for tokens in verdicts[decided_from:] for token in tokens)
     for decoder in (whole, after):
-        decoder.take(Settled((*rest, 0x61), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS))
+        decoder.take_event(Settled((*rest, 0x61), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS))
     assert after.text.committed == whole.text.committed
 
 
 def test_a_settled_answer_ends_before_its_stop_string() -> None:
     decoder = begun(decode, ("zz",))
-    decoder.take(Committed((0, 25)))
-    decoder.take(Provisional((2,)))
-    decoder.take(Ended(Finish.MAX_TOKENS, provisional=True))
-    decoder.take(Settled((25,), AnswerOutcome.CORRECTED, Finish.STOP))
+    decoder.take_event(Committed((0, 25)))
+    decoder.take_event(Provisional((2,)))
+    decoder.take_event(Ended(Finish.MAX_TOKENS, provisional=True))
+    decoder.take_event(Settled((25,), AnswerOutcome.CORRECTED, Finish.STOP))
     assert decoder.text.committed == "a"
 
 
 @given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
 def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: list[int], then: list[int]) -> None:
     decoder = begun(decode, ("ab",))
-    decoder.take(Committed(tuple(first)))
+    decoder.take_event(Committed(tuple(first)))
     if alone:
-        decoder.take(Provisional(tuple(alone)))
-    decoder.take(Ended(Finish.CANCELLED, provisional=True))
-    decoder.take(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
+        decoder.take_event(Provisional(tuple(alone)))
+    decoder.take_event(Ended(Finish.CANCELLED, provisional=True))
+    decoder.take_event(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
     assert decoder.text.committed == decode([*first, *then]).split("ab")[0]
     assert decoder.text.tokens == len(first) + len(then)
 
@@ -148,7 +148,7 @@ def test_text_is_at_any_time_that_of_all_tokens_however_events_divide_them(
     committed: list[int] = []
     waiting: list[int] = []
     for event in data.draw(events_of(text)):
-        decoder.take(event)
+        decoder.take_event(event)
         match event.event if isinstance(event, Earlier) else event:
             case Committed(tokens, confirmed):
                 committed += tokens
@@ -176,9 +176,9 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
         nonlocal calls
         calls, decoder = 0, begun(counted)
         for _ in range(count):
-            decoder.take(Provisional((1,)))
+            decoder.take_event(Provisional((1,)))
         for _ in range(count):
-            decoder.take(Committed((1,), 1))
+            decoder.take_event(Committed((1,), 1))
         assert decoder.text.committed == "b" * count
         return calls
 
@@ -293,13 +293,13 @@ def test_corrections_do_not_depend_on_pieces(shown: str, text: str, data: st.Dat
 def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
     def cut() -> AnswerDecoder:
         decoder = begun(decode_bytes)
-        decoder.take(Committed(tuple("né€".encode()[:-1])))
+        decoder.take_event(Committed(tuple("né€".encode()[:-1])))
         return decoder
 
     broken, left, ended = cut(), cut(), cut()
     broken.break_off(Ended(Finish.CANCELLED))
-    left.take(Ended(finish, provisional=True))
-    ended.take(Ended(finish))
+    left.take_event(Ended(finish, provisional=True))
+    ended.take_event(Ended(finish))
     assert broken.text.committed == left.text.committed + left.text.provisional == ended.text.committed == "né"
-    left.take(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
+    left.take_event(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
     assert left.text.committed == "né€"

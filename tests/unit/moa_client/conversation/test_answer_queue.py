@@ -33,7 +33,7 @@ def asked() -> AnswerQueue:
 def commit(answers: AnswerQueue, tokens: list[int]) -> None:
     conversation = answers.conversation
     held = len(conversation.tokens)
-    progress = conversation.on_verdict(
+    progress = conversation.commit_verdict(
         Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, Finish.UNFINISHED)
     )
     answers.on_committed(progress.tokens)
@@ -289,7 +289,7 @@ class AnyOrder(RuleBasedStateMachine):
         held = len(conversation.tokens)
         tokens = target_text(conversation.tokens, count)
         finish = Finish.END_OF_TEXT if END in tokens else Finish.UNFINISHED
-        progress = conversation.on_verdict(
+        progress = conversation.commit_verdict(
             Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, finish)
         )
         self.queue.on_committed(progress.tokens)

@@ -48,7 +48,7 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
     while len(conversation.tokens) < len(whole):
         base = len(conversation.tokens) - data.draw(st.integers(0, len(conversation.tokens) - len(PROMPT)))
         stop = len(whole) - data.draw(st.integers(0, len(whole) - len(conversation.tokens) - 1))
-        progress = conversation.on_verdict(
+        progress = conversation.commit_verdict(
             Verdict(conversation.ask_id, base, hash_at(whole, base), whole[base:stop], ON, chances=chances[base:stop])
         )
         committed += progress.tokens
@@ -60,28 +60,28 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
 
 def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7, 8], ON))
+    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7, 8], ON))
     tokens = [*PROMPT, 7, 8]
     with says(ProtocolError, "Expected a verdict from position 5 or before, got one from 6."):
-        conversation.on_verdict(Verdict(conversation.ask_id, 6, 0, [1], ON))
+        conversation.commit_verdict(Verdict(conversation.ask_id, 6, 0, [1], ON))
     with says(ProtocolError, "Expected a verdict after tokens that hash to f50b5281, got 0000007b."):
-        conversation.on_verdict(Verdict(conversation.ask_id, 5, 123, [1], ON))
+        conversation.commit_verdict(Verdict(conversation.ask_id, 5, 123, [1], ON))
     with says(ProtocolError, "Expected a verdict that repeats committed tokens unchanged, got other tokens."):
-        conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(tokens, 3), [7, 9], ON))
+        conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(tokens, 3), [7, 9], ON))
     with raises(ProtocolError, snapshot("Expected tokens 0 to 49, got 50. Use the same version of moa at both ends.")):
-        conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at(tokens, 5), [VOCAB], ON))
+        conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at(tokens, 5), [VOCAB], ON))
     assert conversation.tokens == tokens
 
 
 def test_verdicts_of_an_answer_that_is_over_change_nothing() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     assert conversation.phase is Phase.IDLE
     assert (
-        conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)).tokens
+        conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)).tokens
         == ()
     )
-    assert conversation.on_verdict(Verdict(conversation.ask_id, 4, hash_at([*PROMPT, 7], 4), [8], ON)).tokens == ()
+    assert conversation.commit_verdict(Verdict(conversation.ask_id, 4, hash_at([*PROMPT, 7], 4), [8], ON)).tokens == ()
     assert conversation.tokens == [*PROMPT, 7]
 
 
@@ -93,10 +93,10 @@ def test_verdicts_of_another_question_change_nothing() -> None:
     second = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=2)))
     assert (first.id, second.id, conversation.resume().id) == (1, 2, 2)
     conversation.propose(DraftTree.chain([4]))
-    late = conversation.on_verdict(Verdict(first.id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    late = conversation.commit_verdict(Verdict(first.id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     assert (late.tokens, late.kept_draft, late.finish) == ((), True, ON)
     assert conversation.phase is Phase.ANSWERING
-    assert conversation.on_verdict(Verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
+    assert conversation.commit_verdict(Verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
     assert conversation.repeat() == replace(second, tokens=(*PROMPT, 8))
     conversation.reset()
     assert conversation.ask(PROMPT, AnswerSettings()).id == 3
@@ -107,12 +107,12 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
     message = conversation.propose(tree)
     assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON, accepted=2))
+    progress = conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON, accepted=2))
     assert (progress.accepted, progress.kept_draft) == (2, True)
     assert conversation.draft == DraftTree((7,), (-1,))
     assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
     epoch = conversation.epoch
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
+    progress = conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
     assert (progress.accepted, progress.kept_draft) == (0, False)
     assert conversation.epoch == epoch + 1
     assert conversation.provenance[-1] is Provenance.TARGET
@@ -122,16 +122,16 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
 def test_each_token_has_its_writer() -> None:
     conversation = asked()
     conversation.propose(DraftTree((4, 9), (-1, -1)))
-    conversation.extend([5, 6], [0, 2], copied=[0, 1])
+    conversation.extend_draft([5, 6], [0, 2], copied=[0, 1])
     tokens = [4, 5, 6, 7, 8]
     step = Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), tokens, ON, accepted=4, server_accepted=2)
     copy, server, target = Provenance.COPY, Provenance.SERVER, Provenance.TARGET
     # 6 came too late to be verified as the device's: the server drafted it, too.
-    assert conversation.on_verdict(step).writers == (Provenance.DRAFT, copy, server, server, target)
+    assert conversation.commit_verdict(step).writers == (Provenance.DRAFT, copy, server, server, target)
     text = [*PROMPT, *tokens]
-    conversation.extend([9])
+    conversation.extend_draft([9])
     late = Verdict(conversation.ask_id, 7, hash_at(text, 7), [8, 9, 10, 11], ON, accepted=3, server_accepted=1)
-    assert conversation.on_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
+    assert conversation.commit_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
     assert conversation.provenance[3:] == [
         Provenance.DRAFT,
         copy,
@@ -146,14 +146,14 @@ def test_each_token_has_its_writer() -> None:
 
 def test_streamed_tokens_extend_one_chain() -> None:
     conversation = asked()
-    conversation.extend([4])
+    conversation.extend_draft([4])
     first = conversation.draft_message(0)
-    conversation.extend([5, 6])
+    conversation.extend_draft([5, 6])
     second = conversation.draft_message(1)
     assert (first.first_node, second.first_node) == (0, 1)
     assert first.parents == second.parents == ()
-    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
-    conversation.extend([7])
+    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
+    conversation.extend_draft([7])
     third = conversation.draft_message(3)
     assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
     assert conversation.draft == DraftTree.chain([5, 6, 7])
@@ -183,13 +183,13 @@ def test_one_answer_at_a_time() -> None:
 
 def test_a_question_that_got_no_answer_is_taken_back() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     conversation.ask([8, 9], AnswerSettings())
     conversation.give_up()
     assert conversation.tokens == [*PROMPT, 7]
     assert conversation.phase is Phase.IDLE
     assert conversation.ask([5], AnswerSettings()).base == 4
-    conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON))
+    conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON))
     conversation.give_up()
     assert conversation.tokens == [*PROMPT, 7, 5, 6]  # what came of an answer stays
     conversation.give_up()
@@ -201,7 +201,7 @@ def test_a_question_that_got_no_answer_is_taken_back() -> None:
 def test_an_answer_ends_at_its_own_limit_whatever_the_server_thinks(sent: list[int], finish: Finish) -> None:
     conversation = Conversation(VOCAB)
     conversation.ask(PROMPT, AnswerSettings(max_tokens=2))
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), sent, finish))
+    progress = conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), sent, finish))
     assert (progress.tokens, progress.finish) == ((7, 8), Finish.MAX_TOKENS)
     assert conversation.tokens == [*PROMPT, 7, 8]
     assert conversation.phase is Phase.IDLE
@@ -219,10 +219,10 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
             drafting.on_extended(step, Growth.chain(step.draft, [(position + len(step.draft)) % VOCAB]))
             frame = drafting.take_frame(flush=True)
             assert frame is not None
-            assert pending.add(conversation.tokens, conversation.hashes, frame)
+            assert pending.add_frame(conversation.tokens, conversation.hashes, frame)
         conversation_hash = conversation.hashes.short_at(position)
         verdict = Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
-        drafting.on_verdict(conversation.on_verdict(verdict))
+        drafting.follow_commit(conversation.commit_verdict(verdict))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation._tree) <= 4
@@ -262,11 +262,11 @@ def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObje
             for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
                 if (base, prefix_hash, old, ended) != fresh:
                     assert (
-                        conversation.on_verdict(Verdict(conversation.ask_id, base, prefix_hash, old, ended)).tokens
+                        conversation.commit_verdict(Verdict(conversation.ask_id, base, prefix_hash, old, ended)).tokens
                         == ()
                     )
                     assert conversation.phase is Phase.ANSWERING
-            assert conversation.on_verdict(Verdict(conversation.ask_id, *fresh)).tokens == tuple(tokens)
+            assert conversation.commit_verdict(Verdict(conversation.ask_id, *fresh)).tokens == tuple(tokens)
             expected += tokens
             taken_in.append(fresh)
             assert conversation.tokens == expected

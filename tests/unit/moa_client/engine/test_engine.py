@@ -52,7 +52,7 @@ def test_frames_of_a_conversation_that_was_rewound_or_wants_no_server_are_ignore
     if why == "offline":
         exchange.availability.go_offline()
     exchange.answers.events.clear()
-    exchange.on_frame(pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[4])))
+    exchange.on_server_frame(pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[4])))
     assert bool(exchange.answers.events) is not bool(why)
 
 

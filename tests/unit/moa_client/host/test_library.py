@@ -110,7 +110,7 @@ async def test_what_fails_after_an_answer_has_ended_is_not_about_it() -> None:
     publisher.subscriptions.append(subscription)
     answer = publisher.begin("why?", OPTIONS)
     for event in (events.Committed((0,)), events.Ended(Finish.STOP)):
-        publisher.on_event(event, answer)
+        publisher.on_engine_event(event, answer)
     publisher.break_off(STOPPED, answer)
     publisher.break_off(events.Failed(GONE, taken_back=True), answer)
     assert [text.committed for text in publisher.answers] == ["a"]

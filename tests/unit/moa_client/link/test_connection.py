@@ -159,10 +159,10 @@ async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: H
 async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) -> None:
     stream = await harness.opened()
     stream.is_stuck = True
-    harness.connection.send(beat(0))
+    harness.connection.queue_frame(beat(0))
     await asyncio.sleep(0)
     for number in range(connection.WRITE_AHEAD + 1):
-        harness.connection.send(beat(number))
+        harness.connection.queue_frame(beat(number))
     assert stream.is_cancelled
     assert isinstance(await harness.next(), connection.StreamLost)
 

@@ -52,11 +52,11 @@ SECOND = Draft(1, 4, 0, 1, (8,))
 
 def test_a_draft_that_was_not_sent_is_not_continued() -> None:
     sent: list[pb.ClientFrame] = []
-    wire = SimpleNamespace(is_up=False, stream_number=1, send=sent.append)
+    wire = SimpleNamespace(is_up=False, stream_number=1, queue_frame=sent.append)
     frames = FrameSender(cast(ServerConnection, wire))
-    frames.draft(FIRST)
+    frames.send_draft(FIRST)
     wire.is_up = True
-    frames.draft(SECOND)
+    frames.send_draft(SECOND)
     assert sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
 
 

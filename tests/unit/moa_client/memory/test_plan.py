@@ -72,7 +72,7 @@ def run(ladder: CodecLadder, link_bytes_per_s: float, seconds: float, start_ms: 
         carried = min(waiting, link_bytes_per_s * STEP_MS / 1e3 / size)
         waiting -= carried
         ladder.on_memory(int(carried * size))
-        ladder.on_verdict(start_ms + step * STEP_MS, 1, int(waiting))
+        ladder.next_codec(start_ms + step * STEP_MS, 1, int(waiting))
         codecs.append(ladder.codec)
     return codecs
 

@@ -198,7 +198,7 @@ class Conversation:
         raise ZeroDivisionError
 
     def set_title(self, title: str) -> None:
-        self.subscription.push(Update(Titled(title)))
+        self.subscription.push_update(Update(Titled(title)))
 
     def permit(self, call: str, permission: Permission) -> None:
         self.set_title(f"{call} {permission.value}")
@@ -264,7 +264,7 @@ async def test_who_wrote_a_text_is_told_where_it_is_wanted(wanted: bool) -> None
     surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
     chances = (TokenChances(-0.25),)
     run = TextRun(1, Provenance.SERVER, 0.7788)
-    conversation.subscription.push(Update(Committed((1,), 0, "c", chances, (1,), runs=(run,)), 1))
+    conversation.subscription.push_update(Update(Committed((1,), 0, "c", chances, (1,), runs=(run,)), 1))
     await surface.be_served(conversation, runs=wanted)
     opened, committed = surface.sent[:2]
     told = [each.get("runs") for each in (opened["answers"][0], committed)]
@@ -283,7 +283,7 @@ async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
 
 async def test_updates_that_cannot_be_sent_end_the_session() -> None:
     conversation = Conversation()
-    conversation.subscription.push(cast("Any", "no update"))
+    conversation.subscription.push_update(cast("Any", "no update"))
     surface = Surface()
     try:
         await surface.be_served(conversation)
@@ -315,17 +315,17 @@ async def read_all(subscription: Subscription) -> list[Update]:
 async def test_updates_are_read_in_order_and_none_is_lost_between_two_readers() -> None:
     subscription = Subscription()
     for update in numbered(5):
-        subscription.push(update)
+        subscription.push_update(update)
     assert await read(subscription, 2) == numbered(2)
-    subscription.push(*numbered(1, 5))
+    subscription.push_update(*numbered(1, 5))
     assert await read(subscription, 4) == numbered(4, 2)
 
 
 async def test_a_reader_that_lags_too_far_is_cut_off_for_good() -> None:
     subscription = Subscription(most_unread=3)
     for update in numbered(4):
-        subscription.push(update)
+        subscription.push_update(update)
     for _ in range(2):
         with raises(OverloadedError, snapshot("More than 3 events were not read. Open the conversation again.")):
             await read_all(subscription)
-        subscription.push(*numbered(1))
+        subscription.push_update(*numbered(1))

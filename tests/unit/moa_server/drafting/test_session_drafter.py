@@ -132,7 +132,7 @@ def test_whatever_several_sources_say_the_draft_is_a_tree(seed: int, rate: float
         assert guess.own == len(guess.tree) == len(guess.steps) <= most_nodes
         text = [chance.randrange(12) for _ in range(chance.randint(1, 3))]
         taken = [guess.tree.tokens[0], *text] if len(guess.tree) and chance.random() < 0.5 else text
-        bench.session.learn(guess, taken)
+        bench.session.learn_guess(guess, taken)
         bench.commit(*taken)
 
 
@@ -150,7 +150,7 @@ def test_after_a_long_question_it_begins_again_with_the_newest_rows() -> None:
 def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
     first = Bench([1, 2, 3])
     for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 20:
-        first.session.learn(first.guess(rate=0.05), [token])
+        first.session.learn_guess(first.guess(rate=0.05), [token])
         first.commit(token)
     trusting, wary = Bench([1, 2, 3]), Bench([1, 2, 3], first.record)
     assert trusting.guess(rate=0.1).own > 4
@@ -221,12 +221,12 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
         assert bench.drafter.steps == number + 1
         assert not bench.session._draft.growing._ranking._ranked  # idle sessions hold no logits
         taken = range(newest + 1, newest + 7)
-        bench.session.learn(guess, taken)
+        bench.session.learn_guess(guess, taken)
         bench.commit(*taken)
     assert first < bench.record.found.of_step(0) <= 5
     for token in range(100, 180):
         steps = bench.drafter.steps
-        bench.session.learn(bench.guess(rate=0.1, step_ms=10.0), [token, token + 300])
+        bench.session.learn_guess(bench.guess(rate=0.1, step_ms=10.0), [token, token + 300])
         bench.commit(token, token + 300)
     assert bench.drafter.steps == steps
 
@@ -245,7 +245,7 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forwa
         assert guess.tree.tokens[:1] == copied
         assert guess.reaches == ()
         assert bench.drafter.memory == list(range(forward * ROWS_A_FORWARD))
-        bench.session.learn(guess, [token])
+        bench.session.learn_guess(guess, [token])
         bench.commit(token)
     assert not bench.drafter.steps
     assert bench.guess().tree.tokens[:2] == (301, 302)

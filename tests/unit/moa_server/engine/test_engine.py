@@ -85,7 +85,7 @@ class Ear(Listener):
         self.got_rows = asyncio.Event()
         self._stepper = stepper
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def send_verdict(self, verdict: Verdict) -> None:
         self._stepper.order.append("verdict")
         self.verdicts.append(verdict)
         if verdict.finish is not Finish.UNFINISHED:
@@ -326,7 +326,7 @@ async def test_a_forward_that_fails_as_a_whole_ends_its_sessions_only(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.engine._server_drafts, "extend", fail)
+        patch.setattr(bench.engine._server_drafts, "deepen", fail)
         live, bad = bench.ask([1])
         await bad.ended.wait()
     assert bench.lost == [live]

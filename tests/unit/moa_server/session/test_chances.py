@@ -38,7 +38,7 @@ def answer(model: MarkovModel, settings: AnswerSettings, chance: random.Random) 
         parents = tuple(chance.randrange(-1, node) for node in range(count))
         plan = plan.pick(DraftTree(tuple(chance.randrange(VOCAB) for _ in range(count)), parents))
         assert plan is not None
-        verification = plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
+        verification = plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
         session.on_verified(plan, verification)
         verdict = session.verdict(plan, verification, stale=0, step_ms=0.0)
         assert len(verdict.chances) == len(verdict.tokens)
@@ -75,7 +75,7 @@ def test_a_client_that_comes_back_learns_the_chances_of_what_it_missed() -> None
     for _ in range(6):
         plan = session.plan_step()
         assert plan is not None
-        verification = plan.choose(model.table[[plan.feed[-1]]], None)
+        verification = plan.choose_tokens(model.table[[plan.feed[-1]]], None)
         session.on_verified(plan, verification)
         told += verification.chances
     session.on_ack(len(PROMPT) + 2)
@@ -108,7 +108,7 @@ def test_a_given_text_gets_the_chances_of_its_own_tokens_whatever_the_steps(seed
         plan = session.plan_step(most)
         assert plan is not None
         assert len(plan.feed) + len(plan.tree) <= min(most, 6)
-        verification = plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
+        verification = plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
         assert session.on_verified(plan, verification)
         assert verification.accepted == 0
         told += verification.chances
@@ -124,7 +124,7 @@ def test_a_given_text_waits_for_a_client_that_does_not_read() -> None:
     session = Session(limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=True)
     session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), given=[1] * 40)
     while (plan := session.plan_step()) is not None:
-        session.on_verified(plan, plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None))
+        session.on_verified(plan, plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None))
     assert len(session.tokens) == len(PROMPT) + 12
     session.on_ack(len(session.tokens))
     assert session.plan_step() is not None

@@ -29,7 +29,7 @@ class Receiver:
 
     def add(self, tokens: Sequence[int], parents: Sequence[int] = (), **changes: Any) -> bool:
         draft = Draft(0, 4, PrefixHashes(TEXT).short_at(4), 0, tokens, parents)
-        return self.pending.add(self.committed, self.hashes, replace(draft, **changes))
+        return self.pending.add_frame(self.committed, self.hashes, replace(draft, **changes))
 
     def commit(self, *tokens: int) -> None:
         self.committed += tokens

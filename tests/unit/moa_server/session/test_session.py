@@ -383,7 +383,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 deliver_up(harness, link, frame)
         elif event < 0.6 and link.down:
             base, prefix_hash, tokens, end = link.down[0] if rng.random() < 0.2 else link.down.popleft()
-            finish = conversation.on_verdict(Verdict(conversation.ask_id, base, prefix_hash, tokens, end)).finish
+            finish = conversation.commit_verdict(Verdict(conversation.ask_id, base, prefix_hash, tokens, end)).finish
         elif event < 0.85:
             if flying is None:
                 flying = harness.begin()
@@ -392,7 +392,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 flying = None
         elif event < 0.97:
             if rng.random() < 0.3:
-                conversation.extend([rng.randrange(VOCAB)])
+                conversation.extend_draft([rng.randrange(VOCAB)])
                 link.up.append(conversation.draft_message(conversation.draft_nodes - 1))
             else:
                 link.up.append(conversation.propose(guess_tree(conversation, rng, right)))

@@ -155,7 +155,7 @@ class BlockDrafter(RecordingDrafter):
 
 
 def grown(growing: GrowingDraft, draft: DraftTree) -> DraftTree:
-    growth = growing.grow(draft, GREEDY)
+    growth = growing.grow_on(draft, GREEDY)
     return DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
 
 
@@ -165,7 +165,7 @@ def test_a_chain_has_the_whole_block_after_one_step_and_ends_there() -> None:
     draft = grown(growing, DraftTree((), ()))
     assert list(draft.tokens) == drafter.levels.argmax(axis=-1).tolist()
     assert draft == draft_chain(BlockDrafter(), 99, GREEDY)
-    assert growing.grow(draft, GREEDY) == Growth()
+    assert growing.grow_on(draft, GREEDY) == Growth()
     assert drafter.blocks == 1
 
 
@@ -174,7 +174,7 @@ def test_a_tree_is_of_the_candidates_of_one_block(seed: int) -> None:
     drafter = BlockDrafter(seed)
     growing = GrowingDraft(drafter, TREE)
     draft = grown(growing, DraftTree((), ()))
-    assert growing.grow(draft, GREEDY) == Growth()
+    assert growing.grow_on(draft, GREEDY) == Growth()
     assert drafter.blocks == 1
     assert 1 <= max(draft.depths) <= LEVELS
     wide, pool, _ = draft_tree(BlockDrafter(seed), TreeShape(9, 3, 200), GREEDY)

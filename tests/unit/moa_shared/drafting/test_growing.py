@@ -108,7 +108,7 @@ def test_a_drafter_that_agrees_drafts_what_the_target_chooses_under_penalties(se
     assert list(draft_chain(whole, 8, sampling).tokens) == answer
     growing.commit(prompt)
     draft = DraftTree((), ())
-    while (growth := growing.grow(draft, sampling)).tokens:
+    while (growth := growing.grow_on(draft, sampling)).tokens:
         draft = add(draft, growth)
     first = answer[0]
     assert draft.child_with(-1, first) is not None
@@ -121,7 +121,7 @@ def test_a_chain_grows_to_what_is_drafted_at_once(seed: int, length: int, temper
     toy = ToyDrafter(seed)
     growing, draft = GrowingDraft(toy, CHAIN), DraftTree((), ())
     for _ in range(length):
-        growth = growing.grow(draft, sampling)
+        growth = growing.grow_on(draft, sampling)
         assert len(growth.tokens) == 1
         draft = add(draft, growth)
     assert draft == draft_chain(ToyDrafter(seed), length, sampling)
@@ -132,9 +132,9 @@ def test_a_chain_grows_to_what_is_drafted_at_once(seed: int, length: int, temper
 def test_a_tree_grows_until_it_holds_what_is_likely_enough(seed: int) -> None:
     toy = ToyDrafter(seed)
     growing, draft = GrowingDraft(toy, TREE), DraftTree((), ())
-    while (growth := growing.grow(draft, GREEDY)).tokens:
+    while (growth := growing.grow_on(draft, GREEDY)).tokens:
         draft = add(draft, growth)
-    assert growing.grow(draft, GREEDY) == Growth()
+    assert growing.grow_on(draft, GREEDY) == Growth()
     chances = [survival(toy, draft, node) for node in range(len(draft))]
     assert min(chances) >= TREE.survival - 1e-6
     assert len(draft) <= TREE.nodes
@@ -153,7 +153,7 @@ def test_a_step_gives_its_nodes_best_first(seed: int) -> None:
     growing, draft = GrowingDraft(toy, TREE), DraftTree((), ())
     for _ in range(3):
         known = len(draft)
-        growth = growing.grow(draft, GREEDY)
+        growth = growing.grow_on(draft, GREEDY)
         draft = add(draft, growth)
         chances = [survival(toy, draft, node) for node in range(known, len(draft))]
         assert chances == pytest.approx(sorted(chances, reverse=True))
@@ -164,7 +164,7 @@ def test_a_step_gives_its_nodes_best_first(seed: int) -> None:
 def test_looking_and_stepping_by_hand_is_growing(seed: int) -> None:
     growing, draft = GrowingDraft(ToyDrafter(seed), TREE), DraftTree((), ())
     by_hand = GrowingDraft(ToyDrafter(seed), TREE)
-    while (growth := growing.grow(draft, GREEDY)).tokens:
+    while (growth := growing.grow_on(draft, GREEDY)).tokens:
         if by_hand.offer(draft, GREEDY).tokens:
             assert by_hand.reach(draft, GREEDY) <= 1.0
         else:
@@ -231,7 +231,7 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     for _ in range(data.draw(st.integers(1, 8))):
         action = data.draw(st.sampled_from(["grow", "grow", "commit", "leave", "prune", "other"]))
         if action == "grow":
-            draft = add(draft, growing.grow(draft, sampling))
+            draft = add(draft, growing.grow_on(draft, sampling))
         elif action == "commit" and draft:
             node = data.draw(st.integers(0, len(draft) - 1))
             commit([draft.tokens[step] for step in draft.path_to(node)])
@@ -255,10 +255,10 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     again = GrowingDraft(fresh, shape, guesser)
     assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
     if shape is CHAIN and guesser is None:
-        grown, expected = growing.grow(draft, sampling), again.grow(draft, sampling)
+        grown, expected = growing.grow_on(draft, sampling), again.grow_on(draft, sampling)
         assert (grown.tokens, grown.parents) == (expected.tokens, expected.parents)
     elif shape is TREE:
-        while (growth := growing.grow(draft, sampling)).tokens:
+        while (growth := growing.grow_on(draft, sampling)).tokens:
             draft = add(draft, growth)
         siblings = list(zip(draft.parents, draft.tokens, strict=True))
         assert len(set(siblings)) == len(siblings)
@@ -268,11 +268,11 @@ def test_what_a_verdict_confirms_is_not_computed_again() -> None:
     toy = ToyDrafter(5)
     growing, draft = GrowingDraft(toy, CHAIN), DraftTree((), ())
     for _ in range(6):
-        draft = add(draft, growing.grow(draft, GREEDY))
+        draft = add(draft, growing.grow_on(draft, GREEDY))
     growing.commit(draft.tokens[:4])
     draft = draft.subtree(3)
     before = toy.steps
-    growing.grow(draft, GREEDY)
+    growing.grow_on(draft, GREEDY)
     assert toy.steps == before + 1
 
 
@@ -282,7 +282,7 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
     text = [1, 2, 3, 4, 5, 6, 1, 3, 5, 2, 4, 6, 1, 2, 3, 4, 5]
     growing.commit(text)
     guesser.restart([0, *text])
-    draft = add(DraftTree((), ()), growing.grow(DraftTree((), ()), GREEDY))
+    draft = add(DraftTree((), ()), growing.grow_on(DraftTree((), ()), GREEDY))
     node: int | None = -1
     for token in (6, 1, 3, 5):
         assert node is not None
@@ -296,7 +296,7 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
     second = draft.child_with(first, 1)
     assert second is not None
     draft = draft.subtree(second)
-    while (growth := growing.grow(draft, GREEDY)).tokens:
+    while (growth := growing.grow_on(draft, GREEDY)).tokens:
         draft = add(draft, growth)
     assert len(draft.children[-1]) > 1  # what is copied far ahead does not look certain
 
@@ -352,10 +352,10 @@ def test_copies_too_repeat_no_run_of_standalone_text(seed: int, text: list[int])
 def test_other_sampling_settings_begin_again() -> None:
     toy = ToyDrafter(5)
     growing = GrowingDraft(toy, CHAIN)
-    growing.grow(DraftTree((), ()), GREEDY)
+    growing.grow_on(DraftTree((), ()), GREEDY)
     for seed in range(5):
         sampling = Sampling(1.5, seed=seed)
-        assert growing.grow(DraftTree((), ()), sampling).tokens == draft_chain(ToyDrafter(5), 1, sampling).tokens
+        assert growing.grow_on(DraftTree((), ()), sampling).tokens == draft_chain(ToyDrafter(5), 1, sampling).tokens
 
 
 @given(st.integers(0, 99), st.integers(1, 12), st.integers(0, 11))

@@ -100,7 +100,7 @@ def test_a_drafter_that_agrees_drafts_what_the_target_chooses_in_the_form(
         growing.follow(draft_form.after(said))
         draft = DraftTree((), ())
         for _ in range(2):
-            growth = growing.grow(draft, sampling)
+            growth = growing.grow_on(draft, sampling)
             draft = DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
         alone = ToyForms(END).begin(FORM)
         alone.advance(said)
@@ -123,7 +123,7 @@ def test_what_is_forced_needs_no_step_of_the_drafter(shape: GrowthShape) -> None
     drafter = Table(1)
     growing = GrowingDraft(drafter, shape)
     growing.follow(ToyForms(END).begin(FORM))
-    growth = growing.grow(DraftTree((), ()), Sampling())
+    growth = growing.grow_on(DraftTree((), ()), Sampling())
     assert growth.tokens == tuple(map(token, "kind: "))
     assert growth.parents == tuple(range(-1, 5))
     assert drafter.steps == 0

@@ -159,7 +159,7 @@ def draft_streams(draw: st.DrawFn) -> list[Draft]:
 def test_drafts_come_back(drafts: list[Draft]) -> None:
     writer, reader = DraftWriter(), DraftReader()
     for draft in drafts:
-        assert reader.read(pb.Draft.FromString(writer.write(draft).SerializeToString())) == draft
+        assert reader.read_draft(pb.Draft.FromString(writer.write_draft(draft).SerializeToString())) == draft
 
 
 @st.composite
@@ -180,7 +180,7 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
     writer, reader = VerdictWriter(), VerdictReader()
     end: tuple[int, int] | None = None
     for verdict in verdicts:
-        read = reader.read(pb.Verdict.FromString(writer.write(verdict).SerializeToString()))
+        read = reader.read_verdict(pb.Verdict.FromString(writer.write_verdict(verdict).SerializeToString()))
         continues = end == (verdict.ask, verdict.base)
         assert read == (replace(verdict, prefix_hash=0) if continues else verdict)
         end = verdict.ask, verdict.base + len(verdict.tokens)
@@ -190,37 +190,37 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
 def test_rows_come_back_with_their_verdict(rows: list[tuple[int, int, Plane]]) -> None:
     verdict = Verdict(1, 6, 5, (7, 8, 9))
     memory = [Memory(start, count, Codec.INT4, b"rows", plane, 99) for start, count, plane in rows]
-    message = pb.Verdict.FromString(VerdictWriter().write(verdict, memory).SerializeToString())
-    read = VerdictReader().read(message)
+    message = pb.Verdict.FromString(VerdictWriter().write_verdict(verdict, memory).SerializeToString())
+    read = VerdictReader().read_verdict(message)
     assert [rows_from_proto(each, read) for each in message.memory] == memory
 
 
 def test_a_plain_step_takes_few_bytes() -> None:
     writer = VerdictWriter()
-    writer.write(Verdict(1, 300, 0x01020304, (7,)))
-    frame = pb.ServerFrame(verdict=writer.write(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34)))
+    writer.write_verdict(Verdict(1, 300, 0x01020304, (7,)))
+    frame = pb.ServerFrame(verdict=writer.write_verdict(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34)))
     assert frame.SerializeToString().hex() == snapshot("12082203ffff0248d209")
     rows = [Memory(301, 1, Codec.INT4, b"", Plane.MEMORY, 0x01020304)]
-    with_rows = writer.write(Verdict(1, 302, 0x05060708, (49151,)), rows)
+    with_rows = writer.write_verdict(Verdict(1, 302, 0x05060708, (49151,)), rows)
     assert with_rows.memory[0] == pb.Memory(codec=pb.CODEC_INT4, prefix_hash=0x01020304)
 
 
 def test_a_node_that_follows_takes_few_bytes() -> None:
     writer = DraftWriter()
-    writer.write(Draft(3, 300, 0x01020304, 0, (7,)))
-    frame = pb.ClientFrame(draft=writer.write(Draft(3, 300, 0, 1, (49151,))))
+    writer.write_draft(Draft(3, 300, 0x01020304, 0, (7,)))
+    frame = pb.ClientFrame(draft=writer.write_draft(Draft(3, 300, 0, 1, (49151,))))
     assert frame.SerializeToString().hex() == snapshot("1a052a03ffff02")
 
 
 def test_a_frame_that_continues_none_is_refused() -> None:
     with pytest.raises(ProtocolError, match="Expected a Draft that names its base, as the first one after an Open or"):
-        DraftReader().read(pb.Draft(tokens=[1]))
+        DraftReader().read_draft(pb.Draft(tokens=[1]))
     with pytest.raises(ProtocolError, match="Expected a verdict that names its base, as the first one of a stream,"):
-        VerdictReader().read(pb.Verdict(tokens=[1]))
+        VerdictReader().read_verdict(pb.Verdict(tokens=[1]))
 
 
 def test_nodes_may_be_numbered_beyond_what_a_frame_can_name() -> None:
     """A hostile first number must not overflow when it is continued."""
     reader = DraftReader()
-    reader.read(pb.Draft(base=1, first_node=(1 << 32) - 1, tokens=[1, 2], parents=[1, 1]))
-    assert reader.read(pb.Draft(tokens=[3], parents=[1])) == Draft(0, 1, 0, (1 << 32) + 1, (3,), (1 << 32,))
+    reader.read_draft(pb.Draft(base=1, first_node=(1 << 32) - 1, tokens=[1, 2], parents=[1, 1]))
+    assert reader.read_draft(pb.Draft(tokens=[3], parents=[1])) == Draft(0, 1, 0, (1 << 32) + 1, (3,), (1 << 32,))

@@ -180,7 +180,7 @@ def test_no_other_nodes_of_all_sessions_are_worth_more(
 ) -> None:
     schedule, record = measured(plain_ms, row_ms), DraftRecord()
     for hit in right:
-        record.learn(CHAIN, [1 if hit else 9])
+        record.learn_taken(CHAIN, [1 if hit else 9])
     trees = [DraftTree(tuple(range(len(shape))), shape) for shape in (one, other)]
     survival = [record.survival(tree) for tree in trees]
     chosen = schedule.choose_nodes([offered(*each) for each in zip(trees, survival, strict=True)])

@@ -45,7 +45,7 @@ class Wire:
         elif kind == "beat":
             self.written.append(f"beat {frame.beat.stamp}")
         else:
-            verdict = self._reader.read(frame.verdict)
+            verdict = self._reader.read_verdict(frame.verdict)
             memory = [rows_from_proto(rows, verdict) for rows in frame.verdict.memory]
             rows = [f" with {each.plane.name} {each.start}+{each.count}" for each in memory]
             self.written.append(f"verdict {verdict.base}{''.join(rows)}")
@@ -72,7 +72,7 @@ class Wire:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.frame_writer.run())
+        task = asyncio.create_task(self.frame_writer.write_frames())
         await self.settle()
         yield
         self.frame_writer.close()
@@ -128,7 +128,7 @@ async def test_rows_before_the_cut_stay() -> None:
 async def test_coding_that_fails_ends_the_stream() -> None:
     wire = Wire()
     wire.frame_writer.follow(feed(3), wire)
-    task = asyncio.create_task(wire.frame_writer.run())
+    task = asyncio.create_task(wire.frame_writer.write_frames())
     await wire.settle()
     wire.codings[0][1].set_exception(InternalError("lost"))
     with pytest.raises(InternalError, match="lost This is a defect of moa: please report it with"):
@@ -140,7 +140,7 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire.gate.clear()
     wire.frame_writer.put_verdict(verdict(1))
     with pytest.raises(UnavailableError, match="The client has read almost nothing for"):
-        await wire.frame_writer.run()
+        await wire.frame_writer.write_frames()
 
 
 async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
@@ -184,7 +184,7 @@ async def test_verdicts_that_wait_are_one() -> None:
 async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
     wire = Wire()
     wire.gate.clear()
-    task = asyncio.create_task(wire.frame_writer.run())
+    task = asyncio.create_task(wire.frame_writer.write_frames())
     same = Verdict(1, 5, 0, [1 << 20] * 20_000)  # again and again
     for _ in range(4 * QUEUE_BYTES // 60_000):
         wire.frame_writer.put_verdict(same)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
-from moa_server.service.stream.frames import check_lengths, merge_verdicts, parse
+from moa_server.service.stream.frames import check_lengths, merge_verdicts, parse_frame
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
@@ -15,7 +15,7 @@ from moa_shared.protocol.messages import Verdict
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
     try:
-        frame = parse(pb.ClientFrame, data, 100)
+        frame = parse_frame(pb.ClientFrame, data, 100)
     except ProtocolError as error:
         assert "bytes" in error.message  # noqa: PT017 (either outcome is right)
     else:
@@ -25,7 +25,7 @@ def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
 
 def test_a_message_that_is_too_long() -> None:
     with pytest.raises(ProtocolError, match="Expected a message of at most"):
-        parse(pb.ClientFrame, bytes(11), 10)
+        parse_frame(pb.ClientFrame, bytes(11), 10)
 
 
 MOST = 8
