@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4303, 29,
     ),
-    "server": (("server",), 16451, 99),
-    "shared": (("shared",), 16608, 104),
+    "server": (("server",), 16472, 99),
+    "shared": (("shared",), 16613, 104),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),
     "netsim": (("netsim",), 4274, 25),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 72753, 452),
+    "tests": (("tests",), 72768, 452),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

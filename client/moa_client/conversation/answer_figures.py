@@ -140,7 +140,7 @@ class Figures:
 
     def count_verdict(self, verdict: Verdict) -> None:
         """Counts what a verdict cost and brought, besides its tokens."""
-        self.verdicts += 1
+        self.verdicts += verdict.forwards
         self.accepted += verdict.accepted - verdict.server_accepted
         self.drafted += verdict.drafted
         self.server_drafted += verdict.server_drafted

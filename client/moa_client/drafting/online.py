@@ -54,7 +54,7 @@ class DraftingRest:
         if verdict.server_drafted:
             self._patience, self._is_trial = PATIENT_VERDICTS * LONE_TIMES, False
         elif rested:
-            self._patience -= LONE_TIMES if verdict.shared or self._is_trial else 1
+            self._patience -= verdict.forwards * (LONE_TIMES if verdict.shared or self._is_trial else 1)
         if rested or self.rests:
             self._drafted_tokens = 0
             return

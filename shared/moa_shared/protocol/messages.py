@@ -83,6 +83,11 @@ class Verdict:
     chances: Sequence[TokenChances] = ()  # of each of `tokens`, where the question wants them
     shared: bool = False  # other answers were in the same forward
 
+    @property
+    def forwards(self) -> int:
+        """How many chose its tokens: each adds one to those that were drafted."""
+        return max(1, len(self.tokens) - self.accepted)
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

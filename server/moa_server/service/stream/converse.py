@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
+# Verdicts after which drafts of an answer are taken not to pay: from then on several tokens may leave in one frame.
+UNDRAFTED = 8
+
+
 class StreamState(Enum):
     AWAITING_OPEN = auto()
     OPEN = auto()
@@ -73,6 +77,7 @@ class ConverseStream(Listener, OpenCall):
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
         self._drafts = DraftReader()
+        self._undrafted = 0  # newest verdicts without a draft of server or device
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
         self._allowance = allowance or Allowance(services.clock)
@@ -194,7 +199,7 @@ class ConverseStream(Listener, OpenCall):
         self._begin(live, self._services.read_ask(message), form)
 
     def _begin(self, live: LiveSession, ask: Ask, form: ConstrainedText | None) -> None:
-        self._drafts = DraftReader()
+        self._drafts, self._undrafted = DraftReader(), 0
         if self._lifecycle.draining:
             self._send_away(live)
             return
@@ -292,7 +297,9 @@ class ConverseStream(Listener, OpenCall):
 
     def send_verdict(self, verdict: Verdict) -> None:
         self._busy_at = self._services.clock()
-        self._frame_writer.put_verdict(verdict)
+        self._undrafted = 0 if verdict.drafted or verdict.stale else self._undrafted + 1
+        lingers = verdict.shared and self._undrafted > UNDRAFTED and verdict.finish is Finish.UNFINISHED
+        self._frame_writer.put_verdict(verdict, lingers=lingers)
         if self._lifecycle.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
             self._send_away(self._live)
 

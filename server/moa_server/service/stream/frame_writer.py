@@ -1,7 +1,8 @@
 """What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
 
 State: queued verdicts and frames, and the memory that is followed. Invariants: memory never goes before a queued
-verdict; of beats only the newest is kept, verdicts that continue each other are one, and no more than QUEUE_BYTES wait.
+verdict; of beats only the newest is kept, verdicts that continue each other are one, one that may
+linger waits for others, and no more than QUEUE_BYTES wait.
 A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
 """
 
@@ -82,6 +83,8 @@ class BoundedWriter(Generic[Sent]):
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
+LINGER_SECONDS = 0.05  # a frame costs server and device about as much Python as a step, and no eye sees so short a wait
+
 VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
 
 
@@ -103,6 +106,7 @@ class FrameWriter:
         self._urgent_bytes = 0
         self._beat: pb.ServerFrame | None = None
         self._poke = asyncio.Event()
+        self._lingering: asyncio.TimerHandle | None = None
         self._closing = False
         self._failure: MoaError | None = None
 
@@ -111,11 +115,14 @@ class FrameWriter:
     def put(self, frame: pb.ServerFrame) -> None:
         self._queue(frame)
 
-    def put_verdict(self, verdict: Verdict) -> None:
-        """Queues a verdict, or merges it into the one that waits before it."""
-        self._queue(verdict)
+    def put_verdict(self, verdict: Verdict, *, lingers: bool = False) -> None:
+        """Queues a verdict, or merges it into the one that waits before it; `lingers`: it need not leave at once."""
+        if not lingers:
+            self._queue(verdict)
+        elif self._queue(verdict, is_due=False) and self._lingering is None:
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._poke.set)
 
-    def _queue(self, item: Verdict | pb.ServerFrame) -> None:
+    def _queue(self, item: Verdict | pb.ServerFrame, *, is_due: bool = True) -> bool:
         self._urgent_bytes += _size(item)
         if self._urgent_bytes > QUEUE_BYTES:
             self._urgent.clear()
@@ -126,13 +133,15 @@ class FrameWriter:
                     hint="Keep reading, or open a new stream to resume.",
                 )
             )
-            return
+            return False
         before = self._urgent[-1] if self._urgent else None
         if isinstance(item, Verdict) and isinstance(before, Verdict) and (merged := merge_verdicts(before, item)):
             self._urgent[-1] = merged
         else:
             self._urgent.append(item)
-        self._poke.set()
+        if is_due:
+            self._poke.set()
+        return True
 
     def put_beat(self, stamp: int) -> None:
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
@@ -175,6 +184,9 @@ class FrameWriter:
             while True:
                 await self._poke.wait()
                 self._poke.clear()
+                if self._lingering is not None:
+                    self._lingering.cancel()
+                    self._lingering = None
                 while (frame := self._next()) is not None:
                     self._count(await self._writer.write(frame))
                 if self._failure is not None:
@@ -182,6 +194,8 @@ class FrameWriter:
                 if self._closing:
                     return
         finally:
+            if self._lingering is not None:
+                self._lingering.cancel()
             self.unfollow()
 
     def _next(self) -> pb.ServerFrame | None:

@@ -10,6 +10,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
+from moa_server.service.stream import frame_writer
 from moa_server.service.stream.frame_writer import QUEUE_BYTES, BoundedWriter, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -273,3 +274,17 @@ async def test_a_client_that_takes_next_to_nothing_in_is_given_up() -> None:
     await writer.write(beat)
     with pytest.raises(UnavailableError, match="The client has read almost nothing for"):
         await writer.write(beat)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+async def test_verdicts_that_may_linger_leave_together(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_writer, "LINGER_SECONDS", seconds)
+    wire = Wire()
+    async with wire.running():
+        for base in (1, 2):
+            wire.frame_writer.put_verdict(Verdict(1, base, 9, (5,)), lingers=True)
+        await wire.settle()
+        assert wire.written == ([] if seconds else ["verdict 1"])
+        wire.frame_writer.put_verdict(Verdict(1, 3, 9, (5,)))
+        await wire.settle()
+        assert wire.written == (["verdict 1"] if seconds else ["verdict 1", "verdict 3"])
