@@ -189,9 +189,6 @@ class FakeSurface:
     def write_standalone(self) -> None:
         self._conversation.request("standalone")
 
-    def keep(self) -> None:
-        self._conversation.request("keep")
-
     async def stats(self) -> str:
         return "12 tokens in 0.50 s"
 

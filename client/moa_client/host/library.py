@@ -54,7 +54,6 @@ class LocalConversation:
         self.go_offline = conversation.engine.go_offline
         self.go_online = conversation.engine.go_online
         self.write_standalone = conversation.engine.write_standalone
-        self.keep = conversation.keep
         self.rewind = conversation.rewind
         self.set_system = conversation.set_system
         self.set_title = conversation.set_title

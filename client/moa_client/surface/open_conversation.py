@@ -91,8 +91,6 @@ class OpenConversation(Protocol):
     def write_standalone(
         self,
     ) -> None: ...  # continues the running answer without the server, however unlikely its text is
-    # Has the newest answer be again what this device had written of it before a server has corrected it.
-    def keep(self) -> None: ...
     def rewind(self, answers: int) -> None: ...  # keeps the first `answers` answers; 0: begins again
     def set_system(self, system: str | None) -> None: ...  # sets the system prompt, before the first question
     def set_title(self, title: str) -> None: ...

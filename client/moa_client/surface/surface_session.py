@@ -127,8 +127,6 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.go_online()
         case "standalone":
             conversation.write_standalone()
-        case "keep":
-            conversation.keep()
         case "rewind":
             conversation.rewind(_number(message, "answers", None))
         case "system":
