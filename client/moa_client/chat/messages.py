@@ -18,7 +18,7 @@ from moa_client.conversation.answer_figures import down_words, drafted_words, st
 if TYPE_CHECKING:
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
-    from moa_client.surface.open_conversation import ConversationFacts
+    from moa_client.surface.messages import ConversationFacts
     from moa_client.tools.tool import AnsweredCall
 
 HELD_BACK_WORDS = (

@@ -29,7 +29,8 @@ from moa_client.history.records import StoredConversation
 from moa_client.host.call_rounds import CallRounds
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks
-from moa_client.surface.open_conversation import ConversationFacts, Subscription
+from moa_client.surface.conversation import Subscription
+from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
 

@@ -20,7 +20,7 @@ from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
 from moa_client.host.publisher import MOST_ATTRIBUTED, Publisher, attributed
 from moa_client.host.reasoning import answer_decode, reasoned, reasoning_marks
-from moa_client.surface.open_conversation import Subscription
+from moa_client.surface.conversation import Subscription
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render
