@@ -18,8 +18,8 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, Intern
 from moa_client.conversation.events import NotKept
 from moa_client.device.refitting import trim_heap
 from moa_client.failures import told
+from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch

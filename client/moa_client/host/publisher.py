@@ -21,8 +21,8 @@ from moa_client.conversation.text_runs import BY_LETTER, TextRun, fitted, runs_o
 from moa_client.conversation.text_stream import TextStream
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.history.records import StoredAnswer, StoredConversation
 from moa_client.host.reasoning import answer_decode
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of

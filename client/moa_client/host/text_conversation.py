@@ -24,8 +24,8 @@ from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkSt
 from moa_client.conversation.jobs import Turn
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
-from moa_client.history.records import StoredConversation
 from moa_client.host.call_rounds import CallRounds
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks

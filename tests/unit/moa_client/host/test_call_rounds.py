@@ -11,8 +11,14 @@ from typing import Any, cast
 from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import ConversationState
-from moa_client.history.reading import pack_options, unpack_options
-from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer, StoredConversation
+from moa_client.history.reading import (
+    AnswerStatus,
+    ConversationOrigin,
+    StoredAnswer,
+    StoredConversation,
+    pack_options,
+    unpack_options,
+)
 from moa_client.host.call_rounds import DENIED_WORDS, MOST_RESULT
 from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation

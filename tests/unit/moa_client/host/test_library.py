@@ -14,7 +14,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.answer_options import AnswerOptions, options_from
-from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer
+from moa_client.history.reading import AnswerStatus, ConversationOrigin, StoredAnswer
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
