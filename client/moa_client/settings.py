@@ -12,7 +12,7 @@ from moa_shared.programs.addresses import is_host_port
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.sampling.settings import LEAST_TEMPERATURE
 
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.options import AnswerOptions
 
 SECTION = "client"
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerDecoder
+from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Settled
-from moa_client.conversation.jobs import Turn
+from moa_client.conversation.options import AnswerOptions
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
+from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.publisher import Publisher
 from moa_server.running.running_server import RunningServer

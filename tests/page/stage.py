@@ -9,10 +9,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import Figures, LinkStatus
-from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.text_runs import Provenance, TextRun, joined
+from moa_client.conversation.events import Provenance, TextRun, joined
+from moa_client.conversation.figures import Figures, LinkStatus
+from moa_client.conversation.options import AnswerOptions
 from moa_client.host.host import Crossing
 from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.protocol.finish_rule import Finish

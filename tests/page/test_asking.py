@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.events import AnswerOutcome, LinkState
-from moa_client.conversation.text_runs import Provenance
+from moa_client.conversation.events import AnswerOutcome, LinkState, Provenance
+from moa_client.conversation.options import AnswerOptions
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import Locator, expect
 

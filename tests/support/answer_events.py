@@ -14,10 +14,10 @@ from moa_client.conversation.events import (
     Corrected,
     Earlier,
     Ended,
+    Provenance,
     Provisional,
     Settled,
 )
-from moa_client.conversation.text_runs import Provenance
 from moa_shared.protocol.finish_rule import Finish
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from jinja2 import TemplateError
-from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
+from moa_client.conversation.figures import Figures, LinkStatus, SessionFigures
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import NOTHING_SAID
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import Ended, Event, LinkChanged, Notice
+from moa_client.conversation.figures import Figures
 
 
 def letters(tokens: Sequence[int]) -> str:

@@ -17,8 +17,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.conversation.events import (
     AnswerEvent,
@@ -33,7 +32,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.text_stream import TextStream
+from moa_client.conversation.options import AnswerOptions
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional
+from moa_client.conversation.figures import Figures
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine

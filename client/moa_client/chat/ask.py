@@ -14,10 +14,10 @@ from typing import Any, cast
 from moa_client.chat.keys import Permit
 from moa_client.chat.views import View
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
-from moa_client.surface.conversation import OpenConversation
+from moa_client.conversation.figures import Figures
+from moa_client.conversation.options import AnswerOptions
+from moa_client.surface.open_conversation import OpenConversation
 
 
 async def deny(_: events.CallWanted) -> events.Permission:

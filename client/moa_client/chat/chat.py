@@ -24,12 +24,12 @@ from moa_client.chat.keys import Permit
 from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import View, make_view
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.figures import Figures
+from moa_client.conversation.options import AnswerOptions
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
-from moa_client.surface.conversation import OpenConversation
+from moa_client.surface.open_conversation import OpenConversation
 
 if TYPE_CHECKING:
     from moa_client.chat.display.page import TerminalPage

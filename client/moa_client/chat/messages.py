@@ -13,12 +13,12 @@ from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import down_words, drafted_words, standalone_words
+from moa_client.conversation.figures import down_words, drafted_words, standalone_words
 
 if TYPE_CHECKING:
-    from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
-    from moa_client.surface.messages import ConversationFacts
+    from moa_client.conversation.figures import LinkStatus
+    from moa_client.surface.open_conversation import ConversationFacts
     from moa_client.tools.tool import AnsweredCall
 
 HELD_BACK_WORDS = (

@@ -25,8 +25,8 @@ from moa_client.conversation.answer_text import Update, last_word
 
 if TYPE_CHECKING:
     from moa_client.chat.display.page import TerminalPage
-    from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
+    from moa_client.conversation.figures import LinkStatus
 
 Write = Callable[[str], None]
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]  # calls something in so many seconds

@@ -7,8 +7,8 @@ answer runs; `epoch` grows whenever draft nodes are thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from moa_shared.errors import ProtocolError
@@ -18,8 +18,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import ROOT, DraftTree, StreamedTree, is_chain
 
-from moa_client.conversation.jobs import Job
-from moa_client.conversation.text_runs import Provenance
+from moa_client.conversation.events import Provenance
 
 NO_DRAFT = DraftTree((), ())
 
@@ -47,6 +46,39 @@ class VerdictEffect:
     finish: Finish
     chances: tuple[TokenChances, ...] = ()
     writers: tuple[Provenance, ...] = ()
+
+
+Turn = Callable[[Sequence[int]], Sequence[int]]  # the tokens to append to a conversation so that an answer begins
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One answer.
+
+    Args:
+        written: provisional tokens, after what is committed of this answer.
+        finish: why the answer has ended without the server; UNFINISHED: it has not.
+        asked: the question's tokens when the answer was begun on provisional text.
+        verified: tokens that the server has decided since the user learned that the answer has ended.
+        corrected: whether provisional text was withdrawn since then.
+        shown: how many tokens were shown as provisional; `kept`: of these, how many have been committed.
+        left: the user waits for it no longer, although it has not ended: the server continues it when it is back.
+    """
+
+    turn: Turn
+    settings: AnswerSettings
+    written: list[int] = field(default_factory=list)
+    finish: Finish = Finish.UNFINISHED
+    asked: list[int] = field(default_factory=list)
+    verified: list[int] = field(default_factory=list)
+    corrected: bool = False
+    shown: int = 0
+    kept: int = 0
+    left: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.left or self.finish is not Finish.UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)

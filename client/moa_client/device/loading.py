@@ -27,8 +27,8 @@ from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import NOTHING_SAID, SamplingDefaults
 
-from moa_client.conversation.answer_queue import EndRule
 from moa_client.conversation.events import LOOK_UP
+from moa_client.conversation.open_answers import EndRule
 from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog, DrafterChoice, ServerPace
 from moa_client.device.new_drafters import (
     checkpoint_drafters,

@@ -12,7 +12,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import OnlineDrafting

@@ -7,8 +7,8 @@ changed is discarded.
 
 from __future__ import annotations
 
-from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.conversation.jobs import Job
+from moa_client.conversation.conversation import Job
+from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.settings import StandaloneRule, StandaloneText
 from moa_client.drafting.streamed import TokenWritten

@@ -11,7 +11,7 @@ from moa_shared.protocol.finish_rule import Finish
 from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
-from moa_client.conversation.answer_options import AnswerOptions, draw_seed
+from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event
 from moa_client.endpoint.ask import ChatAsk, Messages, checked, schema_form
 from moa_client.endpoint.fields import (

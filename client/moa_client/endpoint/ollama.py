@@ -11,7 +11,7 @@ from moa_shared.sampling.settings import REPEAT_LAST_N, Constraint, ConstraintKi
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from moa_client.conversation.answer_options import draw_seed
+from moa_client.conversation.options import draw_seed
 from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, parted, written
 from moa_client.endpoint.anthropic import values_of
 from moa_client.endpoint.ask import ChatAsk, checked, schema_form

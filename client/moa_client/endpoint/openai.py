@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event, parted, verification
 from moa_client.endpoint.ask import ChatAsk
 from moa_client.endpoint.fields import MOST_MESSAGES, RequestFields, missing, refused

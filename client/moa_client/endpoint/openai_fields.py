@@ -15,7 +15,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChanc
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from moa_client.conversation.answer_options import AnswerOptions, draw_seed, token_bias
+from moa_client.conversation.options import AnswerOptions, draw_seed, token_bias
 from moa_client.endpoint.ask import Embeddings, HostModel, Messages, checked, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,

@@ -15,7 +15,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
 from moa_shared.sampling.settings import TokenChances
 
-from moa_client.conversation.text_stream import TextStream
+from moa_client.conversation.answer_text import TextStream
 
 
 @dataclass(frozen=True, slots=True)

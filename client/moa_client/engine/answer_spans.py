@@ -6,8 +6,8 @@ import time
 
 from moa_shared.tracing import Span, begin_span
 
-from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
+from moa_client.conversation.figures import Figures
 from moa_client.link.connection import StreamOpened
 
 AWAY = (LinkState.OFFLINE, LinkState.WAITING)

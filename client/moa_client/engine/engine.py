@@ -15,11 +15,10 @@ from moa_shared.errors import MismatchError, MoaError, NoFormsError, ProtocolErr
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_client.conversation.answer_figures import Figures, LinkStatus
-from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.conversation.conversation import Conversation, ConversationState
+from moa_client.conversation.conversation import Conversation, ConversationState, Turn
 from moa_client.conversation.events import Event
-from moa_client.conversation.jobs import Turn
+from moa_client.conversation.figures import Figures, LinkStatus
+from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.device.loading import Device
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings

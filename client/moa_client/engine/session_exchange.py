@@ -17,11 +17,10 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
 
-from moa_client.conversation.answer_figures import SessionFigures
-from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.conversation.conversation import Phase
+from moa_client.conversation.conversation import Job, Phase
 from moa_client.conversation.events import LOOK_UP, DrafterChanged, ExecutionChanged
-from moa_client.conversation.jobs import Job
+from moa_client.conversation.figures import SessionFigures
+from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafter_thread import DrafterExecutor

@@ -21,9 +21,9 @@ from moa_shared.drafter.companion import remember_agreement
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
+from moa_client.conversation.figures import LinkStatus
 from moa_client.device.drafter_catalog import DrafterChoice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import adopt, refit
@@ -36,7 +36,7 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES
 from moa_client.settings import ClientSettings
-from moa_client.surface.messages import ConversationFacts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.tools.tool import ToolBox
 
 Way = Literal["up", "down"]

@@ -14,18 +14,17 @@ from dataclasses import replace
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, apply_update
-from moa_client.conversation.text_runs import BY_LETTER, TextRun, fitted, runs_of
-from moa_client.conversation.text_stream import TextStream
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update, apply_update
+from moa_client.conversation.events import BY_LETTER, TextRun, fitted, runs_of
+from moa_client.conversation.figures import Figures
+from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
-from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import StoredAnswer, StoredConversation
 from moa_client.host.reasoning import answer_decode
-from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
+from moa_client.surface.open_conversation import Subscription
 
 MOST_ATTRIBUTED = 4096  # tokens of the newest answers, decoded again: 36 ms with the default model's tokenizer
 

@@ -17,7 +17,7 @@ from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
-    from moa_client.conversation.answer_options import AnswerOptions
+    from moa_client.conversation.options import AnswerOptions
     from moa_client.device.loading import Device
 
 _ASKED = [{"role": "user", "content": "?"}]

@@ -13,8 +13,6 @@ import pytest
 from moa_client.chat.ask import AnswerFollower, deny, interruptible
 from moa_client.chat.keys import Permit
 from moa_client.chat.views import PipeView
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -36,7 +34,9 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.surface.conversation import OpenConversation
+from moa_client.conversation.figures import Figures
+from moa_client.conversation.options import AnswerOptions
+from moa_client.surface.open_conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

@@ -16,7 +16,6 @@ from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import drafter_words, execution_words, status_line
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
-from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -32,7 +31,8 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.surface.messages import ConversationFacts
+from moa_client.conversation.figures import LinkStatus
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.terminal import Display

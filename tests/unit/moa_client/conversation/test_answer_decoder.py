@@ -10,9 +10,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
-from moa_client.conversation.answer_options import OPTION_NAMES, AnswerOptions
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, differing
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
@@ -20,11 +18,13 @@ from moa_client.conversation.events import (
     Corrected,
     Earlier,
     Ended,
+    Provenance,
     Provisional,
     Settled,
+    TextRun,
 )
-from moa_client.conversation.text_runs import Provenance, TextRun
-from moa_client.conversation.text_stream import TextStream
+from moa_client.conversation.figures import Figures, SessionFigures, drafted_words
+from moa_client.conversation.options import OPTION_NAMES, AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances
@@ -189,7 +189,7 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
 DRAFT, SERVER, TARGET = Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET
 
 
-def test_a_surface_holds_the_runs_of_the_conversation() -> None:
+def test_a_surface_that_wants_runs_holds_those_of_the_conversation() -> None:
     told, shown = Told(decode_bytes, "why?", 1), AnswerText("why?", 1)
     start, snow, held = b"ab", "☃".encode(), "☃".encode()[:2]
     events: list[AnswerEvent] = [
@@ -199,10 +199,11 @@ def test_a_surface_holds_the_runs_of_the_conversation() -> None:
         Ended(Finish.END_OF_TEXT),
     ]
     for event in events:
-        fields = json.loads(json.dumps(fields_of(told.tell(event))))
+        fields = json.loads(json.dumps(fields_of(told.tell(event), with_runs=True)))
         shown.apply(update_of(fields).event)
     assert shown.runs == told.text.runs
     assert shown.runs == (TextRun(1, DRAFT), TextRun(1, SERVER), TextRun(2, TARGET))
+    assert "runs" not in fields_of(told.tell(events[0]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.text_runs import Provenance
+from moa_client.conversation.events import Provenance
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.verification import PendingDraft
 from moa_shared.drafting import Growth

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_client.conversation.text_stream import TextStream
+from moa_client.conversation.answer_text import TextStream
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule

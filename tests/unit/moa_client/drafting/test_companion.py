@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.figures import Figures
 from moa_client.drafting import companion as module
 from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair, PairedDrafter
 from moa_client.drafting.drafters import (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
-from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.open_answers import AnswerQueue, EndRule
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest

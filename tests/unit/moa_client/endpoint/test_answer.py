@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -23,6 +22,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
+from moa_client.conversation.figures import LinkStatus
 from moa_client.endpoint.answer import Answer, AnswerHeader
 from moa_client.endpoint.ask import Prompt
 from moa_client.endpoint.openai import ChatForm

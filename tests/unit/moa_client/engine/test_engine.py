@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DrafterFailed

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.text_runs import Provenance
-from moa_client.history.reading import ConversationOrigin
+from moa_client.conversation.events import Provenance
+from moa_client.conversation.options import AnswerOptions
+from moa_client.history.records import ConversationOrigin
 from moa_client.history.store import HistoryStore
 
 

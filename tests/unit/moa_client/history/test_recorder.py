@@ -11,19 +11,18 @@ from tempfile import TemporaryDirectory
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 from moa_client.conversation import events
-from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.jobs import Job, Turn
-from moa_client.history.reading import ConversationOrigin, StoredAnswer
+from moa_client.conversation.conversation import Conversation, Job, Phase, Turn
+from moa_client.conversation.open_answers import AnswerQueue
+from moa_client.conversation.options import AnswerOptions
 from moa_client.history.recorder import HistoryRecorder, restored
+from moa_client.history.records import ConversationOrigin, StoredAnswer
 from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask
 
 from tests.support.properties import examples
-from tests.unit.moa_client.conversation.test_answer_queue import VOCAB, AnyOrder, Shown
+from tests.unit.moa_client.conversation.test_open_answers import VOCAB, AnyOrder, Shown
 
 
 def words(tokens: Sequence[int]) -> str:
@@ -109,7 +108,7 @@ class AnyOrderKept(AnyOrder):
 
     @rule()
     def kill(self) -> None:
-        before, jobs = self.conversation, list(self.queue._jobs._jobs)
+        before, jobs = self.conversation, list(self.queue._jobs)
         running = self.queue.current
         if self.reading is not None:
             self.reading.ended = [*self.reading.committed], [*self.reading.provisional]
@@ -128,7 +127,7 @@ class AnyOrderKept(AnyOrder):
         if after.phase is Phase.ANSWERING:
             assert after.answer_start == before.answer_start
         assert after.hashes.at(len(after.tokens)) == before.hashes.at(len(before.tokens))
-        for mine, theirs in zip(self.queue._jobs._jobs, jobs, strict=True):
+        for mine, theirs in zip(self.queue._jobs, jobs, strict=True):
             if theirs is running:
                 theirs.left = theirs.finish is Finish.UNFINISHED
             irrelevant = {"turn"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import pack_options, unpack_options
 from moa_client.tools.answer_reader import find_format
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id

@@ -18,7 +18,6 @@ from moa_client.chat.display.word_wrap import wrap_words
 from moa_client.chat.folding import Folding, Shows
 from moa_client.chat.messages import first_cut_words, thinking_words
 from moa_client.chat.views import JsonView, make_view
-from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -33,6 +32,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
+from moa_client.conversation.figures import LinkStatus
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish

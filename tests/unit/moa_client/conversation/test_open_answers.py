@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from inline_snapshot import snapshot
 from moa_client.conversation import events
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
+from moa_client.conversation.figures import Figures
+from moa_client.conversation.open_answers import AnswerQueue, EndRule
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict

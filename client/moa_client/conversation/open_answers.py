@@ -16,9 +16,8 @@ from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.settings import Sampling, TokenChances
 
 from moa_client.conversation import events
-from moa_client.conversation.conversation import Conversation, ConversationState, Phase
-from moa_client.conversation.jobs import Job, Jobs, Turn
-from moa_client.conversation.text_runs import Provenance
+from moa_client.conversation.conversation import Conversation, ConversationState, Job, Phase, Turn
+from moa_client.conversation.events import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,12 @@ class AnswerQueue:
         self.conversation = conversation
         self.current: Job | None = None
         self.events: deque[events.Event] = deque()
-        self._jobs = Jobs()
+        self._jobs: deque[Job] = deque()
         self.end_rule = end_rule
 
     @property
     def front(self) -> Job | None:
-        return self._jobs.front
+        return self._jobs[0] if self._jobs else None
 
     @property
     def unsettled(self) -> int:
@@ -94,7 +93,7 @@ class AnswerQueue:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # whatever a template raises
-                self._jobs.pop_front()
+                self._jobs.popleft()
                 if job is self.current:
                     self.current = None
                     raise
@@ -132,7 +131,8 @@ class AnswerQueue:
             raise ProtocolError("the answer under way to end first", "a wish to rewind")
         turns = len(self.conversation.turns)
         if answers >= turns:
-            self._jobs.keep(answers - turns + 1)
+            while len(self._jobs) > answers - turns + 1:
+                self._jobs.pop()
             return False
         self._forget_decided(turns - (self.front is not None) - answers)
         self._jobs.clear()
@@ -191,7 +191,7 @@ class AnswerQueue:
         if job is None:
             return None
         self._correct(job)
-        self._jobs.pop_front()
+        self._jobs.popleft()
         if job is self.current:
             self.current = None
             self.events.append(events.Ended(finish))
@@ -202,7 +202,7 @@ class AnswerQueue:
     def on_refused(self, error: MoaError) -> Ask | None:
         """Drops the front job's ended answer, which the server refuses; the next question to ask, if there is one."""
         self.conversation.give_up()
-        self._jobs.pop_front()
+        self._jobs.popleft()
         self.events.append(events.Refused(error))
         return self.ask_front()
 
@@ -215,7 +215,14 @@ class AnswerQueue:
 
     def text_before(self, job: Job) -> list[int]:
         """The text that a job's provisional text continues."""
-        return self._jobs.text_before(job, self.conversation.tokens)
+        text = list(self.conversation.tokens)
+        for earlier in self._jobs:
+            if earlier is not self.front:
+                text += earlier.asked
+            if earlier is job:
+                break
+            text += earlier.written
+        return text
 
     def sampling_of(self, job: Job) -> Sampling:
         """How tokens of a job's answer are chosen."""
@@ -311,7 +318,7 @@ class AnswerQueue:
     def _start_of(self, job: Job) -> int:
         if job is self.front:
             return self.conversation.answer_start
-        return len(self.conversation.tokens) + len(self._jobs.text_before(job, ()))
+        return len(self.text_before(job))
 
     def _correct(self, job: Job) -> None:
         """Withdraws the provisional text of the front job's answer."""

@@ -15,7 +15,7 @@ from moa_client.conversation import events
 if TYPE_CHECKING:
     from moa_shared.protocol.messages import Verdict
 
-    from moa_client.conversation.jobs import Job
+    from moa_client.conversation.conversation import Job
 
 
 @dataclass(frozen=True, slots=True)
