@@ -23,7 +23,8 @@ from moa_client.chat.question import TextFile, read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
+from moa_client.surface.conversation import OpenConversation
+from moa_client.surface.messages import ConversationFacts
 
 
 def remark(text: str) -> None:

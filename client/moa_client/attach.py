@@ -9,12 +9,11 @@ from moa_shared.programs.entry import StartLine
 from moa_client.chat.chat import Opener
 from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import find_daemon, start_daemon
-from moa_client.daemon.remote_conversation import open_remote
 from moa_client.daemon.shared_settings import differences, shared_settings
 from moa_client.device.kept_companion import with_kept
 from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation, connect, open_conversation
 
 
 async def attach(
@@ -58,11 +57,13 @@ async def attach(
         if not settings.offline:
             line.show(f"Connecting to {status['server']} ...")
         try:
-            return await open_remote(paths.socket, identifier, system, single=single)
-        except OSError:  # it has ended since
-            line.show("Starting the daemon again ...")
-            await start_daemon(paths, status["options"])
-            return await open_remote(paths.socket, identifier, system, single=single)
+            try:
+                ends = await connect(paths.socket)
+            except OSError:  # it has ended since
+                line.show("Starting the daemon again ...")
+                await start_daemon(paths, status["options"])
+                ends = await connect(paths.socket)
+            return await open_conversation(ends, identifier, system, single=single)
         finally:
             line.clear()
 

@@ -19,10 +19,11 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
+from moa_client.host.surface_session import SocketServer, Watch
 from moa_client.mcp.opening import open_tools
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation, open_conversation
 
 MANY_CORES = 4  # with so many, a drafter may take two
 
@@ -64,8 +65,14 @@ async def begin(
     library = Library(host, store, box=box)
     stack.push_async_callback(library.close)
 
-    async def open_it(identifier: str | None, system: str | None) -> OpenConversation:
+    async def watch(identifier: str | None, system: str | None, single: bool) -> Watch:
         return library.open(identifier, system, is_read=sys.stdout.isatty(), single=single)
+
+    server = SocketServer(watch)
+    stack.push_async_callback(server.close)
+
+    async def open_it(identifier: str | None, system: str | None) -> OpenConversation:
+        return await open_conversation(await server.connect(), identifier, system, single=single)
 
     return open_it
 

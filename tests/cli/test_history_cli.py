@@ -12,7 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.records import ConversationOrigin
+from moa_client.history.reading import ConversationOrigin
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.sampling.settings import CHAT_DEFAULTS
@@ -123,10 +123,10 @@ def test_a_conversation_is_exported(run: Run, store: HistoryStore, tmp_path: Pat
 
 
 def test_words_are_found(run: Run, store: HistoryStore) -> None:
-    found = "aaaaaaaa  2027-01-15 08:01  question 1 of: What is gravity?\n    A *force*�[2J. Yes.\n"
+    found = "aaaaaaaa  2027-01-15 08:01  question 1 of: What is gravity?\n    What is gravity? In one word. A *force*�[2J. Yes.\n"
     assert run("history", "search", "forc", "yes") == (0, found, "")
     [told] = json.loads(run("history", "search", "mass", "--json")[1])
-    assert (told["id"], told["question"], told["snippet"]) == ("aaaaaaaa", 2, "Because mass\x07")
+    assert (told["id"], told["question"], told["snippet"]) == ("aaaaaaaa", 2, "Why? Because mass\x07")
     assert run("history", "search", "nowhere") == (0, "", "Nothing was found.\n")
 
 

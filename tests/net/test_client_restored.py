@@ -15,8 +15,8 @@ from moa_client.conversation.events import Committed, Ended, Event, LinkChanged,
 from moa_client.conversation.options import AnswerOptions
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
+from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
-from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.publisher import Publisher
 from moa_server.running.running_server import RunningServer

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from moa_client.conversation.events import Committed, LinkState
 from moa_client.conversation.options import AnswerOptions
-from moa_client.host.library import LocalConversation
+from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
 from moa_client.tools.template import ChatTemplate
 from moa_server.verifier import Target
@@ -25,9 +25,9 @@ QUESTIONS = {"first": ("a cat", "and its hat"), "second": ("a dog", "or a frog")
 
 async def texts_of(conversation: TextConversation, questions: Sequence[str]) -> list[str]:
     """Asks one question after another; the answers, when all of them are decided."""
-    watched = LocalConversation(conversation)
+    watched = Watch(conversation)
     for question in questions:
-        watched.ask(question, OPTIONS)
+        conversation.ask(question, OPTIONS)
     async for _ in watched.updates():
         answers = conversation.answers
         if len(answers) == len(questions) and not any(each.is_running or each.is_unsettled for each in answers):
@@ -69,8 +69,8 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
     first, second = QUESTIONS.values()
     async with hosting(target, drafters) as host:
         leaving, staying = host.converse(is_read=False), host.converse(is_read=False)
-        watched = LocalConversation(leaving, host.leave)
-        watched.ask(first[0], OPTIONS)
+        watched = Watch(leaving, host.leave)
+        leaving.ask(first[0], OPTIONS)
         async for update in watched.updates():
             if isinstance(update.event, Committed):
                 break
@@ -87,8 +87,8 @@ async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, 
         host.set_offline(True)
         conversation = conversation or host.converse(is_read=False)
         questions = QUESTIONS["first"][:1]
-        watched = LocalConversation(conversation)
-        watched.ask(questions[0], OPTIONS)
+        watched = Watch(conversation)
+        conversation.ask(questions[0], OPTIONS)
         async for update in watched.updates():
             if not conversation.answers or conversation.answers[0].is_running:
                 continue

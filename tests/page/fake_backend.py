@@ -6,18 +6,19 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.options import AnswerOptions
 from moa_client.host.host import Crossing
+from moa_client.host.surface_session import Watch
 from moa_client.page.routes import ExportForm, Kept
-from moa_client.surface.messages import Fields
-from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
+from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ConflictError, NotFoundError
 from moa_shared.protocol.finish_rule import Finish
 
-from tests.page.fake_conversation import FakeConversation, FakeSurface
+from tests.page.fake_conversation import FakeConversation
 from tests.page.stage import Gates, Stage, crossing, good_status
 
 Script = Callable[[Stage, str], Awaitable[None]]
@@ -41,13 +42,13 @@ class FakeBackend:
 
     # ------------------------------------------------------------ for the page
 
-    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation:
+    async def open(self, identifier: str | None, system: str | None, single: bool) -> Watch:
         if identifier is None:
             identifier = f"c{len(self.open_conversations) + 1:03}"
             self.begin(identifier, "", system)
         if identifier not in self.open_conversations:
             raise NotFoundError(f"There is no conversation {identifier}.", hint="Begin a new one.")
-        return FakeSurface(self.open_conversations[identifier])
+        return Watch(cast("Any", self.open_conversations[identifier]))
 
     def status(self) -> Fields:
         newest = max(self.open_conversations.values(), key=lambda each: each.updated, default=None)

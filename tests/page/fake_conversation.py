@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from copy import copy
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
-from moa_client.surface.open_conversation import ConversationFacts, Subscription
+from moa_client.surface.conversation import Subscription
+from moa_client.surface.messages import ConversationFacts
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
@@ -40,6 +42,12 @@ class FakeConversation:
         self.calls: dict[
             str, tuple[events.CallWanted, asyncio.Future[events.Permission]]
         ] = {}  # that wait for permission
+        self.engine = SimpleNamespace(
+            go_offline=partial(self.wish, True),
+            go_online=partial(self.wish, False),
+            write_standalone=partial(self.request, "standalone"),
+            session_figures=SimpleNamespace(lines=lambda: "12 tokens in 0.50 s"),
+        )
         self._play = play
         self._cross = cross
         self._todo: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
@@ -53,6 +61,17 @@ class FakeConversation:
         rtt_ms = None if state is events.LinkState.OFFLINE else 52.0
         self.status = replace(self.status, state=state, rtt_ms=rtt_ms)
         self.facts = replace(self.facts, online=state is not events.LinkState.OFFLINE, absent=reason)
+
+    def subscribe(self) -> Subscription:
+        subscription = Subscription()
+        for wanted, _ in self.calls.values():
+            subscription.push_update(Update(wanted, len(self.answers)))
+        self.subscriptions.append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        subscription.close()
+        self.subscriptions.remove(subscription)
 
     def publish(self, update: Update) -> None:
         update = replace(update, status=self.status)
@@ -74,6 +93,8 @@ class FakeConversation:
         self.requests.append("stop")
         if self._running is not None:
             self._running.cancel()
+
+    abandon = stop
 
     def rewind(self, answers: int) -> None:
         async def rewind() -> None:
@@ -145,53 +166,3 @@ class FakeConversation:
         finally:
             self._running.cancel()
             self._running = None
-
-
-class FakeSurface:
-    """A conversation as one surface has it open: `OpenConversation`."""
-
-    def __init__(self, conversation: FakeConversation) -> None:
-        self._conversation = conversation
-        self._subscription = Subscription()
-        conversation.subscriptions.append(self._subscription)
-        self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
-        self.is_gone = False
-        for wanted, _ in conversation.calls.values():
-            self._subscription.push_update(Update(wanted, len(conversation.answers)))
-        self.ask = conversation.ask
-        self.permit = conversation.permit
-        self.continue_answer = conversation.continue_answer
-        self.stop = conversation.stop
-        self.rewind = conversation.rewind
-        self.set_system = conversation.set_system
-        self.set_title = conversation.set_title
-
-    @property
-    def facts(self) -> ConversationFacts:
-        return self._conversation.facts
-
-    @property
-    def status(self) -> LinkStatus:
-        return self._conversation.status
-
-    def updates(self) -> AsyncIterator[Update]:
-        return self._subscription.updates()
-
-    def abandon(self) -> None:
-        self._conversation.stop()
-
-    def go_offline(self) -> None:
-        self._conversation.wish(True)
-
-    def go_online(self) -> None:
-        self._conversation.wish(False)
-
-    def write_standalone(self) -> None:
-        self._conversation.request("standalone")
-
-    async def stats(self) -> str:
-        return "12 tokens in 0.50 s"
-
-    async def close(self) -> None:
-        self._subscription.close()
-        self._conversation.subscriptions.remove(self._subscription)

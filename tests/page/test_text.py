@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Asked, LinkState
-from moa_client.surface.messages import Fields, fields_of, opened_fields
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts, Fields, fields_of, opened_fields
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve

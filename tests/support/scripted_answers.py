@@ -27,7 +27,7 @@ from moa_client.endpoint.ask import Embeddings, HostModel
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
-from moa_client.surface.open_conversation import Subscription
+from moa_client.surface.conversation import Subscription
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
@@ -51,7 +51,7 @@ def chances_of(token: int, likeliest: int) -> TokenChances:
 
 
 class ScriptedAnswer:
-    """One answer, which a test makes happen, in place of a `LocalConversation`. A word is a token."""
+    """One answer, which a test makes happen, in place of a conversation and of its `Watch`. A word is a token."""
 
     def __init__(self, prompt: Sequence[int], options: AnswerOptions) -> None:
         self.prompt = tuple(prompt)
@@ -61,6 +61,10 @@ class ScriptedAnswer:
         self._written: list[str] = []
         self._updates = Subscription()
         self._script: asyncio.Task[None] | None = None
+
+    @property
+    def conversation(self) -> ScriptedAnswer:
+        return self
 
     @property
     def status(self) -> LinkStatus:

@@ -17,7 +17,7 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
-from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation
 
 
 async def deny(_: events.CallWanted) -> events.Permission:

@@ -29,7 +29,7 @@ from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation
 
 if TYPE_CHECKING:
     from moa_client.chat.display.page import TerminalPage

@@ -11,11 +11,11 @@ from moa_shared.errors import MoaError
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.surface.messages import fields_of
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts, fields_of
 from moa_client.tools.thinking import AnswerSplit
 
-SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it
+# A program gets all provisional text instead of what is added to it.
+SURFACES_ONLY = ("answer", "status", "added", "runs")
 
 
 def event_line(update: Update, text: AnswerText | None, split: AnswerSplit | None = None) -> str:

@@ -18,7 +18,7 @@ from moa_client.conversation.figures import down_words, drafted_words, standalon
 if TYPE_CHECKING:
     from moa_client.conversation.answer_text import AnswerText
     from moa_client.conversation.figures import LinkStatus
-    from moa_client.surface.open_conversation import ConversationFacts
+    from moa_client.surface.messages import ConversationFacts
     from moa_client.tools.tool import AnsweredCall
 
 HELD_BACK_WORDS = (

@@ -88,7 +88,7 @@ def delete(names: tuple[str, ...], all_of_them: bool, yes: bool, config_file: Pa
 @_as_json
 @_place
 def search(words: tuple[str, ...], limit: int, as_json: bool, config_file: Path | None, **flags: Any) -> None:
-    """Find questions and answers that have all WORDS, or longer words that begin with them."""
+    """Find questions and answers that have all WORDS, the newest first."""
     from moa_client.commands.actions import history as actions
 
     actions.search(_folder(config_file, flags), words, limit, as_json=as_json)

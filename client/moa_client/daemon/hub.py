@@ -20,12 +20,12 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
+from moa_client.host.surface_session import Watch
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp.opening import open_tools
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
-from moa_client.surface.open_conversation import OpenConversation
 from moa_client.tools.tool import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
@@ -74,7 +74,7 @@ class Hub:
     async def host(self) -> Host:
         return (await self.library()).host
 
-    async def open(self, identifier: str | None, system: str | None, single: bool = False) -> OpenConversation:
+    async def open(self, identifier: str | None, system: str | None, single: bool = False) -> Watch:
         """Opens a conversation for a person, or for a program that asks one question."""
         return (await self.library()).open(identifier, system, is_read=not single, single=single)
 

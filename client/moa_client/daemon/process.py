@@ -16,7 +16,7 @@ from pathlib import Path
 from moa_shared.errors import DataError, InternalError, MoaError, NotFoundError, UnavailableError
 
 from moa_client.daemon.paths import DaemonPaths, find_holder, make_folder
-from moa_client.daemon.remote_conversation import request
+from moa_client.surface.conversation import request
 from moa_client.surface.messages import Fields
 
 START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow machine
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.02
 async def find_daemon(paths: DaemonPaths) -> Fields | None:
     """What the running daemon says of itself; None: none runs."""
     try:
-        return dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
+        return await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
     except TimeoutError:
         raise _silent(paths) from None
     except OSError:
@@ -66,7 +66,7 @@ async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     deadline = time.monotonic() + END_SECONDS + START_SECONDS
     while time.monotonic() < deadline and _is_alive(before["pid"]):
         with suppress(OSError, TimeoutError):
-            status = dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
+            status = await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
             if status["since"] != before["since"]:
                 return status
         await asyncio.sleep(LOOK_SECONDS)
@@ -129,7 +129,7 @@ async def _wait_for(paths: DaemonPaths, is_alive: Callable[[], bool]) -> Fields 
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and is_alive():
         try:
-            return dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
+            return await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
         except TimeoutError:
             raise _silent(paths) from None
         except OSError:

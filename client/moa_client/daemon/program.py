@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from moa_shared.errors import DataError
 from moa_shared.programs.run_loop import end_now
 
 from moa_client.daemon.hub import Hub
-from moa_client.daemon.local_server import DaemonSocketServer
 from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, make_folder
 from moa_client.daemon.shared_settings import shared_settings
 from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.device.kept_companion import with_kept
+from moa_client.host.surface_session import SocketServer, only_opens
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
@@ -78,10 +77,10 @@ async def run_daemon(
                     begin_again = wish == "restart"
                     ended.set()
                     return {"event": "done"}
-            raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
+            return await only_opens(message)
 
-        server = DaemonSocketServer(paths.socket, hub.open, control)
-        await server.start()
+        server = SocketServer(hub.open, control)
+        await server.listen(paths.socket)
         stack.push_async_callback(server.close)
         log.warning("listening on %s", paths.socket)
         await serve_web_surfaces(settings, hub, stack)

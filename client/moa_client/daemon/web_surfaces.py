@@ -19,9 +19,9 @@ from moa_client.endpoint.routes import Health, endpoint_routes, health_route
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Crossing
+from moa_client.host.surface_session import Watch
 from moa_client.page.routes import ExportForm, Kept, page_routes
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import OpenConversation
 from moa_client.web.access import Access, read_key
 from moa_client.web.app import make_app
 from moa_client.web.connection import tells_users
@@ -38,7 +38,7 @@ class DaemonPage:
         self.status = hub.status
         self.set_offline = hub.set_offline
 
-    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation:
+    async def open(self, identifier: str | None, system: str | None, single: bool) -> Watch:
         return await self._hub.open(identifier, system, single)
 
     async def conversations(self, search: str) -> Sequence[Kept]:

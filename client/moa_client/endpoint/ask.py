@@ -19,7 +19,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDef
 from moa_client.conversation.options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing
 from moa_client.host.host import Host
-from moa_client.host.library import LocalConversation
+from moa_client.host.surface_session import Watch
 from moa_client.link.calls import call_best, embed
 from moa_client.tools.answer_reader import AnswerReader, find_format
 from moa_client.tools.formats.base import ToolFormat
@@ -81,12 +81,12 @@ class HostModel:
         """The tokens of a text, with BOS before it where the model's files say so."""
         return self.tokenizer.with_bos(prompt_tokens(self.tokenizer, text, self.context_tokens))
 
-    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> LocalConversation:
+    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> Watch:
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
-        local = LocalConversation(conversation, self._host.leave)
+        watch = Watch(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
-        return local
+        return watch
 
     async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
         if self._host.is_offline:

@@ -28,7 +28,7 @@ from moa_client.endpoint.ask import ChatAsk, Embeddings, HostModel, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.tokens import StopSearch, ToldTokens
 from moa_client.failures import told
-from moa_client.host.library import LocalConversation
+from moa_client.host.surface_session import Watch
 from moa_client.web.error_form import RequestError, request_error
 
 MOST_WAITING = 64  # each is one open connection
@@ -80,7 +80,7 @@ class AnswerResponse(Response):
         self,
         answer: Answer,
         slots: AnswerSlots,
-        begin: Callable[[], LocalConversation],
+        begin: Callable[[], Watch],
         form: Form,
         closing: asyncio.Event,
         keep_alive_seconds: float | None,
@@ -132,9 +132,9 @@ class AnswerResponse(Response):
         finally:
             self._changed.set()
 
-    async def _read(self, conversation: LocalConversation) -> None:
+    async def _read(self, conversation: Watch) -> None:
         answer, now = self._answer, asyncio.get_running_loop().time
-        answer.on_link(conversation.status.state, now())
+        answer.on_link(conversation.conversation.status.state, now())
         try:
             async with asyncio.timeout_at(answer.deadline) as clock:
                 async with aclosing(cast("Any", conversation.updates())) as updates:

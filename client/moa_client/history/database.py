@@ -1,8 +1,8 @@
-"""The history's file: its tables, how older files become newer ones, and in words what SQLite refuses.
+"""The history's file: its tables, how older files become newer ones, transactions, and in words what SQLite refuses.
 
-Invariants: a migration never changes once it was released, a new one is appended, and `user_version` counts them; a
-file that is not ours, damaged, or of a newer version is never written; killing the program at any moment leaves every
-completed transaction readable.
+State: a connection to one SQLite file. Invariants: a migration never changes what it leaves once it was released, a new
+one is appended, and `user_version` counts them; a file that is not ours, damaged, or of a newer version is never
+written; killing the program at any moment leaves every completed transaction readable.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from moa_shared.errors import DiskFullError, HistoryError
 
@@ -67,8 +68,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             kept INTEGER NOT NULL,
             is_corrected INTEGER NOT NULL
         )""",
-        "CREATE VIRTUAL TABLE words USING fts5 (question, answer, tokenize = 'unicode61 remove_diacritics 2')",
-        "CREATE TRIGGER forget_words AFTER DELETE ON answers BEGIN DELETE FROM words WHERE rowid = old.key; END",
     ),
     (
         # Of programs (docs/api.md), as JSON. What continues another one names it; that one may be deleted first.
@@ -94,14 +93,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (conversation, place, number)
         ) WITHOUT ROWID""",
     ),
+    # The index for searches of older files: a search reads the texts themselves.
+    ("DROP TRIGGER IF EXISTS forget_words", "DROP TABLE IF EXISTS words"),
 )
 
 
 FILE = "history.db"
-BUSY_MS = 2000  # a transaction of another program takes less than one; a search, or a deletion, some tens
+BUSY_MS = 2000  # a transaction of another program takes less than one; a deletion, some tens
 TRIES = 200  # of 10 ms: two programs that make the file at once; SQLite does not wait for this by itself
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+_ELSEWHERE = "Name another folder with --history-dir, or chat with --no-history."
 
 
 def default_folder() -> Path:
@@ -110,53 +110,113 @@ def default_folder() -> Path:
     return platformdirs.user_data_path("moa", appauthor=False) / "history"
 
 
-def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]:
-    """Opens the history, and makes it where absent; its path and a connection in autocommit mode.
+class Database:
+    """The history's file at `path`, made where absent; all calls raise HistoryError, or DiskFullError.
 
     `folder`: None: the default one.
     """
-    folder = (folder or default_folder()).expanduser().absolute()
-    path = folder / FILE
-    if not _has("ENABLE_FTS5"):
-        raise HistoryError(
-            "This Python's SQLite lacks full-text search (ENABLE_FTS5), which the history needs.",
-            hint="Use a Python with it, or chat with --no-history.",
+
+    def __init__(self, folder: Path | None = None) -> None:
+        folder = (folder or default_folder()).expanduser().absolute()
+        self.path = folder / FILE
+        self._has_traces = False  # deleted text is left in the log
+        _make_private(folder, self.path)
+        with self.translated():
+            self.connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1e3)
+            try:
+                self._check()
+                self._set_up()
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def close(self) -> None:
+        if self._has_traces:
+            self._empty_log()
+        self.connection.close()
+
+    def rows(self, statement: str, *values: object) -> list[Any]:
+        with self.translated():
+            return self.connection.execute(statement, values).fetchall()
+
+    @contextmanager
+    def transaction(self, *, erases: bool = False) -> Iterator[sqlite3.Connection]:
+        """All of it, or nothing. `erases`: deleted text is to leave the log too."""
+        with self.translated():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # a full disk has rolled it back already
+                    self.connection.execute("ROLLBACK")
+                raise
+            if erases or self._has_traces:
+                self._empty_log()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise HistoryError(
+                "The conversation was deleted from the history meanwhile: what is said from now on is not kept.",
+                hint="",
+            ) from None
+        except sqlite3.Error as error:
+            raise _in_words(self.path, error) from error
+
+    def _empty_log(self) -> None:
+        """Writes the log into the file, and empties it; where another program reads, after the next transaction."""
+        self._has_traces = True
+        with suppress(sqlite3.Error):
+            self.connection.execute("PRAGMA busy_timeout = 0")
+            self._has_traces = bool(self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+            self.connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+
+    def _check(self) -> None:
+        """Refuses a file that another program, or a newer version, has made."""
+        # First: what another moa makes meanwhile has all of it at once, so its name is read after its tables.
+        has_tables = self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
+        application, version = (
+            self.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
-    _make_private(folder, path)
-    with translated(path):
-        connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1e3)
-        try:
-            _check(path, connection)
-            _set_up(path, connection)
-        except BaseException:
-            connection.close()
-            raise
-    return path, connection
+        if version > len(MIGRATIONS) and application == APPLICATION:
+            raise HistoryError(
+                f"The history {self.path} is of a newer version of moa ({version}, this one knows {len(MIGRATIONS)}).",
+                hint=f"Use that version. {_ELSEWHERE}",
+            )
+        is_new = (application, version) == (0, 0) and not has_tables
+        if application != APPLICATION and not is_new:
+            raise HistoryError(f"The file {self.path} is a database of another program.", hint=_ELSEWHERE)
 
+    def _set_up(self) -> None:
+        self._use_write_ahead_log()
+        # A crash of the machine may lose the newest text, never the file; what is deleted is overwritten.
+        for pragma in ("synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
+            self.connection.execute(f"PRAGMA {pragma}")
+        if self._version() == len(MIGRATIONS):
+            return
+        with self.transaction(erases=True) as connection:
+            # another program may have been first
+            for statement in (each for migration in MIGRATIONS[self._version() :] for each in migration):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise HistoryError(
-            "The conversation was deleted from the history meanwhile: what is said from now on is not kept.", hint=""
-        ) from None
-    except sqlite3.Error as error:
-        raise _in_words(path, error) from error
+    def _version(self) -> int:
+        return int(self.connection.execute("PRAGMA user_version").fetchone()[0])
 
-
-@contextmanager
-def transaction(path: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    with translated(path):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # a full disk has rolled it back already
-                connection.execute("ROLLBACK")
-            raise
+    def _use_write_ahead_log(self) -> None:
+        """Two programs that make the file at once: one of them has to try again."""
+        for attempt in range(TRIES):
+            try:
+                if self.connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                    return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == TRIES - 1:
+                    raise
+            time.sleep(0.01)
 
 
 def _make_private(folder: Path, path: Path) -> None:
@@ -167,77 +227,21 @@ def _make_private(folder: Path, path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
     except OSError as error:
         raise HistoryError(
-            f"The history {path} cannot be written: {error.strerror or error}.",
-            hint="Name another folder with --history-dir, or chat with --no-history.",
+            f"The history {path} cannot be written: {error.strerror or error}.", hint=_ELSEWHERE
         ) from error
-
-
-def _has(option: str) -> bool:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        return bool(connection.execute("SELECT sqlite_compileoption_used(?)", (option,)).fetchone()[0])
-
-
-def _check(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuses a file that another program, or a newer version, has made."""
-    # First: what another moa makes meanwhile has all of it at once, so its name is read after its tables.
-    has_tables = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
-    application, version = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-    )
-    if version > len(MIGRATIONS) and application == APPLICATION:
-        raise HistoryError(
-            f"The history {path} is of a newer version of moa ({version}, this one knows {len(MIGRATIONS)}).",
-            hint="Use that version, name another folder with --history-dir, or chat with --no-history.",
-        )
-    is_new = (application, version) == (0, 0) and not has_tables
-    if application != APPLICATION and not is_new:
-        raise HistoryError(
-            f"The file {path} is a database of another program.", hint="Name another folder with --history-dir."
-        )
-
-
-def _set_up(path: Path, connection: sqlite3.Connection) -> None:
-    _use_write_ahead_log(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine may lose the newest text, never the file
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-    if connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
-        return
-    with transaction(path, connection):
-        version = connection.execute("PRAGMA user_version").fetchone()[0]  # another program may have been first
-        for statement in (each for migration in MIGRATIONS[version:] for each in migration):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Two programs that make the file at once: one of them has to try again."""
-    for attempt in range(TRIES):
-        try:
-            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-                return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == TRIES - 1:
-                raise
-        time.sleep(0.01)
 
 
 def _in_words(path: Path, error: sqlite3.Error) -> HistoryError | DiskFullError:
     code = getattr(error, "sqlite_errorcode", 0)
-    if code & 0xFF == sqlite3.SQLITE_FULL or code in _FULL:
-        return DiskFullError(
-            f"The disk of the history {path} is full: what is said from now on is not kept.", hint="Free some space."
-        )
-    if code & 0xFF in _DAMAGED:
-        return HistoryError(
-            f"The history {path} is damaged, or no history; it was left as it is.",
-            hint="Move it elsewhere, or restore a copy.",
-        )
-    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return HistoryError(
-            f"The history {path} is in use by another program, for {BUSY_MS / 1e3:g} s already.", hint="Try again."
-        )
-    return HistoryError(
-        f"The history {path} cannot be used: {error}.", hint="Check that folder, or chat with --no-history."
-    )
+    kind, hint = code & 0xFF, "Check that folder, or chat with --no-history."
+    if kind == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE:
+        words = f"The disk of the history {path} is full: what is said from now on is not kept."
+        return DiskFullError(words, hint="Free some space.")
+    words = f"The history {path} cannot be used: {error}."
+    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        words = f"The history {path} is damaged, or no history; it was left as it is."
+        hint = "Move it elsewhere, or restore a copy."
+    elif kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        words = f"The history {path} is in use by another program, for {BUSY_MS / 1e3:g} s already."
+        hint = "Try again."
+    return HistoryError(words, hint=hint)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from moa_shared.programs.command_line import table
 from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.conversation.events import Provenance
-from moa_client.history import records
-from moa_client.history.reading import END, START
+from moa_client.history.reading import END, START, AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 from moa_client.tools.tool import AnsweredCall
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
@@ -30,26 +30,28 @@ _REMARKS = {
 }
 
 
-def shown_conversation(stored: records.StoredConversation) -> str:
-    lines = [*_facts(stored), ""]
-    for answer in stored.answers:
-        lines += [*(f"> {line}" for line in _asked(answer)), ""]
-        lines += [*_lines(_marked(answer)), *_remarks(answer), ""]
-    return "\n".join(lines)
+def shown_conversation(stored: StoredConversation) -> str:
+    return "\n".join([*_facts(stored), "", *_turns(stored)])
 
 
-def markdown(stored: records.StoredConversation) -> str:
+def markdown(stored: StoredConversation) -> str:
     """A whole conversation as Markdown; the model's text is Markdown already."""
-    lines = [f"# {_title(stored) or 'Conversation'}", "", *(f"{line}  " for line in _facts(stored)[1:]), ""]
+    title, *facts = _facts(stored)
+    lines = [f"# {title}", "", *(f"{line}  " for line in facts), "", *_turns(stored, "## Question {}", "\n*{}*")]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _turns(stored: StoredConversation, heading: str = "", remark: str = "{}") -> Iterator[str]:
     for number, answer in enumerate(stored.answers, 1):
-        lines += [f"## Question {number}", "", *(f"> {line}" for line in _asked(answer)), ""]
-        lines += [_marked(answer), ""]
-        for remark in _remarks(answer):
-            lines += [f"*{remark}*", ""]
-    return "\n".join(line.rstrip("\n") for line in lines).rstrip() + "\n"
+        if heading:
+            yield from (heading.format(number), "")
+        asked = "\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n")
+        yield from (*(f"> {line}" for line in _lines(asked)), "")
+        provisional = f"{UNVERIFIED} {answer.provisional}" if answer.provisional else ""
+        yield from (*_lines(answer.text + provisional), *map(remark.format, _remarks(answer)), "")
 
 
-def as_json(stored: records.StoredConversation) -> dict[str, Any]:
+def as_json(stored: StoredConversation) -> dict[str, Any]:
     origin = stored.origin
     return {
         "id": stored.identifier,
@@ -66,82 +68,60 @@ def as_json(stored: records.StoredConversation) -> dict[str, Any]:
     }
 
 
-def list_table(summaries: Sequence[records.Summary]) -> str:
+def list_table(summaries: Sequence[Summary]) -> str:
     rows = [("ID", "LAST USED", "QUESTIONS", "MODEL", "TITLE")]
     for each in summaries:
         waiting = f" ({each.unverified} to be checked)" if each.unverified else ""
         title = plain_line(each.title, TITLE_CHARACTERS) + waiting
         model = plain_line(each.model, MODEL_CHARACTERS)
         rows.append((each.identifier, _moment(each.updated), str(each.answers), model, title))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "".join("  ".join((*map(str.ljust, row, widths), row[4])).rstrip() + "\n" for row in rows)
+    return table(rows)
 
 
-def list_json(summaries: Sequence[records.Summary]) -> str:
-    names = {"identifier": "id", "answers": "questions"}
-    shown = [{names.get(name, name): value for name, value in asdict(each).items()} for each in summaries]
+def json_of(found: Sequence[Summary | Hit]) -> str:
+    """What a list or a search has found, for programs."""
+    names = {"identifier": "id", "answers": "questions", "number": "question"}
+    shown = [{names.get(name, name): value for name, value in asdict(each).items()} for each in found]
     return json.dumps(shown, indent=2) + "\n"
 
 
-def shown_hit(hit: records.Hit, start: str, end: str) -> str:
-    """What a search has found, for a person.
-
-    Args:
-        start, end: put around the words that were searched for.
-    """
-    first, *others = " ".join(hit.snippet.splitlines()).split(START)
-    snippet = plain_line(first)
-    for part in others:
-        word, _, rest = part.partition(END)
-        snippet += f"{start}{plain_line(word)}{end}{plain_line(rest)}"
+def shown_hit(hit: Hit, start: str, end: str) -> str:
+    """What a search has found, for a person. `start`, `end`: put around the word that was searched for."""
+    before, _, rest = " ".join(hit.snippet.splitlines()).partition(START)
+    word, _, after = rest.partition(END)
+    snippet = f"{plain_line(before)}{start}{plain_line(word)}{end}{plain_line(after)}"
     title = plain_line(hit.title, TITLE_CHARACTERS)
     return f"{hit.identifier}  {_moment(hit.asked)}  question {hit.number} of: {title}\n    {snippet}\n"
 
 
-def _facts(stored: records.StoredConversation) -> list[str]:
-    origin = stored.origin
+def _facts(stored: StoredConversation) -> list[str]:
+    origin, asked = stored.origin, "\n".join(answer.question for answer in stored.answers)
+    title = stored.title or next(filter(None, _lines(asked)), "(no title)")
     level = f" ({plain_line(origin.execution)})" if origin.execution else ""
-    lines = [_title(stored) or "(no title)", f"Conversation {stored.identifier} of {_moment(stored.created)}"]
     place = f" at {plain_line(origin.server)}" if origin.server else ""
+    lines = [plain_line(title, TITLE_CHARACTERS), f"Conversation {stored.identifier} of {_moment(stored.created)}"]
     lines.append(f"with {plain_line(origin.model)}{level}{place}")
-    if origin.system is not None:
-        lines.append(f"System prompt: {plain_line(origin.system)}")
-    return lines
-
-
-def _title(stored: records.StoredConversation) -> str:
-    title = stored.title or next((line for answer in stored.answers for line in _lines(answer.question) if line), "")
-    return plain_line(title, TITLE_CHARACTERS)
-
-
-def _asked(answer: records.StoredAnswer) -> list[str]:
-    return _lines("\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n"))
+    return lines if origin.system is None else [*lines, f"System prompt: {plain_line(origin.system)}"]
 
 
 def _answered(answered: AnsweredCall) -> str:
     return f"[{answered.call.name} {answered.call.arguments}]\n{answered.content}"
 
 
-def _marked(answer: records.StoredAnswer) -> str:
-    if answer.provisional:
-        return without_controls(f"{answer.text}{UNVERIFIED} {answer.provisional}")
-    return without_controls(answer.text)
-
-
-def _remarks(answer: records.StoredAnswer) -> list[str]:
+def _remarks(answer: StoredAnswer) -> list[str]:
     remarks = [f"(chosen with {answer.options.words()})"] if answer.options.temperature else []
-    if answer.standing is records.AnswerStatus.DECIDED and answer.finish in _REMARKS:
+    if answer.standing is AnswerStatus.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:
         remarks.append("(a server is still to check and complete this answer)")
-    if answer.standing is records.AnswerStatus.REFUSED:
+    if answer.standing is AnswerStatus.REFUSED:
         remarks.append("(the server has refused to check this answer)")
     if Provenance.ALONE.letter.encode() in answer.provenance[answer.question_tokens :]:
         remarks.append("(kept as this device has written it)")
     return remarks
 
 
-def _answer_json(answer: records.StoredAnswer) -> dict[str, Any]:
+def _answer_json(answer: StoredAnswer) -> dict[str, Any]:
     return {
         "question": answer.question,
         "text": answer.text,

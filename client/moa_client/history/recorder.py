@@ -16,7 +16,7 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, ConversationState, Job, Turn
 from moa_client.conversation.events import BY_LETTER, Provenance
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.records import StoredAnswer, StoredConversation
+from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.store import HistoryStore
 
 
@@ -86,7 +86,7 @@ class HistoryRecorder:
         `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
         if instead_of:
-            self._rewind(instead_of - 1, keeps_version=True)
+            self.rewind(instead_of - 1, keeps_version=True)
         self._keys.append(self._store.begin_answer(self.identifier, question, options))
         self._is_running = True
 
@@ -107,16 +107,12 @@ class HistoryRecorder:
                 self._store.set_provisional(key, (), "")
             case events.Ended(finish, provisional, rest):
                 self._is_running = False
+                waiting, verified, finish_name = text.provisional, not provisional, finish.name.lower()
                 self._store.end_answer(
-                    key,
-                    _name(finish),
-                    verified=not provisional,
-                    text=rest,
-                    provisional=text.provisional,
-                    figures=figures,
+                    key, finish_name, verified=verified, text=rest, provisional=waiting, figures=figures
                 )
             case events.Settled(finish=finish, outcome=outcome, text=rest):
-                self._store.settle(key, _name(finish), outcome.value, text=rest)
+                self._store.settle(key, finish.name.lower(), outcome.value, text=rest)
             case events.Refused():
                 self._store.refuse(key)
 
@@ -132,16 +128,13 @@ class HistoryRecorder:
             self._is_running = False
             self._store.take_back(self._keys.pop())
 
-    def rewind(self, answers: int) -> None:
+    def rewind(self, answers: int, *, keeps_version: bool = False) -> None:
         """Keeps the first `answers` answers of those that the history shows; the engine was rewound before."""
-        self._rewind(answers)
+        self._store.rewind(self.identifier, answers, keeps_version=keeps_version)
+        self._follow(self._store.load(self.identifier))
 
     def set_title(self, title: str) -> None:
         self._store.set_title(self.identifier, title)
-
-    def _rewind(self, answers: int, *, keeps_version: bool = False) -> None:
-        self._store.rewind(self.identifier, answers, keeps_version=keeps_version)
-        self._follow(self._store.load(self.identifier))
 
     def _follow(self, stored: StoredConversation) -> None:
         self._keys = [answer.key for answer in stored.answers]
@@ -163,7 +156,3 @@ class HistoryRecorder:
             waiting=text.waiting,
             provisional=text.provisional,
         )
-
-
-def _name(finish: Finish) -> str:
-    return finish.name.lower()

@@ -6,76 +6,55 @@ deleted by name; what is kept stays within bounds of number, size and age, but f
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from moa_shared.errors import NotFoundError
 
-from moa_client.history.database import transaction, translated
-from moa_client.history.housekeeping import Eraser
+from moa_client.history.database import Database
 
-MOST_DAYS = 30  # since one was last continued; OpenAI's are kept as long
+MOST_SECONDS = 30 * 86_400.0  # since one was last continued; OpenAI's are kept as long
 MOST = 10_000
 MOST_BYTES = 256 << 20
-_DAY = 86_400.0
 _CHAIN = """WITH RECURSIVE chain (id, previous, depth) AS (
     SELECT id, previous, 0 FROM responses WHERE id = ?
     UNION ALL SELECT before.id, before.previous, depth + 1 FROM responses AS before
         JOIN chain ON before.id = chain.previous
 )"""
+# Of those last used at the same time the newest go first, which continue the others; what was used now stays.
+_LET_GO = """DELETE FROM responses WHERE used < :now AND (used < :now - :seconds OR (
+    (SELECT count(*) > :most OR total(size) > :most_bytes FROM responses) AND rowid IN (SELECT rowid FROM (
+        SELECT rowid, row_number() OVER newest AS number, sum(size) OVER newest AS bytes FROM responses
+            WINDOW newest AS (ORDER BY used DESC, rowid)
+    ) WHERE number > :most OR bytes > :most_bytes)))"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """A response that is kept.
-
-    Args:
-        previous: the one that it continues; None: none.
-        created: in seconds since 1970.
-        input: the items that were asked with it, as JSON; `body`: the response, as JSON.
-    """
+    """A response that is kept."""
 
     identifier: str
-    previous: str | None
-    created: float
-    input: str
-    body: str
+    previous: str | None  # the one that it continues
+    created: float  # in seconds since 1970
+    input: str  # the items that were asked with it, as JSON
+    body: str  # the response, as JSON
 
 
 class KeptResponses:
-    """The kept responses of one history. All calls may raise HistoryError, those that write DiskFullError.
-
-    Args:
-        path: of the history's file; `connection`: to it.
-        eraser: removes what is left of deleted text.
-        clock: seconds since 1970.
-        most, most_bytes: bounds of number and size.
-    """
+    """The kept responses of one history. `most`, `most_bytes`: bounds of number and size."""
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        eraser: Eraser,
-        clock: Callable[[], float],
-        *,
-        most: int = MOST,
-        most_bytes: int = MOST_BYTES,
+        self, database: Database, clock: Callable[[], float], *, most: int = MOST, most_bytes: int = MOST_BYTES
     ) -> None:
-        self._path = path
-        self._connection = connection
-        self._eraser = eraser
+        self._database = database
         self._clock = clock
-        self._most = most
-        self._most_bytes = most_bytes
+        self._bounds = {"most": most, "most_bytes": most_bytes}
 
     def keep(self, response: KeptResponse) -> None:
         """Keeps a response, and lets go of those that were not continued for the longest time."""
         now = self._clock()
         size = len(response.input.encode()) + len(response.body.encode())
-        with transaction(self._path, self._connection) as connection:
+        with self._database.transaction() as connection:
             connection.execute(
                 "INSERT INTO responses (id, previous, created, used, size, input, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (response.identifier, response.previous, response.created, now, size, response.input, response.body),
@@ -83,66 +62,40 @@ class KeptResponses:
             connection.execute(
                 f"{_CHAIN} UPDATE responses SET used = ? WHERE id IN (SELECT id FROM chain)", (response.identifier, now)
             )
-            has_let_go = self._let_go(now)
-        if has_let_go:
-            self._eraser.begin()
+            connection.execute(_LET_GO, {"now": now, "seconds": MOST_SECONDS, **self._bounds})
 
     def load(self, identifier: str) -> KeptResponse:
-        with translated(self._path):
-            row = self._connection.execute(
-                "SELECT id, previous, created, input, body FROM responses WHERE id = ?", (identifier,)
-            ).fetchone()
-        if row is None:
+        rows = self._database.rows("SELECT id, previous, created, input, body FROM responses WHERE id = ?", identifier)
+        if not rows:
             raise _not_found(identifier)
-        return KeptResponse(*row)
+        return KeptResponse(*rows[0])
 
     def chain(self, identifier: str) -> Sequence[KeptResponse]:
         """A response and all those that it continues, the first one first."""
-        with translated(self._path):
-            found = self._connection.execute(
-                f"{_CHAIN} SELECT responses.id, responses.previous, created, input, body FROM chain "
-                "JOIN responses ON responses.id = chain.id ORDER BY depth DESC",
-                (identifier,),
-            ).fetchall()
-        chain = [KeptResponse(*row) for row in found]
-        missing = identifier if not chain else chain[0].previous
+        rows = self._database.rows(
+            f"{_CHAIN} SELECT responses.id, responses.previous, created, input, body FROM chain "
+            "JOIN responses ON responses.id = chain.id ORDER BY depth DESC",
+            identifier,
+        )
+        chain = [KeptResponse(*row) for row in rows]
+        missing = chain[0].previous if chain else identifier
         if missing is not None:
             raise _not_found(missing)
         return chain
 
     def delete(self, identifier: str) -> None:
         """Deletes a response for good; those that continue it can no longer be continued."""
-        with transaction(self._path, self._connection) as connection:
+        with self._database.transaction(erases=True) as connection:
             if not connection.execute("DELETE FROM responses WHERE id = ?", (identifier,)).rowcount:
                 raise _not_found(identifier)
-        self._eraser.begin()
 
     def delete_all(self) -> int:
         """Deletes all of them for good; how many there were."""
-        with transaction(self._path, self._connection) as connection:
-            deleted = connection.execute("DELETE FROM responses").rowcount
-        self._eraser.begin()
-        return deleted
+        with self._database.transaction(erases=True) as connection:
+            return connection.execute("DELETE FROM responses").rowcount
 
     def count(self) -> int:
-        with translated(self._path):
-            return int(self._connection.execute("SELECT count(*) FROM responses").fetchone()[0])
-
-    def _let_go(self, now: float) -> bool:
-        """Deletes what is too old, or too much; whether there was any. What was used `now` stays."""
-        aged = self._connection.execute("DELETE FROM responses WHERE used < ?", (now - MOST_DAYS * _DAY,)).rowcount
-        number, size = self._connection.execute("SELECT count(*), total(size) FROM responses").fetchone()
-        # of those last used at the same time the newest first, which continues the others
-        oldest = "SELECT rowid, size FROM responses WHERE used < ? ORDER BY used, rowid DESC"
-        victims: list[tuple[int]] = []
-        if number > self._most or size > self._most_bytes:
-            for row, each in self._connection.execute(oldest, (now,)):
-                if number - len(victims) <= self._most and size <= self._most_bytes:
-                    break
-                victims.append((row,))
-                size -= each
-            self._connection.executemany("DELETE FROM responses WHERE rowid = ?", victims)
-        return bool(aged or victims)
+        return int(self._database.rows("SELECT count(*) FROM responses")[0][0])
 
 
 def _not_found(identifier: str) -> NotFoundError:

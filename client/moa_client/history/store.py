@@ -1,14 +1,17 @@
-"""The history: conversations on this device's disk, written as they happen and read again.
+"""The history: conversations on this device's disk, written as they happen.
 
-State: a connection to one SQLite file. Invariants: each call is one transaction, complete when it returns, so that a
-surface that stores text before it shows it loses nothing that was shown, whenever the program is killed; committed text
-only grows. Several programs may use the file at once, each conversation is written by one of them.
+Invariants: each call is one transaction, complete when it returns, so that a surface that stores text before it shows
+it loses nothing that was shown, whenever the program is killed; committed text only grows. Several programs may use the
+file at once, each conversation is written by one of them: a lock on a byte of a file of its own, which ends with its
+program.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
+import os
 import secrets
 import sqlite3
 import time
@@ -16,17 +19,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moa_shared.errors import ConflictError, HistoryError
+
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.database import open_database, transaction
-from moa_client.history.housekeeping import Eraser, Writers
-from moa_client.history.reading import HistoryReader, pack_options, pack_provenance, pack_tokens, unpack_tokens
-from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, StoredConversation
+from moa_client.history.database import Database
+from moa_client.history.reading import (
+    TEXT,
+    AnswerStatus,
+    ConversationOrigin,
+    HistoryReader,
+    StoredConversation,
+    pack_options,
+    pack_provenance,
+    pack_tokens,
+    unpack_tokens,
+)
 from moa_client.history.responses import KeptResponses
 
 if TYPE_CHECKING:
     from moa_client.conversation.events import Provenance
 
 CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
+LOCKS = "writers.lock"
 
 
 class HistoryStore(HistoryReader):
@@ -36,27 +50,23 @@ class HistoryStore(HistoryReader):
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(*open_database(folder))
+        super().__init__(Database(folder))
+        self._connection = self.database.connection
+        self._transaction = self.database.transaction
         self._clock = clock
-        self._writers = Writers(self.path.parent)
-        self._eraser = Eraser(self.path)
-        self.responses = KeptResponses(self.path, self._connection, self._eraser, clock)
+        self._writers = Writers(self.database.path.with_name(LOCKS))
+        self.responses = KeptResponses(self.database, clock)
 
     def close(self) -> None:
         """Closes the file, and leaves all conversations to other programs."""
         self._writers.close()
-        self._eraser.close()
-        self._connection.close()
-
-    def wait_erased(self, seconds: float) -> bool:
-        """Waits until what was deleted has left the index and the log; whether it has."""
-        return self._eraser.wait(seconds)
+        self.database.close()
 
     def create(self, origin: ConversationOrigin, title: str = "") -> str:
         """Begins a conversation; its identifier. Lists show it once it has a question: call this with the first one."""
         now = self._clock()
         identifier = base64.b32encode(secrets.token_bytes(5)).decode().lower()
-        with transaction(self.path, self._connection) as connection:
+        with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO conversations (id, title, created, updated, model, target, tokenizer, execution, server, "
                 "system) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -71,35 +81,32 @@ class HistoryStore(HistoryReader):
 
     def set_origin(self, conversation: str, origin: ConversationOrigin) -> None:
         """Called when the server or its level of execution is another one."""
-        self._change(
-            "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
-            "WHERE id = ?",
-            (*_columns(origin), conversation),
-        )
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
+                "WHERE id = ?",
+                (*_columns(origin), conversation),
+            )
 
     def set_title(self, conversation: str, title: str) -> None:
-        self._change("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation))
-        self._eraser.begin()
+        with self._transaction(erases=True) as connection:
+            connection.execute("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation))
 
     def begin_answer(self, conversation: str, question: str, options: AnswerOptions) -> int:
         """Appends a question; the key of its answer."""
         now = self._clock()
-        with transaction(self.path, self._connection) as connection:
-            key = (
-                connection.execute(
-                    "INSERT INTO answers (conversation, position, question, options, standing, asked) VALUES (?, "
-                    "(SELECT coalesce(max(position) + 1, 0) FROM answers WHERE conversation = ?), ?, ?, ?, ?)",
-                    (conversation, conversation, question, pack_options(options), AnswerStatus.RUNNING.value, now),
-                ).lastrowid
-                or 0
+        with self._transaction() as connection:
+            done = connection.execute(
+                "INSERT INTO answers (conversation, position, question, options, standing, asked) VALUES (?, "
+                "(SELECT coalesce(max(position) + 1, 0) FROM answers WHERE conversation = ?), ?, ?, ?, ?)",
+                (conversation, conversation, question, pack_options(options), AnswerStatus.RUNNING.value, now),
             )
-            connection.execute("INSERT INTO words (rowid, question, answer) VALUES (?, ?, '')", (key, question))
             connection.execute("UPDATE conversations SET updated = ? WHERE id = ?", (now, conversation))
-        return key
+        return done.lastrowid or 0
 
     def continue_answer(self, answer: int, options: AnswerOptions) -> None:
         """An answer that had ended goes on, as if it had been asked with these options."""
-        with transaction(self.path, self._connection) as connection:
+        with self._transaction() as connection:
             running = AnswerStatus.RUNNING.value
             self._set(answer, options=pack_options(options), standing=running, finish="", stopped_at=None, ended=None)
             connection.execute("UPDATE provisional SET is_corrected = 0 WHERE answer = ?", (answer,))
@@ -123,7 +130,7 @@ class HistoryStore(HistoryReader):
             confirmed: how many of them had been shown as provisional in the same place.
             waiting: provisional tokens that remain after them; `provisional`: their text.
         """
-        with transaction(self.path, self._connection) as connection:
+        with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO pieces (answer, number, tokens, provenance, text) VALUES (?, "
                 "(SELECT coalesce(max(number) + 1, 0) FROM pieces WHERE answer = ?), ?, ?, ?)",
@@ -137,7 +144,7 @@ class HistoryStore(HistoryReader):
 
         `waiting` are its tokens, none if it was withdrawn; `shown` of them are new.
         """
-        with transaction(self.path, self._connection):
+        with self._transaction():
             self._set_provisional(answer, waiting, provisional, shown=shown)
 
     def end_answer(
@@ -158,7 +165,7 @@ class HistoryStore(HistoryReader):
             text: what remains to be appended to the committed text.
             provisional: if not verified, all provisional text.
         """
-        with transaction(self.path, self._connection):
+        with self._transaction():
             if verified:
                 self._close(answer, finish, text)
             else:
@@ -173,19 +180,18 @@ class HistoryStore(HistoryReader):
             outcome: what has become of it, as in the events for programs ("confirmed").
             text: what remains to be appended to the committed text.
         """
-        with transaction(self.path, self._connection):
+        with self._transaction():
             self._close(answer, finish, text)
             self._set(answer, outcome=outcome)
 
     def refuse(self, answer: int) -> None:
         """The server will not verify an answer that ended without it: what was shown is kept to be read."""
-        with transaction(self.path, self._connection):
+        with self._transaction():
             self._set(answer, standing=AnswerStatus.REFUSED.value)
-            self._index(answer)
 
     def take_back(self, answer: int) -> None:
         """Forgets a question that got no answer, with what was in its place before."""
-        with transaction(self.path, self._connection) as connection:
+        with self._transaction(erases=True) as connection:
             query = "DELETE FROM answers WHERE key = ? RETURNING conversation"
             for (conversation,) in connection.execute(query, (answer,)).fetchall():
                 connection.execute(
@@ -193,54 +199,39 @@ class HistoryStore(HistoryReader):
                     "(SELECT count(*) FROM answers WHERE conversation = ?)",
                     (conversation, conversation),
                 )
-        self._eraser.begin()
 
     def rewind(self, conversation: str, answers: int, *, keeps_version: bool = False) -> None:
         """Keeps the first `answers` answers of a conversation.
 
         `keeps_version`: what was shown of the next one stays, as a version of the one that will be in its place.
         """
-        with transaction(self.path, self._connection) as connection:
+        beyond = "FROM answers WHERE conversation = ? ORDER BY position LIMIT ? OFFSET ?"
+        with self._transaction(erases=True) as connection:
             if keeps_version:
-                self._keep_version(conversation, answers)
-            connection.execute(
-                "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE conversation = ? ORDER BY position "
-                "LIMIT -1 OFFSET ?)",
-                (conversation, answers),
-            )
+                connection.execute(
+                    f"""INSERT INTO versions SELECT conversation, place, (SELECT count(*) FROM versions
+                        WHERE versions.conversation = gone.conversation AND versions.place = gone.place), question, said
+                    FROM (SELECT conversation, ? AS place, question, {TEXT} AS said {beyond}) AS gone
+                    WHERE said != ''""",
+                    (answers, conversation, 1, answers),
+                )
+            connection.execute(f"DELETE FROM answers WHERE key IN (SELECT key {beyond})", (conversation, -1, answers))
             place = answers + keeps_version
             connection.execute("DELETE FROM versions WHERE conversation = ? AND place >= ?", (conversation, place))
-        self._eraser.begin()
 
     def delete(self, conversations: Sequence[str]) -> None:
-        """Deletes conversations for good: what was in the file is overwritten, soon also in its index and its log."""
-        with transaction(self.path, self._connection) as connection:
-            for conversation in conversations:
-                connection.execute("DELETE FROM conversations WHERE id = ?", (conversation,))
-        self._eraser.begin()
+        """Deletes conversations for good: what was in the file is overwritten, soon also in its log."""
+        with self._transaction(erases=True) as connection:
+            connection.executemany("DELETE FROM conversations WHERE id = ?", [(each,) for each in conversations])
 
     def reopen(self, conversation: str) -> StoredConversation:
         """As `load`, to continue the conversation: an answer that was cut short by a kill is left to the server."""
         self._writers.hold(self.load(conversation).identifier)
-        with transaction(self.path, self._connection) as connection:
+        with self._transaction() as connection:
             cut_short = "SELECT key FROM answers WHERE conversation = ? AND standing = 'running'"
             for (answer,) in connection.execute(cut_short, (conversation,)).fetchall():
                 self._leave(answer, "")
             return self.load(conversation)
-
-    def _change(self, statement: str, values: Sequence[object]) -> None:
-        with transaction(self.path, self._connection) as connection:
-            connection.execute(statement, values)
-
-    def _keep_version(self, conversation: str, place: int) -> None:
-        query = "SELECT key, question FROM answers WHERE conversation = ? ORDER BY position LIMIT 1 OFFSET ?"
-        for key, question in self._connection.execute(query, (conversation, place)).fetchall():
-            if text := self.text_of(key):
-                self._connection.execute(
-                    "INSERT INTO versions VALUES (?, ?, (SELECT count(*) FROM versions WHERE conversation = ? "
-                    "AND place = ?), ?, ?)",
-                    (conversation, place, conversation, place, question, text),
-                )
 
     def _set(self, answer: int, **values: object) -> None:
         names = ", ".join(f"{name} = ?" for name in values)
@@ -265,13 +256,12 @@ class HistoryStore(HistoryReader):
         self._merge(answer, text)
         self._connection.execute("UPDATE provisional SET tokens = x'', text = '' WHERE answer = ?", (answer,))
         self._set(answer, standing=AnswerStatus.DECIDED.value, finish=finish)
-        self._index(answer)
         self._note_end(answer)
 
     def _leave(self, answer: int, finish: str, provisional: str | None = None) -> None:
         """An answer is over for the user, and waits for a server."""
         provenance = self._merge(answer)
-        length = len(provenance) - provenance.count(PROMPT_CODE)
+        length = len(provenance) - provenance.count(b"P")
         row = self._connection.execute("SELECT tokens FROM provisional WHERE answer = ?", (answer,)).fetchone()
         waiting = len(unpack_tokens(row[0])) if row is not None else 0
         if provisional is not None:
@@ -293,10 +283,6 @@ class HistoryStore(HistoryReader):
             self._connection.execute("INSERT INTO pieces VALUES (?, 0, ?, ?, ?)", (answer, *whole))
         return provenance
 
-    def _index(self, answer: int) -> None:
-        text = self.text_of(answer)
-        self._connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (text, answer))
-
     def _note_end(self, answer: int) -> None:
         now = self._clock()
         self._connection.execute("UPDATE answers SET ended = ? WHERE key = ? AND ended IS NULL", (now, answer))
@@ -306,5 +292,47 @@ class HistoryStore(HistoryReader):
         )
 
 
-def _columns(origin: ConversationOrigin) -> tuple[str, bytes, bytes, str, str, str | None]:
+def _columns(origin: ConversationOrigin) -> tuple[object, ...]:
     return origin.model, origin.target, origin.tokenizer, origin.execution, origin.server, origin.system
+
+
+class Writers:
+    """The conversations that this program writes. One of these a program: closing the file lets go of all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._held: set[str] = set()
+
+    def hold(self, conversation: str) -> None:
+        if conversation in self._held:
+            return
+        try:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(conversation))
+        except OSError as error:
+            if self._file is not None and isinstance(error, BlockingIOError | PermissionError):
+                raise ConflictError(
+                    f"The conversation {conversation} is open in another chat.",
+                    hint="Continue there, or close it there first.",
+                ) from None
+            words = f"The history's file {self._path} cannot be used: {error.strerror or error}."
+            raise HistoryError(words) from error
+        self._held.add(conversation)
+
+    def release(self, conversation: str) -> None:
+        if self._file is not None and conversation in self._held:
+            self._held.remove(conversation)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _place(conversation))
+
+    def close(self) -> None:
+        self._held.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _place(conversation: str) -> int:
+    """The byte that stands for a conversation; the file is empty, and need not have it."""
+    return int.from_bytes(base64.b32decode(conversation.upper()))

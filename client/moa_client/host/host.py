@@ -36,7 +36,7 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
 
 Way = Literal["up", "down"]

@@ -10,78 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping
 from functools import partial
 
 from moa_shared.errors import ConflictError, DiskFullError, HistoryError, InternalError
 
-from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import NotKept
-from moa_client.conversation.figures import LinkStatus
 from moa_client.device.refitting import trim_heap
 from moa_client.failures import told
+from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
+from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
-
-
-class LocalConversation:
-    """Implements `OpenConversation` in the process that runs the conversation.
-
-    Args:
-        conversation: stays open when this surface leaves, unless `leave` closes it.
-        leave: called when the surface has left.
-    """
-
-    def __init__(
-        self, conversation: TextConversation, leave: Callable[[TextConversation], Awaitable[None]] | None = None
-    ) -> None:
-        self.conversation = conversation
-        self._leave = leave
-        self._is_closed = False
-        self._subscription = conversation.subscribe()
-        self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
-        self.ask = conversation.ask
-        self.continue_answer = conversation.continue_answer
-        self.stop = conversation.stop
-        self.abandon = conversation.abandon
-        self.permit = conversation.permit
-        self.go_offline = conversation.engine.go_offline
-        self.go_online = conversation.engine.go_online
-        self.write_standalone = conversation.engine.write_standalone
-        self.rewind = conversation.rewind
-        self.set_system = conversation.set_system
-        self.set_title = conversation.set_title
-        self.stats = conversation.stats
-
-    @property
-    def is_gone(self) -> bool:
-        return False
-
-    @property
-    def facts(self) -> ConversationFacts:
-        return self.conversation.facts
-
-    @property
-    def status(self) -> LinkStatus:
-        return self.conversation.status
-
-    def updates(self) -> AsyncIterator[Update]:
-        return self._subscription.updates()
-
-    async def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.conversation.unsubscribe(self._subscription)
-        if self._leave is not None:
-            await self._leave(self.conversation)
-
 
 LOOK_SECONDS = 15.0  # between looks for unused conversations
 log = logging.getLogger(__name__)
@@ -113,9 +57,7 @@ class Library:
     def open_conversations(self) -> Mapping[str, TextConversation]:
         return self._open
 
-    def open(
-        self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False
-    ) -> LocalConversation:
+    def open(self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False) -> Watch:
         """Opens a conversation for a surface.
 
         Args:
@@ -125,7 +67,7 @@ class Library:
             single: a new one for one question, which is not kept.
         """
         if self.store is None or (single and identifier is None):
-            return LocalConversation(
+            return Watch(
                 self.host.converse(is_read=is_read, system=system, lasts=not single, box=self._box), self.host.leave
             )
         if identifier is not None and identifier in self._open:
@@ -135,7 +77,7 @@ class Library:
                 identifier = self.store.create(self._origin(system))
             except (DiskFullError, HistoryError) as error:
                 unkept = self.host.converse(is_read=is_read, system=system, box=self._box)
-                local = LocalConversation(unkept, self.host.leave)
+                local = Watch(unkept, self.host.leave)
                 local.conversation.tell(NotKept(error))
                 return local
             self._open[identifier] = self._make(identifier, system, is_read=is_read)
@@ -206,9 +148,9 @@ class Library:
             box=self._box,
         )
 
-    def _local(self, identifier: str) -> LocalConversation:
+    def _local(self, identifier: str) -> Watch:
         self._unwatched.pop(identifier, None)
-        return LocalConversation(self._open[identifier], partial(self._left, identifier))
+        return Watch(self._open[identifier], partial(self._left, identifier))
 
     async def _left(self, identifier: str, conversation: TextConversation) -> None:
         if not conversation.watchers and self._open.get(identifier) is conversation:

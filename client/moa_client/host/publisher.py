@@ -20,11 +20,11 @@ from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.history.records import StoredAnswer, StoredConversation
 from moa_client.host.reasoning import answer_decode
+from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
-from moa_client.surface.open_conversation import Subscription
 
 MOST_ATTRIBUTED = 4096  # tokens of the newest answers, decoded again: 36 ms with the default model's tokenizer
 

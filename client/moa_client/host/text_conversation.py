@@ -24,12 +24,13 @@ from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
-from moa_client.history.records import StoredConversation
 from moa_client.host.call_rounds import CallRounds
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks
-from moa_client.surface.open_conversation import ConversationFacts, Subscription
+from moa_client.surface.conversation import Subscription
+from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
 

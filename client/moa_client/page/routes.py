@@ -25,9 +25,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moa_client.failures import told
 from moa_client.host.host import Crossing
+from moa_client.host.surface_session import Watch, serve_surface
 from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
-from moa_client.surface.open_conversation import OpenConversation
-from moa_client.surface.surface_session import serve_surface
 from moa_client.web.error_form import RequestError
 
 ExportForm = Literal["markdown", "json"]
@@ -58,7 +57,7 @@ class PageBackend(Protocol):
     """What the page is shown, and what it may ask for. Methods raise `MoaError` where they are refused."""
 
     # Opens a conversation that is kept, or begins one; for one answer or more.
-    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation: ...
+    async def open(self, identifier: str | None, system: str | None, single: bool) -> Watch: ...
     # The device and its link, apart from any conversation. Returns: version, phase, target, server, state, reason,
     # rtt_ms, drafter, standalone, level, exact, conversations, since, and `wants_online`: the user's wish for all
     # conversations.

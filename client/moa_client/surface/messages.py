@@ -1,15 +1,15 @@
-"""The JSON messages between the daemon and its surfaces, and events for programs (docs/device.md, client.md). Pure.
+"""The JSON messages of conversations to surfaces, and events for programs (docs/device.md, client.md). Pure.
 
-One object a line on the socket, one a message on the page. One codec over dataclasses: a field of JSON is a field of
-the class, but for the names and omissions in these tables. `update_of(fields_of(update))` is the same update, but for
-what only the engine knows (times of single forwards).
+One codec over dataclasses: a field of JSON is a field of the class, but for the names and omissions in these tables.
+`update_of(fields_of(update))` is the same update, but for what only the engine knows (times of single forwards).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -22,12 +22,51 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import BY_LETTER, TextRun
 from moa_client.conversation.figures import Figures, LinkStatus
-from moa_client.conversation.options import AnswerOptions, options_from
-from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.tools.thinking import EFFORTS, marks_from
+from moa_client.conversation.options import OPTION_NAMES, AnswerOptions, options_from
+from moa_client.tools.thinking import EFFORTS, ReasoningMarks, marks_from
 
 Fields = dict[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFacts:
+    """What a surface can say about a conversation.
+
+    Args:
+        identifier: names it in the history; empty: it is not kept.
+        title: empty: none yet.
+        target: the model's name; `server`: its address.
+        online: whether its server is there; `absent`: why not, one sentence.
+        level: of execution, such as int8; empty: no server has reported it.
+        exact: whether the text does not depend on what is verified together.
+        drafter: drafts for the server; empty: none that reads its memory.
+        drafter_reason: why this one; `standalone`: the one that writes without a server.
+        companion: an ordinary model that writes in its place without a server; empty: there is none.
+        offer: one that there could be, as `moa-client companion set` takes it; empty: none is known.
+        system: the system prompt; None: the model's own.
+        sampling: how answers are chosen where their options say nothing, by name.
+        thinking: how answers mark reasoning; None: they have none that is known.
+    """
+
+    identifier: str
+    title: str
+    target: str
+    server: str
+    online: bool
+    absent: str = ""
+    level: str = ""
+    exact: bool = True
+    drafter: str = ""
+    drafter_reason: str = ""
+    standalone: str = ""
+    companion: str = ""
+    offer: str = ""
+    system: str | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    thinking: ReasoningMarks | None = None
+
+
 _EVENTS: Mapping[str, type[events.SurfaceEvent]] = {
     "committed": events.Committed,
     "provisional": events.Provisional,
@@ -61,13 +100,13 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
     ConversationFacts: {"identifier": "conversation"},
 }
 _LEFT_OUT: Mapping[type, Sequence[str]] = {
-    events.Committed: ("writers", "runs"),
+    events.Committed: ("writers",),
     events.Ended: ("provisional",),
     Figures: ("stale", "finish"),
-    AnswerText: ("seen", "runs"),
+    AnswerText: ("seen",),
 }
 _LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
-    events.Committed: ("chances", "lengths"),
+    events.Committed: ("chances", "lengths", "runs"),
     events.Ended: ("calls",),
     events.LinkChanged: ("wait_seconds",),
 }
@@ -79,17 +118,11 @@ _DIGITS = {
 }
 
 
-def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
-    """The JSON object of an update.
-
-    `with_runs`: also who wrote committed text, with its chances instead of `chances` and `lengths`.
-    """
+def fields_of(update: Update) -> Fields:
+    """The JSON object of an update."""
     event = update.event
     message: Fields = {"event": _NAMES[type(event)], **object_of(event)}
     match event:
-        case events.Committed() if with_runs:
-            message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
-            message["runs"] = runs_fields(event.runs)
         case events.Ended():
             message["verified"] = not event.provisional
         case events.Settled():
@@ -153,18 +186,6 @@ def error_of(fields: Mapping[str, Any]) -> MoaError:
     return error_from_code(str(fields["code"]), str(fields["message"]), str(fields["hint"]))
 
 
-def runs_fields(runs: Iterable[TextRun]) -> list[list[Any]]:
-    """Runs as JSON has them: the number of characters, the writer's letter if it is known, and the chance if it is."""
-    return [
-        [
-            run.characters,
-            run.writer.letter if run.writer is not None else "",
-            *([round(run.chance, 3)] if run.chance is not None else []),
-        ]
-        for run in runs
-    ]
-
-
 def _plain(name: str, value: Any) -> Any:
     match value:
         case Finish():
@@ -179,6 +200,9 @@ def _plain(name: str, value: Any) -> Any:
                 "chosen": round(value.chosen, 4),
                 "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
             }
+        case TextRun(characters, writer, chance):
+            letter = writer.letter if writer is not None else ""
+            return [characters, letter] if chance is None else [characters, letter, round(chance, 3)]
         case tuple():
             return tuple(_plain(name, each) for each in value)
         case float() if name in _DIGITS:
@@ -211,8 +235,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its 
 }
 
 
-LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
-WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n")
+_WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n", "thinking_budget")
+_NO_NUMBERS = ("logit_bias", "loop_guard", "stop", "reasoning_effort", "chances")
 MOST_QUESTION_BYTES = 1 << 20  # of a message from a surface
 MOST_SHOWN = 60  # characters of a value in an error
 
@@ -241,23 +265,19 @@ def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields
     return fields
 
 
-def opened_fields(
-    facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText], *, with_runs: bool = False
-) -> Fields:
-    return {
-        "event": "opened",
-        **object_of(facts),
-        "status": object_of(status),
-        "answers": [
-            object_of(answer) | ({"runs": runs_fields(answer.runs)} if with_runs else {}) for answer in answers
-        ],
-    }
+def opened_fields(facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText]) -> Fields:
+    answered = [object_of(answer) for answer in answers]
+    return {"event": "opened", **object_of(facts), "status": object_of(status), "answers": answered}
+
+
+_ASKED = (*OPTION_NAMES, "chances")  # what an `ask` message may have
+_OPEN = AnswerOptions()
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
     """The options in an `ask` message."""
     for name, value in fields.items():
-        if name not in AnswerOptions.__dataclass_fields__:
+        if name not in _ASKED:
             raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")
         if not _may_be(name, value):
             raise ConfigError(f"The option {name} cannot be {shortened(value)}.", hint="docs/device.md lists them.")
@@ -266,25 +286,21 @@ def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
 
 def _may_be(name: str, value: object) -> bool:
     """Whether an option can be of such a value's type; None leaves it open."""
-    if value is None:
-        return name in LEFT_OPEN
-    if name == "loop_guard":
-        return isinstance(value, bool)
-    if name == "reasoning_effort":
-        return value in EFFORTS
-    if name == "thinking_budget":
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if name == "stop":
-        return isinstance(value, list) and all(isinstance(stop, str) for stop in value)
-    if name == "chances":
-        return isinstance(value, dict)
-    if name == "logit_bias":
-        return isinstance(value, dict) and all(_is_number(bias) for bias in value.values())
-    return _is_number(value) and (name not in WHOLE or isinstance(value, int))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    match value:
+        case None:
+            return getattr(_OPEN, name) is None
+        case str():
+            return name == "reasoning_effort" and value in EFFORTS
+        case list():
+            return name == "stop" and all(isinstance(stop, str) for stop in value)
+        case dict():
+            is_bias = name == "logit_bias" and all(type(bias) in (int, float) for bias in value.values())
+            return is_bias or name == "chances"
+        case bool():
+            return name == "loop_guard"
+        case int():
+            return name not in _NO_NUMBERS and (name != "thinking_budget" or value >= 0)
+    return isinstance(value, float) and name not in (*_NO_NUMBERS, *_WHOLE)
 
 
 def shortened(value: object) -> str:

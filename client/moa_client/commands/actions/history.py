@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -26,7 +26,7 @@ def show_list(folder: Path | None, limit: int | None, *, unverified: bool, as_js
         found = store.list(limit, unverified_only=unverified)
         total = len(store.list(unverified_only=unverified))
     if as_json:
-        write_output(exports.list_json(found))
+        write_output(exports.json_of(found))
         return
     if not found:
         print("No answer waits for a server." if unverified else "No conversation is kept yet.", file=sys.stderr)
@@ -82,15 +82,12 @@ def delete(folder: Path | None, names: Sequence[str] | None, *, is_agreed: bool)
 
 
 def search(folder: Path | None, words: Sequence[str], limit: int, *, as_json: bool) -> None:
-    """Finds questions and answers that have all words, or longer words that begin with them."""
+    """Finds questions and answers that have all words."""
     with _opened(folder) as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
-        names = {"identifier": "id", "number": "question"}
-        shown = [{names.get(name, name): value for name, value in asdict(hit).items()} for hit in hits]
-        for each in shown:
-            each["snippet"] = each["snippet"].replace(START, "").replace(END, "")
-        write_output(json.dumps(shown, indent=2) + "\n")
+        plain = [replace(hit, snippet=hit.snippet.replace(START, "").replace(END, "")) for hit in hits]
+        write_output(exports.json_of(plain))
         return
     is_styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
     start, end = ("\x1b[1m", "\x1b[22m") if is_styled else ("", "")

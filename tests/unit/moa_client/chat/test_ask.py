@@ -36,7 +36,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
-from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

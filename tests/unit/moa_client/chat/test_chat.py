@@ -29,7 +29,8 @@ from moa_client.conversation.events import Asked, Committed, Ended, LinkState
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
+from moa_client.surface.conversation import OpenConversation
+from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ConfigError, DataError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish

@@ -11,7 +11,7 @@ from moa_client.chat.terminal import Lines, key_bindings
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.figures import Figures, LinkStatus
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances

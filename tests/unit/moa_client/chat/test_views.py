@@ -32,7 +32,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.figures import LinkStatus
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.terminal import Display

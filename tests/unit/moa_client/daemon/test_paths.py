@@ -25,12 +25,11 @@ from moa_client.daemon import web_surfaces
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, find_holder, find_paths, make_folder
 from moa_client.daemon.process import tail
-from moa_client.daemon.remote_conversation import RemoteConversation
 from moa_client.daemon.service_units import make_unit
 from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.settings import ClientSettings
-from moa_client.surface.messages import encode_line, fields_of, opened_fields
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.conversation import OpenConversation
+from moa_client.surface.messages import ConversationFacts, encode_line, fields_of, opened_fields
 from moa_shared.errors import ConfigError, NotFoundError
 
 from tests.support.messages import raises, says
@@ -127,7 +126,7 @@ async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
     reader = asyncio.StreamReader()
     facts = ConversationFacts("", "", "tiny", "first:1", online=True)
     opened = opened_fields(facts, status("first:1"), [])
-    conversation = RemoteConversation(reader, Mock(wait_closed=AsyncMock()), opened)
+    conversation = OpenConversation(reader, Mock(wait_closed=AsyncMock()), opened)
     told = [status("first:1", LinkState.OFFLINE), status("second:2")]
     named = []
     async with aclosing(cast("Any", conversation.updates())) as updates:
@@ -144,7 +143,7 @@ async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_b
     for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
         reader = asyncio.StreamReader()
         opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
-        conversation = RemoteConversation(reader, Mock(wait_closed=AsyncMock()), opened)
+        conversation = OpenConversation(reader, Mock(wait_closed=AsyncMock()), opened)
         reader.feed_data(line)
         async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:
             [update] = [await anext(updates)]

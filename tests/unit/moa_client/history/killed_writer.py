@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.records import ConversationOrigin
+from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 
 

@@ -17,11 +17,11 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Committed
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history import database, housekeeping
-from moa_client.history.database import FILE, MIGRATIONS
+from moa_client.history import database
+from moa_client.history.database import APPLICATION, FILE, MIGRATIONS, Database
+from moa_client.history.reading import ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.history.records import ConversationOrigin
-from moa_client.history.store import HistoryStore
+from moa_client.history.store import LOCKS, HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Verdict
@@ -41,32 +41,41 @@ def test_only_the_user_may_read_it(tmp_path: Path) -> None:
     try:
         store = HistoryStore(tmp_path / "a" / "history")
         store.create(ORIGIN)
-        folder = store.path.parent
+        folder = store.database.path.parent
         assert mode(folder) == 0o700
         assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
-            (FILE, f"{FILE}-wal", f"{FILE}-shm", housekeeping.FILE), 0o600
+            (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCKS), 0o600
         )
         store.close()
     finally:
         os.umask(before)
 
 
-def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
+            "history.db is of a newer version of moa (5, this one knows 4).",
+        ),
+        ("PRAGMA application_id = 0; CREATE TABLE theirs (id)", "history.db is a database of another program."),
+        (b"no database " * 1000, "history.db is damaged, or no history; it was left as it is."),
+    ],
+)
+def test_what_is_no_history_of_ours_is_refused_and_left_as_it_is(
+    tmp_path: Path, content: str | bytes, words: str
+) -> None:
     HistoryStore(tmp_path).close()
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    connection.close()
+    if isinstance(content, bytes):
+        (tmp_path / FILE).write_bytes(content)
+    else:
+        with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+            connection.executescript(content)
     before = (tmp_path / FILE).read_bytes()
-    with says(HistoryError, "The history TMP/history.db is of a newer version of moa (4, this one knows 3)."):
+    with pytest.raises(HistoryError) as caught:
         HistoryStore(tmp_path)
+    assert caught.value.message.endswith(words)
     assert (tmp_path / FILE).read_bytes() == before
-
-
-def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"no database " * 1000)
-    with says(HistoryError, "The history TMP/history.db is damaged, or no history;"):
-        HistoryStore(tmp_path)
-    assert (tmp_path / FILE).read_bytes() == b"no database " * 1000
 
 
 def test_damage_that_is_found_later_is_told_too(tmp_path: Path) -> None:
@@ -85,14 +94,6 @@ def test_damage_that_is_found_later_is_told_too(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute("CREATE TABLE theirs (id)")
-    connection.close()
-    with says(HistoryError, "The file TMP/history.db is a database of another program."):
-        HistoryStore(tmp_path)
-
-
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with says(HistoryError, "The history TMP/file/history/history.db cannot be written:"):
@@ -105,8 +106,8 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     recorder = HistoryRecorder(store, recorded, conversation)
     conversation.ask([1], AnswerSettings())
     recorder.begin("Why?", AnswerOptions())
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = store.database.connection.execute("PRAGMA page_count").fetchone()[0]
+    store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     said = ""
     with says(DiskFullError, "The disk of the history TMP/history.db is full:"):
         for _ in range(1000):
@@ -119,7 +120,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
     [answer] = store.load(recorded).answers
     assert (answer.text, answer.question) == (said, "Why?")
-    assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert store.database.connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     store.close()
 
 
@@ -132,7 +133,7 @@ def test_older_files_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(database, "MIGRATIONS", newer)
     for _ in range(2):
         store = HistoryStore(tmp_path)
-        assert store._connection.execute("SELECT id FROM more").fetchall() == [(conversation,)]
+        assert store.database.connection.execute("SELECT id FROM more").fetchall() == [(conversation,)]
         assert store.load(conversation).answers[0].question == "Why?"
         store.close()
     broken = (*newer, ("CREATE TABLE most (id)", "CREATE TABLE more (id)"))
@@ -141,7 +142,25 @@ def test_older_files_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.
         HistoryStore(tmp_path)
     monkeypatch.setattr(database, "MIGRATIONS", newer)
     store = HistoryStore(tmp_path)  # nothing of what failed has stayed
-    assert not store._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'most'").fetchall()
+    assert not store.database.connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'most'").fetchall()
+    store.close()
+
+
+def test_the_index_of_an_older_file_goes_with_all_its_words(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    conversation = store.create(ORIGIN)
+    key = store.begin_answer(conversation, "Why?", AnswerOptions())
+    connection = store.database.connection
+    connection.execute("CREATE VIRTUAL TABLE words USING fts5 (question, answer)")
+    connection.execute("CREATE TRIGGER forget_words AFTER DELETE ON answers BEGIN DELETE FROM words; END")
+    connection.execute("INSERT INTO words (rowid, question, answer) VALUES (?, 'zanzibar', '')", (key,))
+    connection.execute("PRAGMA user_version = 3")
+    store.close()
+    assert b"zanzibar" in (tmp_path / FILE).read_bytes()
+    store = HistoryStore(tmp_path)
+    assert [hit.identifier for hit in store.search("wHY")] == [conversation]
+    store.delete([conversation])
+    assert not [path for path in tmp_path.iterdir() if b"zanzibar" in path.read_bytes()]
     store.close()
 
 
@@ -149,7 +168,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.records import ConversationOrigin
+from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 store = HistoryStore(Path(sys.argv[1]))
 conversation = store.create(ConversationOrigin("toy"))
@@ -162,19 +181,12 @@ for number in range(50):
 
 
 def test_another_moa_that_makes_it_between_two_looks_is_no_other_program(tmp_path: Path) -> None:
-    made = False
-
-    def execute(asked: str) -> SimpleNamespace:
-        nonlocal made
-        (row,) = connection.execute(asked).fetchall() or [None]
-        if not made:
-            HistoryStore(tmp_path).close()
-            made = True
-        return SimpleNamespace(fetchone=lambda: row)
-
-    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        database._check(tmp_path / FILE, cast("sqlite3.Connection", SimpleNamespace(execute=execute)))
-    assert made
+    made = HistoryStore(tmp_path / "made")
+    version = made.database.connection.execute("PRAGMA user_version").fetchone()
+    answers = iter([None, (APPLICATION,), version])  # no tables, and then its name
+    execute = lambda _: SimpleNamespace(fetchone=lambda: next(answers))  # noqa: E731
+    Database._check(cast("Database", SimpleNamespace(connection=SimpleNamespace(execute=execute))))
+    made.close()
 
 
 def test_several_programs_make_and_write_it_at_once(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, Job, Phase, Turn
 from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.conversation.options import AnswerOptions
+from moa_client.history.reading import ConversationOrigin, StoredAnswer
 from moa_client.history.recorder import HistoryRecorder, restored
-from moa_client.history.records import ConversationOrigin, StoredAnswer
 from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask

@@ -14,13 +14,13 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.options import AnswerOptions, options_from
-from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer
+from moa_client.history.reading import AnswerStatus, ConversationOrigin, StoredAnswer
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
 from moa_client.host.publisher import MOST_ATTRIBUTED, Publisher, attributed
 from moa_client.host.reasoning import answer_decode, reasoned, reasoning_marks
-from moa_client.surface.open_conversation import Subscription
+from moa_client.surface.conversation import Subscription
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render

@@ -34,9 +34,9 @@ from moa_client.conversation.events import (
     Titled,
 )
 from moa_client.conversation.options import AnswerOptions
-from moa_client.host.library import LocalConversation
+from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
-from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
@@ -57,7 +57,7 @@ SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
 class Surface:
     """Reads a conversation's updates."""
 
-    open: LocalConversation
+    open: Watch
     updates: list[Update] = field(default_factory=list)
 
     async def until(self, kind: type[SurfaceEvent], times: int = 1) -> Update:
@@ -88,7 +88,7 @@ class Talk:
         return [answer.committed + answer.provisional for answer in self.conversation.answers]
 
     async def answer(self, question: str, *events: Event) -> Update:
-        self.surface.open.ask(question, OPTIONS)
+        self.conversation.ask(question, OPTIONS)
         await self.surface.until(Asked)
         self.engine.tell(*(events or (Committed((0,)), STOP)))
         return await self.surface.until(Ended)
@@ -99,7 +99,7 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
     engine = ScriptedEngine(takes_system=takes_system)
     conversation = TextConversation(cast("Any", engine), FACTS, system, **arguments)
     try:
-        yield Talk(engine, conversation, Surface(LocalConversation(conversation)))
+        yield Talk(engine, conversation, Surface(Watch(conversation)))
     finally:
         await conversation.close()
 
@@ -110,17 +110,17 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
-            talk.surface.open.ask("one", AnswerOptions(temperature=-1.0))
+            talk.conversation.ask("one", AnswerOptions(temperature=-1.0))
         for _ in range(MOST_WAITING):
-            talk.surface.open.ask("one", OPTIONS)
+            talk.conversation.ask("one", OPTIONS)
         with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
-            talk.surface.open.ask("one", OPTIONS)
+            talk.conversation.ask("one", OPTIONS)
 
 
 async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
-            talk.surface.open.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
+            talk.conversation.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
 
 
 # ---------------------------------------------------------------- an answer goes on
@@ -133,7 +133,7 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
     journal = Journal()
     async with talking(journal=journal) as talk:
         await talk.answer("one", *CUT)
-        talk.surface.open.continue_answer(8)
+        talk.conversation.continue_answer(8)
         await talk.surface.until(Continued)
         talk.engine.tell(Committed((2,)), STOP)
         await talk.surface.until(Ended)
@@ -149,15 +149,15 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
 async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
     async with talking() as talk:
         await talk.answer("one", Committed((0,)), Ended(Finish.CANCELLED))
-        talk.surface.open.continue_answer(0)
+        talk.conversation.continue_answer(0)
         await talk.surface.until(Continued)
         talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
         await talk.surface.until(Ended)
         assert talk.engine.settings[1].max_tokens == 0
         while talk.conversation.is_answering:  # noqa: ASYNC110 (its end is no update)
             await asyncio.sleep(0)
-        talk.surface.open.continue_answer(0)
-        talk.surface.open.stop()  # before anything new has come
+        talk.conversation.continue_answer(0)
+        talk.conversation.stop()  # before anything new has come
         await talk.surface.until(Ended)
         await talk.answer("two")
         assert talk.texts == ["ab", "a"]
@@ -178,7 +178,7 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
         if events:
             await talk.answer("one", *events)
         before = talk.texts
-        talk.surface.open.continue_answer(8)
+        talk.conversation.continue_answer(8)
         failed = (await talk.surface.until(Failed)).event
         assert isinstance(failed, Failed)
         assert str(failed.error) == words
@@ -195,7 +195,7 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
         left.append(conversation)
 
     async with talking() as talk:
-        other = Surface(LocalConversation(talk.conversation, leave))
+        other = Surface(Watch(talk.conversation, leave))
         assert talk.conversation.watchers == 2
         for _ in range(2):
             await other.open.close()
@@ -214,7 +214,7 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
     way: Callable[[TextConversation], None],
 ) -> None:
     async with talking() as talk:
-        talk.surface.open.ask("one", OPTIONS)
+        talk.conversation.ask("one", OPTIONS)
         way(talk.conversation)
         await talk.surface.until(Rewound)
         assert talk.surface.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
@@ -224,12 +224,12 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
 
 async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
     async with talking() as talk:
-        talk.surface.open.ask("one", AnswerOptions(stop=("bz",)))
+        talk.conversation.ask("one", AnswerOptions(stop=("bz",)))
         await talk.surface.until(Asked)
         talk.engine.tell(Committed((0, 1)), Provisional((2,)))
         await talk.surface.until(Provisional)
         assert talk.texts == ["abc"]
-        talk.surface.open.abandon()
+        talk.conversation.abandon()
         ended = await talk.surface.until(Ended)
         assert ended.event == Ended(Finish.CANCELLED, text="b")
         assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
@@ -245,7 +245,7 @@ async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_
     before: tuple[Event, ...],
 ) -> None:
     async with talking() as talk:
-        talk.surface.open.ask("one", OPTIONS)
+        talk.conversation.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         talk.engine.tell(*before, Panic())
         failed = await talk.surface.until(Failed)
@@ -265,7 +265,7 @@ async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None
 
     async with talking() as talk:
         talk.engine.device.decode = decode
-        talk.surface.open.ask("one", OPTIONS)
+        talk.conversation.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         talk.engine.tell(Committed((0,)), Committed((25,)))
         assert (await talk.surface.until(Failed)).answer == 1
@@ -283,7 +283,7 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
 
     async with talking() as talk:
         monkeypatch.setattr(PlainTokenizer, "encode", encode_slowly)
-        talk.surface.open.ask("one", OPTIONS)
+        talk.conversation.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         has_continued.set()
         talk.engine.tell(Committed((0,)), STOP)
@@ -293,7 +293,7 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
 
 async def test_a_question_that_cannot_fit_is_taken_back_and_the_next_one_is_answered() -> None:
     async with talking() as talk:
-        talk.surface.open.ask("a" * 100_000, OPTIONS)
+        talk.conversation.ask("a" * 100_000, OPTIONS)
         failed = await talk.surface.until(Failed)
         assert isinstance(failed.event, Failed)
         assert str(failed.event.error) == snapshot(
@@ -336,14 +336,14 @@ async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that()
     async with talking(journal=journal) as talk:
         await talk.answer("one")
         await talk.answer("two")
-        talk.surface.open.ask("other", OPTIONS, 1)
+        talk.conversation.ask("other", OPTIONS, 1)
         assert (await talk.surface.until(Asked)).answer == 1
         talk.engine.tell(Committed((1,)), STOP)
         await talk.surface.until(Ended)
         [text] = talk.conversation.answers
         assert (text.question, text.committed, text.versions) == ("other", "b", (("one", "a"),))
         assert talk.engine.done == ["rewind 0"]
-        talk.surface.open.ask("more", OPTIONS, 7)  # there is none of that number
+        talk.conversation.ask("more", OPTIONS, 7)  # there is none of that number
         assert (await talk.surface.until(Asked)).answer == 2
     assert [note[1:] for note in journal.notes if note[0] == "begin"] == [("one",), ("two",), ("other", 1), ("more",)]
 
@@ -356,7 +356,7 @@ async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> 
         for _ in range(2):
             talk.engine.tell(Refused(errors.ContextLengthError("Too long.")))
         await talk.surface.until(Refused, 2)
-        talk.surface.open.rewind(2)
+        talk.conversation.rewind(2)
         await talk.surface.until(Rewound)
         assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
 
@@ -365,7 +365,7 @@ async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
     async with talking() as talk:
         await talk.answer("one", *ALONE)
         await talk.answer("two", *ALONE)
-        talk.surface.open.rewind(1)
+        talk.conversation.rewind(1)
         await talk.surface.until(Rewound)
         talk.engine.tell(*CORRECTED, SETTLED, SETTLED, LinkChanged(LinkState.GOOD))
         talk.surface.updates.clear()
@@ -375,31 +375,31 @@ async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
 
 async def test_a_title_is_told() -> None:
     async with talking() as talk:
-        talk.surface.open.set_title("On the sky")
+        talk.conversation.set_title("On the sky")
         assert (await talk.surface.until(Titled)).event == Titled("On the sky")
-        assert talk.surface.open.facts.title == "On the sky"
+        assert talk.conversation.facts.title == "On the sky"
 
 
 async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
     async with talking() as talk:
-        talk.surface.open.set_system("Be brief.")
-        assert talk.surface.open.facts.system == "Be brief."
-        talk.surface.open.ask("one", OPTIONS)
+        talk.conversation.set_system("Be brief.")
+        assert talk.conversation.facts.system == "Be brief."
+        talk.conversation.ask("one", OPTIONS)
         with says(errors.ConflictError, "The conversation has begun."):
-            talk.surface.open.set_system(None)
+            talk.conversation.set_system(None)
         await talk.surface.until(Asked)
         talk.engine.tell(STOP)
         await talk.surface.until(Ended)
-        assert talk.surface.open.facts.system == "Be brief."
+        assert talk.conversation.facts.system == "Be brief."
         assert talk.engine.turns == ["[system]Be brief.[user]one"]
 
 
 async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() -> None:
     async with talking(takes_system=False) as talk:
         with says(errors.ModelSourceError, "The target's chat template refuses the conversation:"):
-            talk.surface.open.set_system("Be brief.")
+            talk.conversation.set_system("Be brief.")
         await talk.answer("one")
-        assert (talk.texts, talk.surface.open.facts.system) == (["a"], None)
+        assert (talk.texts, talk.conversation.facts.system) == (["a"], None)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -443,16 +443,16 @@ class Journal:
 async def test_what_happens_is_kept_in_order() -> None:
     journal = Journal()
     async with talking(journal=journal) as talk:
-        talk.surface.open.set_title("t")
+        talk.conversation.set_title("t")
         await talk.answer("one", *ALONE)
         talk.engine.tell(*CORRECTED, SETTLED)
         await talk.surface.until(Settled)
         for events in ((errors.UnavailableError("Gone."),), (Committed((0,)), errors.UnavailableError("Gone."))):
-            talk.surface.open.ask("two", OPTIONS)
+            talk.conversation.ask("two", OPTIONS)
             await talk.surface.until(Asked)
             talk.engine.tell(*events)
             await talk.surface.until(Failed)
-        talk.surface.open.rewind(1)
+        talk.conversation.rewind(1)
         await talk.surface.until(Rewound)
     assert journal.notes == [
         ("title", "t"),

@@ -18,9 +18,9 @@ from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Committed, LinkState, Permission, Provenance, Rewound, TextRun, Titled
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
-from moa_client.surface.messages import fields_of, options_of, update_of
-from moa_client.surface.open_conversation import ConversationFacts, Subscription
-from moa_client.surface.surface_session import serve_surface
+from moa_client.host.surface_session import Watch, serve_surface
+from moa_client.surface.conversation import Subscription
+from moa_client.surface.messages import ConversationFacts, fields_of, options_of, update_of
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, ConfigError, InternalError, OverloadedError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
@@ -190,8 +190,13 @@ class Conversation:
     def __init__(self, most_unread: int = 10) -> None:
         self.answers = (AnswerText("why?", 1, committed="ab", runs=(TextRun(2, Provenance.COPY),)),)
         self.subscription = Subscription(most_unread)
-        self.updates = self.subscription.updates
         self.is_closed = False
+
+    def subscribe(self) -> Subscription:
+        return self.subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self.is_closed = True
 
     def stop(self) -> None:
         raise ZeroDivisionError
@@ -201,9 +206,6 @@ class Conversation:
 
     def permit(self, call: str, permission: Permission) -> None:
         self.set_title(f"{call} {permission.value}")
-
-    async def close(self) -> None:
-        self.is_closed = True
 
 
 class Surface:
@@ -225,8 +227,8 @@ class Surface:
             self.has_left.set()
 
     async def be_served(self, conversation: Conversation, **opening: object) -> None:
-        async def open_it(identifier: str | None, system: str | None, single: bool) -> Any:
-            return conversation
+        async def open_it(identifier: str | None, system: str | None, single: bool) -> Watch:
+            return Watch(cast("Any", conversation))
 
         async with asyncio.timeout(20):
             await serve_surface(opening, self.messages(), self.send, open_it)
@@ -258,17 +260,13 @@ async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
     assert surface.sent[3]["title"] == "call_1 always"
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-async def test_who_wrote_a_text_is_told_where_it_is_wanted(wanted: bool) -> None:
+async def test_who_wrote_a_text_is_told() -> None:
     surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
-    chances = (TokenChances(-0.25),)
     run = TextRun(1, Provenance.SERVER, 0.7788)
-    conversation.subscription.push_update(Update(Committed((1,), 0, "c", chances, (1,), runs=(run,)), 1))
-    await surface.be_served(conversation, runs=wanted)
+    conversation.subscription.push_update(Update(Committed((1,), 0, "c", runs=(run,)), 1))
+    await surface.be_served(conversation)
     opened, committed = surface.sent[:2]
-    told = [each.get("runs") for each in (opened["answers"][0], committed)]
-    assert told == ([[[2, "C"]], [[1, "S", 0.779]]] if wanted else [None, None])
-    assert ("chances" in committed, "lengths" in committed) == (not wanted, not wanted)
+    assert (opened["answers"][0]["runs"], committed["runs"]) == (([2, "C"],), ([1, "S", 0.779],))
 
 
 async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:

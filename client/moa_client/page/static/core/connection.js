@@ -41,7 +41,7 @@ export class Connection {
 
   /** Asks for the conversation, and for who writes its text. */
   askToOpen() {
-    this.socket.send({ do: "open", ...this.wanted, runs: true });
+    this.socket.send({ do: "open", ...this.wanted });
   }
 
   /**

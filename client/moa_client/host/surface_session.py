@@ -1,0 +1,282 @@
+"""Serves surfaces: what one asks acts on the conversation that it has open, and the updates of that go back to it.
+
+Over a socket, where a message is one line of JSON, or a WebSocket (`page`). State: who is connected. Invariants: a
+message that cannot be followed is answered by `error`, and changes nothing; who does not read holds up only itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import DataError, OverloadedError
+
+from moa_client.conversation.answer_text import AnswerText, Corrections, apply_update
+from moa_client.conversation.events import Asked, Permission
+from moa_client.failures import told
+from moa_client.host.text_conversation import TextConversation
+from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends
+from moa_client.surface.messages import (
+    MOST_QUESTION_BYTES,
+    Fields,
+    decode_request,
+    encode_line,
+    error_fields,
+    fields_of,
+    opened_fields,
+    options_of,
+    shortened,
+)
+
+MOST_NUMBER = 1 << 31
+MOST_TITLE = 200  # characters
+WRITE_SECONDS = 60.0  # a program that takes nothing in for so long is left
+LEAVE_SECONDS = 5.0
+GONE = (OSError, TimeoutError)  # of a surface that has left, or takes nothing in
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """A conversation as one surface has it open.
+
+    Args:
+        leave: called when the surface has left, unless the conversation is to stay open.
+    """
+
+    def __init__(
+        self, conversation: TextConversation, leave: Callable[[TextConversation], Awaitable[None]] | None = None
+    ) -> None:
+        self.conversation = conversation
+        self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]  # before all updates
+        self._leave = leave
+        self._is_closed = False
+        self._subscription = conversation.subscribe()
+        self.updates = self._subscription.updates
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.conversation.unsubscribe(self._subscription)
+        if self._leave is not None:
+            await self._leave(self.conversation)
+
+
+Send = Callable[[Fields], Awaitable[None]]
+Open = Callable[[str | None, str | None, bool], Awaitable[Watch]]  # of an identifier, a system prompt, for one answer
+Control = Callable[[Fields], Awaitable[Fields]]
+
+
+async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields], send: Send, open_it: Open) -> None:
+    """Serves a surface until it leaves.
+
+    Args:
+        first: its `open` message; `messages`: those after it.
+        send: waits as long as the surface takes nothing in.
+        open_it: opens the conversation of an identifier; None: a new one.
+    """
+    identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
+    watch = await open_it(identifier, system, first.get("single") is True)
+    try:
+        await send(opened_fields(watch.conversation.facts, watch.conversation.status, watch.answers))
+        ways = [
+            asyncio.create_task(_follow_all(messages, watch.conversation, send)),
+            # Without this one, a surface would wait for ever.
+            asyncio.create_task(_send_updates(watch, send)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ways:
+                task.cancel()
+            outcomes = await asyncio.gather(*ways, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+    finally:
+        await watch.close()
+
+
+async def _follow_all(messages: AsyncIterator[Fields], conversation: TextConversation, send: Send) -> None:
+    async for message in messages:
+        try:
+            await _follow(message, conversation, send)
+        except GONE:
+            raise
+        except BaseException as error:  # noqa: BLE001 (a defect, too, is told, and the surface goes on)
+            await send(error_fields(told(error, "What was asked for")))
+
+
+async def _send_updates(watch: Watch, send: Send) -> None:
+    answers, corrections = list(watch.answers), dict[int, Corrections]()
+
+    def corrected(text: AnswerText) -> Fields:
+        """Where text replaces what this surface was shown, if that is news."""
+        known = corrections.setdefault(text.number, Corrections())
+        is_new = known.update(text.committed[known.length :], text.provisional)
+        return {"corrected": known.stretches} if is_new else {}
+
+    for text in answers:
+        corrected(text)
+    try:
+        async for update in watch.updates():
+            if isinstance(update.event, Asked):
+                corrections.pop(update.answer, None)
+            about = apply_update(answers, update)
+            await send(fields_of(update) | (corrected(about) if about is not None else {}))
+    except OverloadedError as error:  # it lags: it must open the conversation again
+        await send(error_fields(error))
+
+
+async def _follow(message: Mapping[str, Any], conversation: TextConversation, send: Send) -> None:
+    match message.get("do"):
+        case "ask":
+            question, options = message.get("question"), message.get("options", {})
+            if not isinstance(question, str) or not question.strip():
+                raise DataError("The question is empty.", hint="Give it as the text `question`.")
+            if not isinstance(options, dict):
+                raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
+            conversation.ask(question, options_of(options), _number(message, "instead_of"))
+        case "continue":
+            conversation.continue_answer(_number(message, "max_tokens"))
+        case "stop":
+            conversation.stop()
+        case "abandon":
+            conversation.abandon()
+        case "permit":
+            call, word = message.get("call"), message.get("permission")
+            if not isinstance(call, str) or word not in [each.value for each in Permission]:
+                raise DataError(
+                    "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
+                    hint="docs/device.md has the messages.",
+                )
+            conversation.permit(call, Permission(word))
+        case "offline":
+            conversation.engine.go_offline()
+        case "online":
+            conversation.engine.go_online()
+        case "standalone":
+            conversation.engine.write_standalone()
+        case "rewind":
+            conversation.rewind(_number(message, "answers", None))
+        case "system":
+            conversation.set_system(_text_or_none(message, "system"))
+        case "title":
+            conversation.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE])
+        case "stats":
+            await send({"event": "stats", "lines": conversation.engine.session_figures.lines()})
+        case other:
+            raise DataError(
+                f"There is nothing to do that is called {shortened(other)}.", hint="docs/device.md has the messages."
+            )
+
+
+def _number(message: Mapping[str, Any], name: str, default: int | None = 0) -> int:
+    value = message.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_NUMBER:
+        raise DataError(f"`{name}` must be a number from 0 on.", hint="docs/device.md has the messages.")
+    return value
+
+
+def _text_or_none(message: Mapping[str, Any], name: str) -> str | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"`{name}` must be text or null.", hint="docs/device.md has the messages.")
+    return value
+
+
+async def only_opens(message: Fields) -> Fields:
+    raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
+
+
+class SocketServer:
+    """Serves our own programs: one conversation a connection. `control` answers what is about no conversation."""
+
+    def __init__(self, open_it: Open, control: Control = only_opens) -> None:
+        self._open = open_it
+        self._control = control
+        self._listening: asyncio.Server | None = None
+        self._path: Path | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def listen(self, path: Path) -> None:
+        """Begins to listen on a socket, in the place of a stale one; only this user can connect."""
+        self._path = path
+        path.unlink(missing_ok=True)  # noqa: ASYNC240 (at once)
+        before = os.umask(0o177)
+        try:
+            self._listening = await asyncio.start_unix_server(self._accept, path, limit=MOST_QUESTION_BYTES)
+        finally:
+            os.umask(before)
+
+    async def connect(self) -> Ends:
+        """The end of a connection from this process."""
+        ours, its = socket.socketpair()
+        self._accept(*await asyncio.open_connection(sock=ours, limit=MOST_MESSAGE_BYTES))
+        return await asyncio.open_connection(sock=its, limit=MOST_MESSAGE_BYTES)
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        for writer in self._connections.values():
+            writer.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):  # then they are cancelled
+                await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send(fields: Fields) -> None:
+            writer.write(encode_line(fields))
+            async with asyncio.timeout(WRITE_SECONDS):
+                await writer.drain()
+
+        messages = _read(reader, send)
+        try:
+            async for message in messages:
+                try:
+                    if message.get("do") == "open":
+                        await serve_surface(message, messages, send, self._open)
+                        return
+                    await send(await self._control(message))
+                except GONE:
+                    raise
+                except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
+                    await send(error_fields(told(error, "What was asked for")))
+        except GONE:
+            log.info("a program has left")
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _read(reader: asyncio.StreamReader, send: Send) -> AsyncIterator[Fields]:
+    """The messages of a program, until it leaves; one that is too long is the last."""
+    while True:
+        try:
+            line = await reader.readuntil()
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            error = DataError(f"A message has more than {MOST_QUESTION_BYTES} bytes.", hint="Ask a shorter question.")
+            await send(error_fields(error))
+            return
+        try:
+            yield decode_request(line)
+        except DataError as error:
+            await send(error_fields(error))

@@ -1,0 +1,250 @@
+"""A conversation as a chat has it open: messages to the process that runs it, this one or the daemon, and updates back.
+
+Updates on their way to one surface are kept in order until it reads them, up to a bound: nothing is lost in between; a
+surface that lags too far is cut off and must open the conversation again, which gives it everything as it is then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import MoaError, OverloadedError, UnavailableError
+
+from moa_client.conversation import events
+from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.figures import LinkStatus
+from moa_client.conversation.options import AnswerOptions
+from moa_client.failures import told
+from moa_client.surface.messages import (
+    ConversationFacts,
+    Fields,
+    decode_line,
+    encode_line,
+    error_of,
+    made_of,
+    update_of,
+)
+
+MOST_UNREAD = 10_000  # updates: an answer of as many tokens
+MOST_MESSAGE_BYTES = 1 << 28  # from the daemon, which is trusted: a long conversation in one `opened`
+GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started again, and the conversation is kept.")
+
+
+class Subscription:
+    """One surface's updates."""
+
+    def __init__(self, most_unread: int = MOST_UNREAD) -> None:
+        self._most_unread = most_unread
+        self._unread: deque[Update] = deque()
+        self._arrived = asyncio.Event()
+        self._is_closed = False
+        self._lags = False
+
+    def push_update(self, update: Update) -> None:
+        """Adds an update; one too many cuts the surface off."""
+        if len(self._unread) >= self._most_unread:
+            self._lags = True
+            self._unread.clear()
+        if not self._lags:
+            self._unread.append(update)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Nothing more will come; what is here may still be read."""
+        self._is_closed = True
+        self._arrived.set()
+
+    async def updates(self) -> AsyncIterator[Update]:
+        """May be read by one reader after another: nothing is lost in between."""
+        while True:
+            while self._unread:
+                yield self._unread.popleft()
+            if self._lags:
+                raise OverloadedError(
+                    f"More than {self._most_unread} events were not read.", hint="Open the conversation again."
+                )
+            if self._is_closed:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
+class OpenConversation:
+    """A conversation that a chat has open.
+
+    What is asked of it returns at once, and what it leads to is an update. A process that goes away ends the running
+    answer with an error; the conversation is opened again by its identifier with the next question.
+
+    Args:
+        opened: the message that it is open.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
+        self._writer = writer
+        self._facts = made_of(ConversationFacts, opened)
+        self.status = made_of(LinkStatus, opened["status"])  # of the link, and the newest answer's figures
+        self.answers: Sequence[AnswerText] = [made_of(AnswerText, answer) for answer in opened["answers"]]
+        self._subscription = Subscription()
+        self.updates = self._subscription.updates
+        self._stats: asyncio.Queue[str] = asyncio.Queue()
+        self._is_leaving = False
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @property
+    def facts(self) -> ConversationFacts:
+        online = self.status.state is not events.LinkState.OFFLINE
+        return replace(self._facts, server=self.status.server, online=online)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process that runs it has gone: it must be opened again."""
+        return self._reading.done()
+
+    def _send(self, **message: Any) -> None:
+        if self._reading.done():
+            raise GONE
+        self._writer.write(encode_line(message))
+
+    stop = partialmethod(_send, do="stop")  # ends the running answer where it is; the server is asked first
+    abandon = partialmethod(_send, do="abandon")  # the same, without waiting for the server
+    go_offline = partialmethod(_send, do="offline")
+    go_online = partialmethod(_send, do="online")
+    write_standalone = partialmethod(_send, do="standalone")  # continues without the server, however unlikely the text
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        """Asks; after the answers that are still running."""
+        self._send(do="ask", question=question, options=options.fields())
+
+    def continue_answer(self, max_tokens: int) -> None:
+        """Continues the newest answer by at most so many tokens, 0: as the context allows; as if it had never ended."""
+        self._send(do="continue", max_tokens=max_tokens)
+
+    def permit(self, call: str, permission: events.Permission) -> None:
+        """Says whether a call that waits may be run."""
+        self._send(do="permit", call=call, permission=permission.value)
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers; 0: begins again."""
+        self._send(do="rewind", answers=answers)
+
+    def set_system(self, system: str | None) -> None:
+        """Sets the system prompt, before the first question."""
+        self._facts = replace(self._facts, system=system)
+        self._send(do="system", system=system)
+
+    def set_title(self, title: str) -> None:
+        self._send(do="title", title=title)
+
+    async def stats(self) -> str:
+        """Figures of the newest answer and of what was written without a server, for a person."""
+        self._send(do="stats")
+        waiting = asyncio.ensure_future(self._stats.get())
+        await asyncio.wait((waiting, self._reading), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            raise GONE
+        return waiting.result()
+
+    async def close(self) -> None:
+        self._is_leaving = True
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._subscription.close()
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        gone: MoaError = GONE
+        try:
+            while True:
+                self._on_message(decode_line(await reader.readuntil()))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        except BaseException as error:  # noqa: BLE001 (what is no message of this version's)
+            gone = told(error, "Reading what the daemon says")
+        if not self._is_leaving:
+            self._subscription.push_update(Update(events.Failed(gone, taken_back=True)))
+
+    def _on_message(self, message: Mapping[str, Any]) -> None:
+        match message["event"]:
+            case "stats":
+                self._stats.put_nowait(str(message["lines"]))
+            case "error":
+                self._subscription.push_update(Update(events.Failed(error_of(message), taken_back=True)))
+            case _:
+                update = update_of(message)
+                self._note(update)
+                self._subscription.push_update(update)
+
+    def _note(self, update: Update) -> None:
+        if update.status is not None:
+            self.status = update.status
+        match update.event:
+            case events.Titled(title):
+                self._facts = replace(self._facts, title=title)
+            case events.DrafterChanged(drafter, reason, standalone):
+                self._facts = replace(self._facts, drafter=drafter, drafter_reason=reason, standalone=standalone)
+            case events.ExecutionChanged(level, exact):
+                self._facts = replace(self._facts, level=level, exact=exact)
+
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]  # of a connection
+
+
+async def connect(path: Path) -> Ends:
+    """To the daemon that listens on a socket; OSError: none does."""
+    return await asyncio.open_unix_connection(path, limit=MOST_MESSAGE_BYTES)
+
+
+async def open_conversation(
+    ends: Ends, identifier: str | None, system: str | None, *, single: bool = False
+) -> OpenConversation:
+    """Opens a conversation over a connection.
+
+    Args:
+        identifier: None: a new one.
+        system: the system prompt of a new one; None: the model's own.
+        single: it is for one answer, and not kept.
+    """
+    try:
+        message = {"do": "open", "conversation": identifier, "system": system, "single": single}
+        return OpenConversation(*ends, await exchange(ends, message))
+    except BaseException:
+        ends[1].close()
+        raise
+
+
+async def exchange(ends: Ends, message: Mapping[str, Any]) -> Fields:
+    """Sends a message, and reads its answer; raises what that says."""
+    reader, writer = ends
+    writer.write(encode_line(message))
+    try:
+        answer = decode_line(await reader.readuntil())
+    except (OSError, asyncio.IncompleteReadError):
+        raise GONE from None
+    if answer.get("event") == "error":
+        raise error_of(answer)
+    return answer
+
+
+async def request(path: Path, message: Mapping[str, Any], seconds: float) -> Fields:
+    """One message about no conversation, and its answer.
+
+    Raises:
+        OSError: no daemon listens there; TimeoutError: it does not answer.
+        MoaError: it refuses.
+    """
+    async with asyncio.timeout(seconds):
+        ends = await connect(path)
+        try:
+            return await exchange(ends, message)
+        finally:
+            ends[1].close()
