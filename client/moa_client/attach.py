@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 from moa_shared.programs.entry import StartLine
 
 from moa_client.chat.chat import Opener
-from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import find_daemon, start_daemon
+from moa_client.daemon.process import find_daemon, find_paths, start_daemon
 from moa_client.daemon.shared_settings import differences, shared_settings
 from moa_client.device.kept_companion import with_kept
 from moa_client.servers.book import at_addresses, find_servers, read_book

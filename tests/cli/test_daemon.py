@@ -70,6 +70,8 @@ def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -
     settings = json.loads(home.run("daemon", "status", "--json", cwd=home.folder)[1])["settings"]
     assert settings["history_dir"] == str(home.folder / "kept")
     assert settings["drafter"] == str(home.folder / "drafter.safetensors")
+    unit = home.run("daemon", "install", "--print", cwd=home.folder)[1]
+    assert f"--daemon-dir {home.folder / 'run'}" in unit.split("ExecStart=")[1]
 
 
 def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_another_one_takes_its_place(

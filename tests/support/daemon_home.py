@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moa_client.daemon.paths import DaemonPaths, find_holder
+from moa_client.daemon.process import DaemonPaths, find_holder
 
 from tests.support.programs import PATIENCE
 

@@ -1,5 +1,7 @@
 """What the daemon holds for all its surfaces: the link, and once it has started, the host and its conversations.
 
+Implements `PageBackend`: the page sees what is open and what is kept in one list.
+
 State: the phase of the start, and the library. A start without a server, and with nothing on this device to continue
 with, is tried again until it succeeds; requests meanwhile learn why it has not.
 """
@@ -7,29 +9,34 @@ with, is tried again until it succeeds; requests meanwhile learn why it has not.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 
-from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.errors import MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
 
 from moa_client.conversation.events import LinkState
 from moa_client.failures import told
+from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore
-from moa_client.host.host import Host
+from moa_client.host.host import Crossing, Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
 from moa_client.host.surface_session import Watch
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp.opening import open_tools
+from moa_client.page.routes import ExportForm, Kept
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
 from moa_client.tools.tool import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
 UNWATCHED_SECONDS = 60.0  # a page that is loaded again finds its conversation as it was
+MOST_FOUND = 100  # answers of a search
 log = logging.getLogger(__name__)
 
 
@@ -79,32 +86,67 @@ class Hub:
         return (await self.library()).open(identifier, system, is_read=not single, single=single)
 
     def status(self) -> Fields:
-        fields: Fields = {
+        host = self._library.host if self._library is not None else None
+        device = host.device if host is not None else None
+        link = host.status() if host is not None else None
+        choice = device.drafting.choice if device is not None else None
+        companion = device.companion if device is not None else None
+        return {
             "version": self._version,
             "since": self.since,
             "phase": self._phase,
-            "server": self.link.address,
-            "target": "",
-            "state": LinkState.OFFLINE.value,
-            "rtt_ms": None,
-            "drafter": "",
-            "standalone": "",
-            "companion": "",
-            "level": "",
-            "exact": True,
-            "conversations": 0,
-            "wants_online": not self.settings.offline,
-            "reason": "",
+            "server": link.server if link is not None else self.link.address,
+            "target": device.files.target_id if device is not None else "",
+            "state": (link.state if link is not None else LinkState.OFFLINE).value,
+            "rtt_ms": link.rtt_ms if link is not None else None,
+            "drafter": choice.name if choice is not None else "",
+            "standalone": choice.standalone if choice is not None else "",
+            "companion": companion.name if companion is not None else "",
+            "level": device.level if device is not None else "",
+            "exact": device is None or device.is_exact,
+            "conversations": len(self._library.open_conversations) if self._library is not None else 0,
+            "wants_online": not (host.is_offline if host is not None else self.settings.offline),
+            "reason": host.reason if host is not None else "",
             "url": self.url,
             "web_error": self.web_error,
         }
-        if self._library is not None:
-            fields |= _library_fields(self._library)
-        return fields
 
     def set_offline(self, is_offline: bool) -> None:
         if self._library is not None:
             self._library.host.set_offline(is_offline)
+
+    async def conversations(self, search: str) -> Sequence[Kept]:
+        """Those that are kept, the newest first; with words to search for, those in which they are."""
+        store = self.store()
+        if store is None:
+            return []
+        kept = [
+            Kept(each.identifier, each.title, each.updated, each.model, each.answers, each.unverified)
+            for each in store.list()
+        ]
+        if not search.strip():
+            return kept
+        found = {hit.identifier for hit in store.search(search, MOST_FOUND)}
+        wanted = search.casefold()
+        return [each for each in kept if each.id in found or wanted in each.title.casefold()]
+
+    async def delete(self, identifier: str) -> None:
+        self._kept().load(identifier)
+        await (await self.library()).delete(identifier)
+
+    async def export(self, identifier: str, form: ExportForm) -> str:
+        stored = self._kept().load(identifier)
+        return markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n"
+
+    async def timeline(self) -> AsyncIterator[Crossing]:
+        async for crossing in (await self.host()).frame_tap.watch():
+            yield crossing
+
+    def _kept(self) -> HistoryStore:
+        store = self.store()
+        if store is None:
+            raise NotFoundError("There is no such conversation.", hint="Conversations are not kept here.")
+        return store
 
     async def close(self) -> None:
         """Closes all conversations: answers under way are kept as they are."""
@@ -152,23 +194,3 @@ class Hub:
         """Says how far the start is; after a failure, why it waits is worth more."""
         if self._failure is None:
             self._phase = phase
-
-
-def _library_fields(library: Library) -> Fields:
-    host = library.host
-    device, link = host.device, host.status()
-    choice = device.drafting.choice
-    return {
-        "target": device.files.target_id,
-        "server": link.server,
-        "state": link.state.value,
-        "rtt_ms": link.rtt_ms,
-        "drafter": choice.name if choice is not None else "",
-        "standalone": choice.standalone if choice is not None else "",
-        "companion": device.companion.name if device.companion is not None else "",
-        "level": device.level,
-        "exact": device.is_exact,
-        "conversations": len(library.open_conversations),
-        "wants_online": not host.is_offline,
-        "reason": host.reason,
-    }

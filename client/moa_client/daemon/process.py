@@ -1,45 +1,165 @@
-"""Starts, finds and ends the daemon's process, and reads its log."""
+"""The daemon's process from outside: its files, starting, finding and ending it, and what starts it at login.
+
+The lock is held by the process as long as it lives, and let go by any death. Invariant: its holder owns the socket; a
+socket without a holder is stale.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
 import os
+import shlex
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
-from moa_shared.errors import DataError, InternalError, MoaError, NotFoundError, UnavailableError
+from moa_shared.errors import ConfigError, DataError, InternalError, MoaError, UnavailableError
 
-from moa_client.daemon.paths import DaemonPaths, find_holder, make_folder
 from moa_client.surface.conversation import request
 from moa_client.surface.messages import Fields
 
+MOST_PATH_BYTES = 100  # of a socket: 108 with the final zero on Linux, 104 on macOS
+ROOM_BYTES = 1 << 12  # for the lock, and the first lines of the log
 START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow machine
 ANSWER_SECONDS = 5.0  # of a daemon that is there
 END_SECONDS = 10.0  # answers under way are stopped, and the server hears a goodbye
 LOOK_SECONDS = 0.02
+LABEL = "moa-client"
+SYSTEMD = """\
+[Unit]
+Description=moa client: link, drafter and conversations
+Documentation=man:moa-client-daemon(1)
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=2
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonPaths:
+    """The daemon's files, all in one folder that only its user can enter."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "daemon.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held as long as it runs; says which process that is."""
+        return self.folder / "daemon.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "daemon.log"
+
+
+def find_paths(folder: Path | None) -> DaemonPaths:
+    """The daemon's files.
+
+    `folder`: None: in the user's runtime folder, or where the system has none, in the one for a program's state.
+    """
+    if folder is None:
+        import platformdirs
+
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        state = platformdirs.user_state_path("moa", appauthor=False)
+        folder = Path(runtime) / "moa" if runtime else state / "run"
+    return DaemonPaths(folder.expanduser().absolute())
+
+
+def make_folder(paths: DaemonPaths) -> None:
+    folder = paths.folder
+    if len(os.fsencode(paths.socket)) > MOST_PATH_BYTES:
+        raise ConfigError(
+            f"{paths.socket} is too long for the path of a socket.", hint="Name a shorter folder with --daemon-dir."
+        )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made_by, found = folder.lstat().st_uid, folder.stat()  # a symbolic link leads where who made it likes
+        if found.st_uid != os.getuid() or made_by not in (0, os.getuid()):
+            raise ConfigError(
+                f"The daemon's folder {folder} belongs to another user.", hint="Name another with --daemon-dir."
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            folder.chmod(0o700)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(ROOM_BYTES))
+    except OSError as error:
+        raise ConfigError(
+            f"The daemon's folder {folder} cannot be used: {error.strerror or error}.",
+            hint="Name another with --daemon-dir.",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds the lock. `since`: when it began, in seconds since 1970."""
+
+    pid: int
+    since: float
+    version: str
+
+
+def take_lock(path: Path, holder: Holder) -> TextIO:
+    """Makes this process the only daemon, until the file is closed."""
+    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held open as long as the lock)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(
+            f"A daemon is already running{_who(path)}.", hint="`moa-client daemon status` says more about it."
+        ) from None
+    os.chmod(path, 0o600)
+    file.truncate(0)
+    file.write(json.dumps(asdict(holder)))
+    file.flush()
+    return file
+
+
+def find_holder(path: Path) -> Holder | None:
+    """The process that holds the lock; None: no daemon runs."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return Holder(**json.loads(file.read()))
+    except (OSError, ValueError, TypeError):  # absent, or its holder has only begun to write
+        pass
+    return None
 
 
 async def find_daemon(paths: DaemonPaths) -> Fields | None:
     """What the running daemon says of itself; None: none runs."""
     try:
-        return await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
-    except TimeoutError:
-        raise _silent(paths) from None
+        return await _status(paths)
     except OSError:
-        if find_holder(paths.lock) is not None:  # it has only begun
-            return await _wait_for(paths, lambda: find_holder(paths.lock) is not None)
-        return None
+        if find_holder(paths.lock) is None:
+            return None
+    return await _wait_for(paths, lambda: find_holder(paths.lock) is not None)  # it has only begun
 
 
 async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     """Starts a daemon in the background, and waits until it listens; its status."""
-    make_folder(paths)
     process, began = _spawn(paths, options)
     status = await _wait_for(paths, lambda: process.poll() is None)
     if status is not None:
@@ -63,45 +183,10 @@ async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     except DataError:  # of an older version, which does not know how
         await stop_daemon(paths)
         return await start_daemon(paths, before["options"])
-    deadline = time.monotonic() + END_SECONDS + START_SECONDS
-    while time.monotonic() < deadline and _is_alive(before["pid"]):
-        with suppress(OSError, TimeoutError):
-            status = await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
-            if status["since"] != before["since"]:
-                return status
-        await asyncio.sleep(LOOK_SECONDS)
-    raise _not_started(paths, began, "it has ended" if not _is_alive(before["pid"]) else "it does not end")
-
-
-def daemon_command(options: Sequence[str]) -> list[str]:
-    """Runs the daemon; -P: no module of the folder that it is in is imported."""
-    return [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
-
-
-def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """The daemon's process, which outlives this one, and where in the log its words begin."""
-    with open(paths.log, "ab") as log:
-        os.chmod(paths.log, 0o600)
-        began = log.tell()
-        command = daemon_command(options)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    return process, began
-
-
-def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:
-    with open(paths.log, "rb") as log:
-        log.seek(began)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-    last = lines[-1].removeprefix("Error: ") if lines else otherwise
-    return UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    status = await _wait_for(paths, lambda: _is_alive(before["pid"]), END_SECONDS + START_SECONDS, before["since"])
+    if status is None:
+        raise _not_started(paths, began, "it does not end" if _is_alive(before["pid"]) else "it has ended")
+    return status
 
 
 async def stop_daemon(paths: DaemonPaths) -> int | None:
@@ -124,46 +209,79 @@ async def stop_daemon(paths: DaemonPaths) -> int | None:
     return holder.pid
 
 
-async def _wait_for(paths: DaemonPaths, is_alive: Callable[[], bool]) -> Fields | None:
-    """The status of a daemon that has only begun; None: it has ended, or does not listen in time."""
-    deadline = time.monotonic() + START_SECONDS
+def daemon_command(options: Sequence[str]) -> list[str]:
+    """Runs the daemon; -P: no module of the folder that it is in is imported."""
+    return [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
+
+
+def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """The daemon's process, which outlives this one, and where in the log its words begin."""
+    make_folder(paths)
+    with open(paths.log, "ab") as log:
+        os.chmod(paths.log, 0o600)
+        began, command = log.tell(), daemon_command(options)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return process, began
+
+
+async def _status(paths: DaemonPaths) -> Fields:
+    try:
+        return await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
+    except TimeoutError:
+        said = f"The daemon{_who(paths.lock)} does not answer."
+        raise UnavailableError(said, hint="End it: moa-client daemon stop") from None
+
+
+async def _wait_for(
+    paths: DaemonPaths, is_alive: Callable[[], bool], seconds: float = START_SECONDS, before: float = 0.0
+) -> Fields | None:
+    """The status of a daemon that has only begun; None: it has ended, or does not listen in time.
+
+    `before`: when the one began whose place it takes.
+    """
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and is_alive():
-        try:
-            return await request(paths.socket, {"do": "status"}, ANSWER_SECONDS)
-        except TimeoutError:
-            raise _silent(paths) from None
-        except OSError:
-            await asyncio.sleep(LOOK_SECONDS)
+        with suppress(OSError, *([MoaError] if before else [])):  # the one before may be ending
+            if (status := await _status(paths))["since"] != before:
+                return status
+        await asyncio.sleep(LOOK_SECONDS)
     return None
 
 
-def _silent(paths: DaemonPaths) -> UnavailableError:
-    holder = find_holder(paths.lock)
-    who = f" (process {holder.pid})" if holder is not None else ""
-    return UnavailableError(f"The daemon{who} does not answer.", hint="End it: moa-client daemon stop")
+def _who(lock: Path) -> str:
+    holder = find_holder(lock)
+    return f" (process {holder.pid})" if holder is not None else ""
 
 
-TAIL_SECONDS = 0.2
+def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:
+    with open(paths.log, "rb") as log:
+        log.seek(began)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    last = lines[-1].removeprefix("Error: ") if lines else otherwise
+    return UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
 
 
-def tail(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
-    """The last lines of a log, each with its line break.
-
-    `follow`: continue with new lines as they are written, also in a file that takes this one's place.
-    """
+def _is_alive(pid: int) -> bool:
     try:
-        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 (replaced below)
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no log at {path}.", hint="No daemon has been started there yet.") from None
-    try:
-        yield from deque(file, lines)
-        while follow:
-            if line := file.readline():
-                yield line
-                continue
-            time.sleep(TAIL_SECONDS)
-            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                file.close()
-                file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
-    finally:
-        file.close()
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def make_unit(platform: str, command: Sequence[str], home: Path) -> tuple[Path, str, str]:
+    """What starts the daemon at login: a systemd user unit, or a launchd agent: its file, text, and what starts it."""
+    if platform == "linux":
+        # systemd takes % for its own names, and $ for variables
+        line = shlex.join(command).replace("%", "%%").replace("$", "$$")
+        path = home / ".config/systemd/user" / f"{LABEL}.service"
+        return path, SYSTEMD.format(command=line), f"systemctl --user enable --now {LABEL}"
+    if platform == "darwin":
+        import plistlib
+
+        agent = {"Label": LABEL, "ProgramArguments": command, "RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}}
+        path = home / "Library/LaunchAgents" / f"{LABEL}.plist"
+        return path, plistlib.dumps(agent).decode(), f"launchctl bootstrap gui/$(id -u) {shlex.quote(str(path))}"
+    raise ConfigError(
+        f"There is no unit for {platform}.", hint="Have your system run `moa-client daemon run` at login."
+    )

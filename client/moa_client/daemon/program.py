@@ -1,4 +1,4 @@
-"""The daemon as a program: holds the lock, listens, and ends cleanly when it is told to."""
+"""The daemon as a program: holds the lock, serves chats, page and endpoint, and ends cleanly when it is told to."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ import asyncio
 import logging
 import os
 import resource
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
+from moa_shared.errors import ConfigError
+from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.run_loop import end_now
 
 from moa_client.daemon.hub import Hub
-from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, make_folder
+from moa_client.daemon.process import DaemonPaths, Holder, make_folder, take_lock
 from moa_client.daemon.shared_settings import shared_settings
-from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.device.kept_companion import with_kept
+from moa_client.endpoint.ask import model_source
+from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.routes import Health, endpoint_routes, health_route
 from moa_client.host.surface_session import SocketServer, only_opens
+from moa_client.page.routes import page_routes
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
+from moa_client.web.access import Access, read_key
+from moa_client.web.app import make_app
+from moa_client.web.connection import tells_users
+from moa_client.web.runner import bind, serve
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MOST_FILES = 4096  # open ones, sockets included: many systems begin with 1,024
@@ -38,10 +48,10 @@ async def run_daemon(
     """
     make_folder(paths)
     _allow_files(MOST_FILES)
-    lock = DaemonLock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
+    lock = take_lock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
     ended, begin_again = asyncio.Event(), False
     async with AsyncExitStack() as stack:
-        stack.callback(lock.release)
+        stack.callback(lock.close)
         addressed, link = await stack.enter_async_context(connect_servers(with_kept(settings)))
         hub = Hub(addressed, link, version("moa-split"))
         stack.push_async_callback(hub.close)
@@ -96,3 +106,40 @@ def _allow_files(wanted: int) -> None:
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExitStack) -> None:
+    """Listens, unless the settings say not to; the hub's status says where, or why not.
+
+    A port that another program has does not keep the daemon from serving chats.
+    """
+    if not settings.endpoint:
+        return
+    key = read_key(settings.endpoint_key_file)
+    host = settings.endpoint_host
+    if not key and not is_loopback(host):
+        raise ConfigError(
+            f"Everybody who reaches {host} could use the endpoint.",
+            hint="Give --endpoint-key-file, or leave --endpoint-host at 127.0.0.1.",
+        )
+    is_made_here = not key and not tells_users()
+    if is_made_here:  # other users of the device would not be told apart: only this one can read the daemon's status
+        key = secrets.token_urlsafe()
+    try:
+        listener = bind(host, settings.endpoint_port)
+    except ConfigError as error:
+        hub.web_error = str(error)
+        log.warning("no page and no endpoint: %s", error)
+        return
+    closing = asyncio.Event()
+    limits = EndpointSettings(settings.settle_seconds)
+    routes = [
+        *endpoint_routes(model_source(hub.host), limits, closing, hub.store),
+        health_route(Health(hub.status, hub.link.check)),
+        *page_routes(hub),
+    ]
+    access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)
+    server = await serve(make_app(routes, access), listener, closing, access)
+    stack.push_async_callback(server.close)
+    hub.url = f"{server.url}/#key={key}" if is_made_here else server.url
+    log.warning("page and endpoint at %s", server.url)

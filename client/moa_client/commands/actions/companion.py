@@ -13,8 +13,7 @@ from moa_shared.programs.entry import write_output
 from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import make_progress
 
-from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import find_daemon
+from moa_client.daemon.process import find_daemon, find_paths
 from moa_client.device.kept_companion import read_kept, write_kept
 from moa_client.device.sources import AUTO, find_last_target
 from moa_client.servers.book import at_addresses, find_servers, read_book

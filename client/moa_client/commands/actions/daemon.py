@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.entry import write_output
 
-from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import find_daemon, restart_daemon, start_daemon, stop_daemon, tail
-from moa_client.daemon.service_units import make_unit
+from moa_client.daemon.process import (
+    daemon_command,
+    find_daemon,
+    find_paths,
+    make_unit,
+    restart_daemon,
+    start_daemon,
+    stop_daemon,
+)
 from moa_client.settings import ClientSettings
 
 
@@ -55,18 +63,26 @@ def status(settings: ClientSettings, *, as_json: bool) -> bool:
 
 def logs(settings: ClientSettings, lines: int, *, follow: bool) -> None:
     """Prints the newest lines of the daemon's log."""
-    for line in tail(find_paths(settings.daemon_dir).log, lines, follow=follow):
-        write_output(line)
+    log = find_paths(settings.daemon_dir).log
+    if not log.exists():
+        raise NotFoundError(f"There is no log at {log}.", hint="No daemon has been started there yet.")
+    os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(log)])
 
 
 def install(options: Sequence[str], *, only_print: bool) -> None:
     """Writes what starts the daemon at each login, or prints it."""
-    unit = make_unit(sys.platform, sys.executable, options)
+    path, text, command = make_unit(sys.platform, daemon_command(options), Path.home())
     if only_print:
-        write_output(unit.text)
+        write_output(text)
         return
-    unit.write()
-    print(f"Written: {unit.path}\nStart it with: {unit.command}", file=sys.stderr)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="See --print for its text."
+        ) from error
+    print(f"Written: {path}\nStart it with: {command}", file=sys.stderr)
 
 
 def _status_words(status: Mapping[str, Any] | None, log: Path) -> str:

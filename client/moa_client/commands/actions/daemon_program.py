@@ -11,8 +11,7 @@ from typing import Any
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.tracing import traced
 
-from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import daemon_command
+from moa_client.daemon.process import daemon_command, find_paths
 from moa_client.daemon.program import run_daemon
 from moa_client.in_process import use_threads
 from moa_client.logs import configure_log, log_traces

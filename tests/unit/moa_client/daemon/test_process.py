@@ -8,7 +8,6 @@ import plistlib
 import stat
 import tempfile
 from contextlib import AsyncExitStack, aclosing
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,23 +15,29 @@ from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
-from inline_snapshot import snapshot
 from moa_client.chat.messages import model_words
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Failed, LinkState, ServerChanged
 from moa_client.conversation.figures import LinkStatus
-from moa_client.daemon import web_surfaces
+from moa_client.daemon import program
 from moa_client.daemon.hub import Hub
-from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, find_holder, find_paths, make_folder
-from moa_client.daemon.process import tail
-from moa_client.daemon.service_units import make_unit
-from moa_client.daemon.web_surfaces import serve_web_surfaces
+from moa_client.daemon.process import (
+    DaemonPaths,
+    Holder,
+    daemon_command,
+    find_holder,
+    find_paths,
+    make_folder,
+    make_unit,
+    take_lock,
+)
+from moa_client.daemon.program import serve_web_surfaces
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation
 from moa_client.surface.messages import ConversationFacts, encode_line, fields_of, opened_fields
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import ConfigError
 
-from tests.support.messages import raises, says
+from tests.support.messages import says
 
 
 def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +64,7 @@ def test_a_path_that_no_socket_can_have_is_refused() -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_an_error() -> None:
-    with says(ConfigError, "The daemon's folder /dev/null/moa cannot be made:"):
+    with says(ConfigError, "The daemon's folder /dev/null/moa cannot be used:"):
         make_folder(DaemonPaths(Path("/dev/null/moa")))
 
 
@@ -83,39 +88,13 @@ ME = Holder(1234, 5.0, "0.1.0")
 def test_its_holder_is_known_as_long_as_it_is_held(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert find_holder(path) is None
-    lock = DaemonLock(path, ME)
+    lock = take_lock(path, ME)
     assert find_holder(path) == ME
     with says(ConfigError, "A daemon is already running (process 1234)."):
-        DaemonLock(path, Holder(1, 2.0, "0.1.0"))
+        take_lock(path, Holder(1, 2.0, "0.1.0"))
     assert find_holder(path) == ME
-    lock.release()
+    lock.close()
     assert find_holder(path) is None
-
-
-def test_its_last_lines(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("1\n2\n3\n")
-    assert list(tail(log, 2, follow=False)) == ["2\n", "3\n"]
-    assert list(tail(log, 0, follow=False)) == []
-
-
-def test_it_is_followed_also_into_a_new_file(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("1\n")
-    lines = tail(log, 5, follow=True)
-    assert next(lines) == "1\n"
-    with log.open("a") as file:
-        file.write("2\n")
-    assert next(lines) == "2\n"
-    log.rename(tmp_path / "old")
-    log.write_text("3\n4\n")
-    assert list(islice(lines, 2)) == ["3\n", "4\n"]
-    lines.close()  # type: ignore[attr-defined]
-
-
-def test_there_may_be_none(tmp_path: Path) -> None:
-    with raises(NotFoundError, snapshot("There is no log at TMP/log. No daemon has been started there yet.")):
-        list(tail(tmp_path / "log", 1, follow=False))
 
 
 def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
@@ -154,38 +133,22 @@ async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_b
         await conversation.close()
 
 
-HOME = Path("/home/ada")
-
-
 def test_a_launchd_agent() -> None:
-    unit = make_unit("darwin", "/opt/moa/bin/python", ["--server", "gpu:50051"], HOME)
-    agent = plistlib.loads(unit.text.encode())
-    assert agent["ProgramArguments"][-4:] == ["daemon", "run", "--server", "gpu:50051"]
-    assert unit.path == HOME / "Library/LaunchAgents/moa-client.plist"
-
-
-def test_it_is_written_in_place_of_an_earlier_one(tmp_path: Path) -> None:
-    for options in ([], ["--server", "gpu:50051"]):
-        unit = make_unit("linux", "python", options, tmp_path)
-        unit.write()
-        assert unit.path.read_text() == unit.text
-
-
-def test_what_cannot_be_written_or_made_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / ".config").write_text("a file")
-    with says(ConfigError, "TMP/.config/systemd/user/moa-client.service cannot be written:"):
-        make_unit("linux", "python", [], tmp_path).write()
+    path, text, _ = make_unit("darwin", daemon_command(["--server", "gpu:50051"]), Path("/home/ada"))
+    assert plistlib.loads(text.encode())["ProgramArguments"][-4:] == ["daemon", "run", "--server", "gpu:50051"]
+    assert path == Path("/home/ada/Library/LaunchAgents/moa-client.plist")
     with says(ConfigError, "There is no unit for win32."):
-        make_unit("win32", "python", [], tmp_path)
+        make_unit("win32", [], path)
 
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_where_users_cannot_be_told_apart_a_key_is_made(
     tells: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(web_surfaces, "tells_users", lambda: tells)
+    monkeypatch.setattr(program, "tells_users", lambda: tells)
     shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
-    daemon = SimpleNamespace(**shown_by, host=None, link=SimpleNamespace(check=None), store=None, set_offline=None)
+    parts = dict.fromkeys(("host", "store", "set_offline", "open", "timeline"))
+    daemon = SimpleNamespace(**shown_by, **parts, link=SimpleNamespace(check=None))
     hub = cast(Hub, daemon)
     async with AsyncExitStack() as stack:
         await serve_web_surfaces(ClientSettings(endpoint_port=0), hub, stack)
