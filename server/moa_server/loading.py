@@ -1,7 +1,5 @@
 """Makes a host from settings: loads the target and its drafters, computes what both ends compare."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial

@@ -3,8 +3,6 @@
 Invariant: what clients wrote is clipped, and no conversation is in it: tracebacks come without local variables.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """Settings of `moa-server serve`: validated once, filled from command line, environment and file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

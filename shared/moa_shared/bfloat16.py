@@ -3,8 +3,6 @@
 Pure. Rounds to the nearest, ties to even, as torch and processors do.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

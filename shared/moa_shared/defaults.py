@@ -4,8 +4,6 @@ Levels of execution are the arithmetic that a target is computed in (docs/engine
 depend on what is computed with it; at `bf16` they do; at `float32` hardly.
 """
 
-from __future__ import annotations
-
 # That all of a standalone text is right, for it to be shown: of such text about three in five tokens are kept
 # (docs/measurements/drafters.md).
 LEAST_CHANCE = 0.35

@@ -6,8 +6,6 @@ from a code, so that a refusal reads the same in the server's log and on the cli
 enters messages: an error is always one line without control characters.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from moa_shared.text.plain_text import plain_line

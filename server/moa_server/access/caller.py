@@ -1,7 +1,5 @@
 """Who makes a call: the name under which sessions, shared text and limits are held together. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

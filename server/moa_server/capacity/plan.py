@@ -1,7 +1,5 @@
 """What a server with some settings would be here: how many conversations of which length fit, and how fast it is."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

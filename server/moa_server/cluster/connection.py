@@ -1,7 +1,5 @@
 """A connection to Ray for the time of a command: to the cluster that is named, or to the one that runs here."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -3,8 +3,6 @@
 State: none of its own; Ray holds it all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

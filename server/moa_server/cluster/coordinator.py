@@ -5,8 +5,6 @@ SILENT_SECONDS is forgotten, and a replica that drains or hangs is not named. No
 seconds: replicas continue with what they were told last.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field

@@ -9,8 +9,6 @@ that has not asked yet begins with an even share. What answers hold exceeds a li
 between two beats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

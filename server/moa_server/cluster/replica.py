@@ -3,8 +3,6 @@
 State: the server on its own thread. Invariant: clients speak to the server itself; Serve carries no answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

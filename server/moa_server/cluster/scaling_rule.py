@@ -4,8 +4,6 @@ Ray decides when: it waits for --upscale-seconds and --downscale-seconds, and ke
 --max-replicas.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

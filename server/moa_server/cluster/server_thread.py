@@ -4,8 +4,6 @@ State: the server once it listens, and its newest report. Invariants: `start` re
 taken it in, or raises; it reports to the fleet once a second, and continues with what it knows if there is no answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -4,8 +4,6 @@ Packed weights, entries of models, parts for devices, drafters: all of it is mad
 removed. Records of hashes, a few hundred bytes each, are not counted.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """`moa-server config`."""
 
-from __future__ import annotations
-
 from moa_shared.programs.command_line import completion_command, config_command
 
 from moa_server.settings import SECTION, ServerSettings

@@ -1,7 +1,5 @@
 """`moa-server doctor`: examines what a server would meet on this machine, and says what to do."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`moa-server models`, `drafters`, `pull` and `fetch`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`moa-server setup`: a certificate, a key and settings for a server that others reach, in one command."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import UTC, datetime

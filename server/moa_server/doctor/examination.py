@@ -3,8 +3,6 @@
 State: which steps have failed so far. A step is skipped if one that it needs has failed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -7,8 +7,6 @@ the next is planned once the last is committed, so that drafts which arrived mea
 only the sessions that fail again by themselves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence

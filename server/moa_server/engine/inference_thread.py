@@ -6,8 +6,6 @@ keeps one forward in the queue, each stream one piece of coding, which it withdr
 each session what its last forward or its end has to be done about pages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

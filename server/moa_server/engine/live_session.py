@@ -4,8 +4,6 @@ Owned by the event loop, except `tensors`, which the inference thread owns. Inva
 stepped; an idle one has neither an answer under way for a client nor a forward.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

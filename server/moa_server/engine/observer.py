@@ -3,8 +3,6 @@
 Called on the event loop. Invariants: an observer never waits and never raises; no text and no token is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -6,8 +6,6 @@ inference thread, the rest on the event loop. Invariant: a drafter that fails co
 else.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Who belongs to a fleet, as an operator writes it: addresses, or a name in DNS that has them all. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

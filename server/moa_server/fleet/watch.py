@@ -3,8 +3,6 @@
 State: what the newest look-up has found. Invariant: while the name cannot be looked up, what was known stays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence

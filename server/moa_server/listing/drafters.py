@@ -8,8 +8,6 @@ its sizes fit: it is listed, and the user may name it. Of what the hub's cache h
 files whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

@@ -15,8 +15,6 @@ and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46
 memory row 0.7 ms.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

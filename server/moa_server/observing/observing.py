@@ -5,8 +5,6 @@ the newest look at it, and the event loop's newest beat. Invariant: a busy event
 the port silent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Where the server listens: whether it can, and what a user types to get there."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

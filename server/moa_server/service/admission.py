@@ -4,8 +4,6 @@ State: the keys in force, and what callers have taken. Invariant: strangers wait
 good keys.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterable

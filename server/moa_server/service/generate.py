@@ -4,8 +4,6 @@ State: its own session, freed when the call ends. Invariant: the engine runs ahe
 most the run-ahead limit, so a client that does not read costs nothing more.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence

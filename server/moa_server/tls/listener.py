@@ -4,8 +4,6 @@ State: the configuration that the next handshake takes, and how many handshakes 
 of its own before each handshake, so what they share with the event loop is one queue of one element and one counter.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

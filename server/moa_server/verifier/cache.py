@@ -4,8 +4,6 @@ State: the committed rows `0..length`, of which the last forward's rows (the *ta
 Invariant: rows below `length` are never changed; how they are stored is the backend's affair.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ each format, and in layers of any size, so the time does not grow with the model
 (docs/adr/0040-models-are-mapped.md).
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

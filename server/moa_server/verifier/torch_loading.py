@@ -1,7 +1,5 @@
 """Loads a target in torch: on which device, and with which library's attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec

@@ -5,8 +5,6 @@ be compiled. Invariant: nothing is compiled here that a child with limits, of th
 compiled before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

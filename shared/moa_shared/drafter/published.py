@@ -5,8 +5,6 @@ Llama 3, 3.1 and what was distilled into them have the same ones. A tokenizer th
 is only said, because the same model has many.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Collection, Mapping

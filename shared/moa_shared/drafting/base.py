@@ -1,7 +1,5 @@
 """The interface that the drafting algorithms need from a drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

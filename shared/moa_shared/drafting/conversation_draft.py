@@ -4,8 +4,6 @@ State: a drafter's state, made again when the conversation is another one. Invar
 guesser have read the same tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

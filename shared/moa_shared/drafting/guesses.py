@@ -5,8 +5,6 @@ newest tokens occurred in the conversation (https://github.com/apoorvumang/promp
 conversation's text, and how often the token after a run of each length was what followed that run before. Pure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@
 their tokenizer. Importing this package imports neither torch nor transformers: what needs them comes in on first use.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

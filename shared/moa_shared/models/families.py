@@ -6,8 +6,6 @@ Invariant: a family that is described is computed as transformers computes it in
 holds each of them to that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

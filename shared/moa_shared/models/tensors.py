@@ -7,8 +7,6 @@ by a reader of our own: the package knows no bfloat16 in numpy, and a process wo
 file shrinks. Invariant: every tensor that a header names lies within its file and is as long as its shape and type say.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap

@@ -1,7 +1,5 @@
 """Addresses as users and peers write them, and the proxy by which gRPC goes to one. Pure."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping

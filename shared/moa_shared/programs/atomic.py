@@ -1,7 +1,5 @@
 """Files that are there whole or not at all, and whether one that holds a secret is closed to others."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

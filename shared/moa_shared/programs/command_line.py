@@ -4,8 +4,6 @@
 whose modules are imported when they run keep --help and completion instant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -7,8 +7,6 @@ setting, where it came from, the value and what is allowed. Light: each start of
 Paths are absolute from here on: those of a file begin at its folder, others at the current folder.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace

@@ -4,8 +4,6 @@ For a module that is missing there is the command that installs it. No command n
 registry has it, and there the name may be a stranger's.
 """
 
-from __future__ import annotations
-
 import atexit
 import errno
 import gc

@@ -1,7 +1,5 @@
 """The machine: cores that a process runs on, memory that it may still take, elapsed time; and what a doctor finds."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

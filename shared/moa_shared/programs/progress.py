@@ -5,8 +5,6 @@ State: the terminal's live display while a task is open. Invariant: standard out
 answers can be piped.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The types of settings are few, so this replaces a library of validation, which took a third of a program's start.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each reason completes "The server cannot be reached: ". Invariant: there is always one, and it has no word of gRPC.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

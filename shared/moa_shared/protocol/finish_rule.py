@@ -4,8 +4,6 @@ Pure. The rule looks at the answer's tokens one by one, so that a path accepted 
 have ended it, and a resumed answer ends where the uninterrupted one would have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -4,8 +4,6 @@
 certificate in DER. Invariant: a line that is cut, or has a letter changed, is never taken for an invitation.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

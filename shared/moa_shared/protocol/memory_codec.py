@@ -5,8 +5,6 @@ bf16, whose range no activation leaves. Pure functions; both ends must agree on 
 Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -5,8 +5,6 @@ Positions are absolute: token t of the conversation, from 0. `base` is the posit
 repeated, late or stale changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum

@@ -8,8 +8,6 @@ it is compared only within one conversation, where whoever forges one harms itse
 compared token by token (the server's PrefixIndex); what Describe says to be kept of a text is a hint.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ order, a reader that is given all frames that a writer made gives back the messa
 prefix hashes left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ a drafter whose distribution is close picks the same token, and no probabilities
 Pure: noise depends only on its arguments, on any machine and for any batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Pure. A row at a time where that keeps it in the processor's cache. NaN spreads over its row silently.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

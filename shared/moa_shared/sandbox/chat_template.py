@@ -5,8 +5,6 @@ refused. It can still compute for hours with what is left, so only templates kno
 process; all others are rendered in a child with limits (child.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Sized

@@ -3,8 +3,6 @@
 State: the tokenizer that was loaded last. The process may be ended at any moment, by its limits too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import resource

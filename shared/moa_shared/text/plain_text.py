@@ -6,8 +6,6 @@ escape sequences begin) and what is no text never pass; what is one line also lo
 direction of the text around them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -6,8 +6,6 @@ text or left to a child process with limits. What the package raises is a ValueE
 BaseExceptions.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -16,8 +16,6 @@ long enough for a short one to end in it: conversations that a lost server leave
 of them a little at a time would let all of them wait until the last one is read.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Invariants: pages change hands only between forwards of the session; what a sess
 once for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

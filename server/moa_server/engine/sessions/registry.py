@@ -9,8 +9,6 @@ used first. Invariants: an answer begins only if all promises and the shared pag
 and has room until its end; what sessions and the index hold never exceeds the budget.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ linger waits for others, and no more than QUEUE_BYTES wait.
 A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Frames of the Converse stream to and from bytes; the only place in the server that reads what clients wrote."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace

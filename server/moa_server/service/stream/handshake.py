@@ -3,8 +3,6 @@
 Invariant: an Open that is refused changes no session and takes no other's place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

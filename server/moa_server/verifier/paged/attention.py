@@ -4,8 +4,6 @@ The layers are transformers' own. Their attention is ours under a name that we r
 the `Step` that writes the rows' keys and values and looks at those of their conversations.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ State: the graphs, by the number of rows. Invariant: a graph reads the batch fro
 that playing it gives what running the layers gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

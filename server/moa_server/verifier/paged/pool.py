@@ -1,7 +1,5 @@
 """Keys and values in pages of one pool, the rows of a forward over them, and one conversation's place there."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

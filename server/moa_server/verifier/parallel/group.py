@@ -5,8 +5,6 @@ group of their own. Invariant: an order that was sent is carried out by all rank
 are not at the same place must stop.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

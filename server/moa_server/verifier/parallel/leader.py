@@ -3,8 +3,6 @@
 State: as of a target in torch, of this rank's heads. Invariant: followers learn of each write before it is done here.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from functools import partial

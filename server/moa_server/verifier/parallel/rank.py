@@ -3,8 +3,6 @@
 Pure. The environment is torchrun's; other launchers set the same variables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The drafters are a distribution of their own, for servers: devices fetch from them what they draft with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from importlib.util import find_spec

@@ -2,8 +2,6 @@
 trusted.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

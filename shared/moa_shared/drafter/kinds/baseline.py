@@ -6,8 +6,6 @@ an abandoned draft are in no cache; rows made from predictions are made again wh
 zeros when all features up to them have come.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Needs nothing from the server but the text. Invariant: rows of an abandoned draf
 first `_read` committed tokens and below them the draft under way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ Of a published checkpoint embeddings and head are the target's: their authors fr
 which are left out. DSpark's head of confidence is left out too: drafts are judged by their own chances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 

@@ -7,8 +7,6 @@ four ways, which mean two things: see `_state_entries`. Embeddings that their au
 left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar

@@ -8,8 +8,6 @@ tokens that follow a draft re-root it: what was computed of it stays as it is, l
 since. Invariant: rows of an abandoned draft are in no cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ No state beyond weights. Module and weight names are those of the authors' check
 queries, keys, values and a mask, so that each user decides what is cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ positions are one run from `_first` to `_verified`; a run that starts later than
 it, and again when the back-fill is complete.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the state of every kind of drafter has: nodes, rows and where they go, and memory that some hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

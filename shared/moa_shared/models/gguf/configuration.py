@@ -4,8 +4,6 @@ Pure over the header. Many files name one end of text only, or the wrong one: ll
 that are spelled as the ends of known families, and so does this. Invariant: what is not understood is refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from moa_shared.errors import ModelSourceError

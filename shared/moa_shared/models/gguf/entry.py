@@ -6,8 +6,6 @@ that they were made from. Invariant: a model is read only if all its parts are t
 manifest; it holds no weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

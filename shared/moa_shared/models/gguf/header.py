@@ -4,8 +4,6 @@ Our own reader, because the `gguf` package takes five seconds and 150 MB for a v
 tensor of a header lies within its file.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

@@ -5,8 +5,6 @@ its own rotary positions: within a head, row 2i is transformers' row i and row 2
 adds 1 to the weights of Gemma's norms.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -6,8 +6,6 @@ are all ways to make each token, in the order of scores. Invariant: ids are thos
 as the header says, and a dialect that is not known here is reported.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

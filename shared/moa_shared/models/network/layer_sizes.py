@@ -4,8 +4,6 @@ The keys are those of config.json. Heads and widths differ in Gemma 4 only. Inva
 and `mistake_in_mixture` has sizes and experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Pure. Invariant: a configuration that gives a plan is computed exactly; one that says what is not computed is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ anything is loaded, and what passes is computed exactly, and fails later only fo
 computed wrongly (position scaling that depends on how long the text became, say) is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from importlib.util import find_spec

@@ -6,8 +6,6 @@ of pooling: sentence-transformers' `1_Pooling/config.json`, and llama.cpp's `lla
 Invariant: equal fingerprints mean equal targets.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Weights: SmolLM2 Apache-2.0, Hugging Face, packaged as one GGUF file (Q4_1) by S
 terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution

@@ -3,8 +3,6 @@
 Other programs' models are where these keep them. Invariant: listing reads no weight, and no broken file raises.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

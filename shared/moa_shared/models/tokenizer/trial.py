@@ -6,8 +6,6 @@ tokenizers library spells it, nor the chat template, which is the client's own a
 State: the files that passed, by their hashes, under the cache folder: a later start pays nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 from contextlib import closing
 from importlib.metadata import version

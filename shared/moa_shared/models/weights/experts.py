@@ -6,8 +6,6 @@ tensors (GGUF), or gpt-oss's, whose gates and ups lie in turn: in floats [expert
 blocks and scales. Invariant: taking apart brings nothing into memory; that happens when a part's bytes are taken.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

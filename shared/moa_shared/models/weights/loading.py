@@ -3,8 +3,6 @@
 Imports torch and transformers; `moa_shared.models` imports this module only when one of its functions is called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 

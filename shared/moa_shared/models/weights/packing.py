@@ -3,8 +3,6 @@
 State: none. Invariant: of the model only a piece for each thread is on the heap, whatever formats it is stored in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

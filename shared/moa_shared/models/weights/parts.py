@@ -5,8 +5,6 @@ asked of it. Packed, a matrix is in blocks as its file has it (`NAME.q4_1`, `NAM
 kernels do not compute with its format, and vectors are float32; `WeightReader` reads both kinds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal

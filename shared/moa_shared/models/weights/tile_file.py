@@ -5,8 +5,6 @@ matrix after the other, each at a multiple of a page, and the table in JSON. Inv
 at all, and used only for the model, the kernels' sources and the files (path, size, time) that it was made from.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -5,8 +5,6 @@ costs milliseconds, and only what is asked for is read. Needs numpy only. Invari
 infinite or not a number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
