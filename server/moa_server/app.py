@@ -78,8 +78,7 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third stops at once. SIGHUP reloads.
 
-    Args:
-        ranks: watches the processes that share the target; None: there are no others.
+    `ranks`: watches the processes that share the target; None: there are no others.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()

@@ -158,10 +158,8 @@ def drafter_paths(
 ) -> list[tuple[str, Path]]:
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
-    Args:
-        spec: "none"; "auto": all that come with moa for this target, else the best on this machine; "default":
-            the former only; "deep": that one; or as of `find_drafter`.
-        cache_dir, progress: as of `resolve`.
+    `spec`: "none"; "auto": all that come with moa for this target, else the best on this machine; "default": the former
+    only; "deep": that one; or as of `find_drafter`. `cache_dir`, `progress`: as of `resolve`.
     """
     if spec == "none":
         return []

@@ -28,9 +28,8 @@ def configure_logs(
 ) -> bool:
     """Sets up structlog for the process; returns whether it writes JSON.
 
-    Args:
-        stream: default: standard error, so that standard output stays free.
-        on_event: called with the level of each line, on any thread.
+    `stream`: default: standard error, so that standard output stays free. `on_event`: called with the level of each
+    line, on any thread.
     """
     stream = sys.stderr if stream is None else stream
     plain = log_format == "plain" or (log_format == "auto" and stream.isatty())

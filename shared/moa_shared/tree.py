@@ -22,11 +22,7 @@ ROOT = -1
 
 
 def check_parents(parents: Iterable[int], first: int = 0) -> None:
-    """Checks that each parent is an earlier node or the root.
-
-    Args:
-        first: number of the first of these nodes.
-    """
+    """Checks that each parent is an earlier node or the root; `first`: number of the first of these nodes."""
     for node, parent in enumerate(parents, first):
         if not ROOT <= parent < node:
             raise TreeError(f"Node {node} of a draft tree has parent {parent}, expected -1 to {node - 1}.")
@@ -76,10 +72,7 @@ def pick(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
 def subtree(parents: Sequence[int], root: int, first: int = 0, most: int | None = None) -> tuple[list[int], list[int]]:
     """The nodes below `root`, and their parents, renumbered from 0.
 
-    Args:
-        parents: of the nodes from number `first` on; older ones are known not to matter.
-        root: a node, which becomes the root, or the root itself.
-        most: nodes to take, the oldest first; None: all.
+    `parents`: of the nodes from number `first` on. `most`: nodes to take, the oldest first; None: all.
     """
     number = {root: ROOT}
     nodes: list[int] = []
@@ -199,15 +192,9 @@ def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
 def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tuple[list[int], int]:
     """Walks the tree along the tokens that the target chose.
 
-    With coupled sampling the target's choice after each node is one token, so verification is a walk along equal
-    tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike.
-
-    Args:
-        chosen_root: the target's choice after the root.
-        chosen: the target's choice after each node, [nodes].
-
-    Returns:
-        The accepted nodes from the root down, and the bonus token, which the target chose after the last of them.
+    With coupled sampling the target's choice after each node (`chosen`) is one token, so verification is a walk along
+    equal tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike. Gives the accepted nodes from
+    the root down, and the bonus token, which the target chose after the last of them.
     """
     path: list[int] = []
     if not tree.tokens:

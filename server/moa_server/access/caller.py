@@ -71,7 +71,6 @@ def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
 def caller_without_key(peer: str, certificate: str) -> Caller:
     """The caller of a server that wants no keys: its certificate's subject, or as far as the address says.
 
-    Args:
-        certificate: `certificate_name`.
+    `certificate`: `certificate_name`.
     """
     return Caller(f"certificate {certificate}", peer, is_proven=True) if certificate else anonymous(peer)

@@ -49,9 +49,7 @@ def hash_of(key: str) -> str:
 class KeyEntry:
     """A key as a server keeps it.
 
-    Args:
-        name: the operator's; `sha256`: of the key.
-        created, expires: with their time zone; None: not known, or never.
+    `name`: the operator's; `sha256`: of the key. `created`, `expires`: with their time zone; None: not known, or never.
     """
 
     name: str

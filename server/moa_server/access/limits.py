@@ -29,8 +29,7 @@ IPV6_NETWORK_BITS = 64  # one site has as many addresses
 class Rates:
     """The buckets of all callers.
 
-    Args:
-        peer_calls, requests, tokens: a minute, where a key names no limits of its own; 0: no limit.
+    `peer_calls`, `requests`, `tokens`: a minute, where a key names no limits of its own; 0: no limit.
     """
 
     def __init__(self, peer_calls: int, requests: int, tokens: int, clock: Callable[[], float]) -> None:
@@ -241,8 +240,7 @@ HOLDINGS_SECONDS = 5.0  # as long as a silent replica counts
 class KeyUsage:
     """What one caller holds of something at one server.
 
-    Args:
-        running: for its answers; `idle`: what it would give up for a new one.
+    `running`: for its answers; `idle`: what it would give up for a new one.
     """
 
     limit: int

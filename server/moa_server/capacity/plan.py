@@ -37,9 +37,8 @@ TYPICAL_TOKENS = 1024  # of a chat of several turns
 class StepEstimate:
     """A plain step after TYPICAL_TOKENS.
 
-    Args:
-        nbytes: that it reads: weights, keys and values.
-        memory_bytes_per_s: of this machine, with as many threads as the target has.
+    `nbytes`: that it reads: weights, keys and values. `memory_bytes_per_s`: of this machine, with as many threads as
+    the target has.
     """
 
     nbytes: int
@@ -57,8 +56,7 @@ class StepEstimate:
 def estimate_step(target: SizedTarget, level: str, weights_nbytes: int, thread_count: int) -> StepEstimate | None:
     """The estimate; None on a level that torch computes, which is bound by other things, and may run on a GPU.
 
-    Args:
-        weights_nbytes: of what each step reads.
+    `weights_nbytes`: of what each step reads.
     """
     if level != INT8:
         return None
@@ -102,8 +100,7 @@ def measure_speed(execution: Execution) -> Speed:
 def users_fed(speed: Speed, prompt_tokens: float = PROMPT_TOKENS, tokens_per_s: float = READING_TOKENS_PER_S) -> int:
     """How many users get so many tokens a second each: a forward has a row for each, and prompts are read besides.
 
-    Args:
-        prompt_tokens: that must be read for each token of an answer.
+    `prompt_tokens`: that must be read for each token of an answer.
     """
     alone_ms = speed.step_ms - speed.row_ms  # of a forward, whatever is in it
     each_ms = max(speed.row_ms + prompt_tokens * speed.read_ms, 1e-3)
@@ -138,9 +135,8 @@ class ConversationRoom:
 class Needed:
     """The memory that is taken before anybody talks to the server, in bytes.
 
-    Args:
-        idle: of `weights`: those of experts that a step of one row does not read.
-        is_mapped: the system may drop weights, and reads those again that are chosen.
+    `idle`: of `weights`: those of experts that a step of one row does not read. `is_mapped`: the system may drop
+    weights, and reads those again that are chosen.
     """
 
     weights: int
@@ -344,8 +340,7 @@ class ServerPlan:
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:
     """What fits.
 
-    Args:
-        memory: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
+    `memory`: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
     """
     plan = ServerPlan(settings, progress)
     budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), plan.needed)

@@ -22,8 +22,7 @@ PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_gcs_server_request_timeout_se
 def connected(address: str | None) -> Iterator[None]:
     """A connection to Ray.
 
-    Args:
-        address: as Ray knows it; None: the one that RAY_ADDRESS names, else the Ray of this machine.
+    `address`: as Ray knows it; None: the one that RAY_ADDRESS names, else the Ray of this machine.
     """
     where = address or os.environ.get(ADDRESS_VARIABLE) or HERE
     _reach(where)

@@ -37,8 +37,7 @@ MORE_PORTS = 64  # replicas of one machine take the ports that follow on the fir
 class Replica:
     """One replica.
 
-    Args:
-        kv_share: of the memory that the server would take for keys and values, where the settings do not say how much.
+    `kv_share`: of the memory that the server would take for keys and values, where the settings do not say how much.
     """
 
     def __init__(self, settings: ServerSettings, fleet: str, threads: int, kv_share: float) -> None:
@@ -51,11 +50,7 @@ class Replica:
         self._server: ServerThread | None = None
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Takes keys in; the first time the server starts.
-
-        Args:
-            config: "keys": the file of keys as text; empty: none.
-        """
+        """Takes keys in; the first time the server starts. `config`: "keys": the file of keys as text; empty: none."""
         if keys := str(config["keys"]):
             if self._keys_folder is None:
                 self._keys_folder = Path(tempfile.mkdtemp(prefix="moa-keys-"))

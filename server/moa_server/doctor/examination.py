@@ -145,9 +145,8 @@ SLOW_VARIANTS = {
 def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine, longest: tuple[int, int]) -> Check:
     """Whether what is free holds the model and what all sessions may take.
 
-    Args:
-        kv_bytes: that were asked for; 0: a share of what is left.
-        longest: the tokens of the longest conversation, and the bytes that it takes.
+    `kv_bytes`: that were asked for; 0: a share of what is left. `longest`: the tokens of the longest conversation, and
+    the bytes that it takes.
     """
     where = f"{decimal(free)} are free"
     if machine.memory_limit is not None:
@@ -193,8 +192,7 @@ def judge_cpu(name: str, variant: str, explained: str) -> Check:
 def judge_threads(threads: int, machine: Machine) -> Check:
     """The target's threads against the cores.
 
-    Args:
-        threads: that were asked for; 0: one for each that the process may use.
+    `threads`: that were asked for; 0: one for each that the process may use.
     """
     used = threads or machine.threads
     usable = machine.cores if machine.quota is None else min(float(machine.cores), machine.quota)

@@ -46,9 +46,8 @@ OUTLIER = 2.0  # times the expected time is the most that counts: the machine di
 class RowShares:
     """What rows add to a forward, in plain steps.
 
-    Args:
-        points: rows beyond the first and what they add together, both rising; straight between them, and beyond the
-            last one as before it.
+    `points`: rows beyond the first and what they add together, both rising; straight between them, and beyond the last
+    one as before it.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -71,11 +70,7 @@ class RowShares:
 
     @classmethod
     def of_times(cls, plain_ms: float, times: Iterable[tuple[int, float]]) -> RowShares:
-        """From what forwards took.
-
-        Args:
-            times: all rows of one and its milliseconds; each has more than the one before.
-        """
+        """From what forwards took. `times`: all rows of one and its milliseconds; each has more than the one before."""
         points: list[tuple[int, float]] = []
         beyond, share = 0, 0.0
         for rows, ms in times:
@@ -153,9 +148,8 @@ class ForwardCost:
 def fit_line(sums: Sequence[float], prior: Sequence[tuple[float, float]], weight: float) -> tuple[float, float]:
     """Where a straight line begins, and how it rises, which is not down.
 
-    Args:
-        sums: over samples of t at x: of w, w x, w x x, w t, w x t.
-        prior: points x, t that count as samples of this `weight`.
+    `sums`: over samples of t at x: of w, w x, w x x, w t, w x t. `prior`: points x, t that count as samples of this
+    `weight`.
     """
     total, first, second, time, mixed = sums
     for x, t in prior:
@@ -177,8 +171,7 @@ TOLD_OUTLIER = 3.0  # times the expected time is the most that counts: the machi
 class RunningCost:
     """A forward's ms from its rows.
 
-    Args:
-        step_ms, row_ms: of a plain step, and of each further row, as measured at the start; 0: they were not.
+    `step_ms`, `row_ms`: of a plain step, and of each further row, as measured at the start; 0: they were not.
     """
 
     def __init__(self, step_ms: float = 0.0, row_ms: float = 0.0) -> None:
@@ -269,8 +262,7 @@ class GrowthRule:
     def choose(self, chances: Sequence[float]) -> list[int]:
         """The nodes to verify.
 
-        Args:
-            chances: of each node; none has a greater one than its parent, which comes before it.
+        `chances`: of each node; none has a greater one than its parent, which comes before it.
         """
         order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))[: self.most_nodes]
         plain_ms = self.cost.ms(self.rows)
@@ -289,9 +281,8 @@ WEIGHT = 2.0  # a drafter that is never right has lost half of its trust after t
 class Calibration:
     """Tokens that were right over tokens that were promised.
 
-    Args:
-        decay: of older samples with each new one; 0.98 remembers about 50 verifications, a paragraph of text.
-        most: that the factor can be; 1 for chances, more where one promise stands for several tokens.
+    `decay`: of older samples with each new one; 0.98 remembers about 50 verifications, a paragraph of text. `most`:
+    that the factor can be; 1 for chances, more where one promise stands for several tokens.
     """
 
     def __init__(self, prior: float = 1.0, weight: float = WEIGHT, decay: float = 0.98, most: float = 1.0) -> None:
@@ -305,8 +296,7 @@ class Calibration:
     def add(self, promised: float, right: int) -> None:
         """A verification has ended.
 
-        Args:
-            promised: the sum of its nodes' chances; `right`: how many of them the text went through.
+        `promised`: the sum of its nodes' chances; `right`: how many of them the text went through.
         """
         self.fade()
         self._promised += promised
@@ -329,10 +319,9 @@ class DraftRecord:
     def learn_taken(self, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False) -> None:
         """A forward has chosen tokens.
 
-        Args:
-            arrived: the whole draft below the newest token (so that nodes not verified are judged too;
-                `Session.arrived_draft()` before `on_verified`).
-            blind: the client lacks rows of the prompt, so its guesses say nothing about its drafter.
+        `arrived`: the whole draft below the newest token (so that nodes not verified are judged too;
+        `Session.arrived_draft()` before `on_verified`). `blind`: the client lacks rows of the prompt, so its guesses
+        say nothing about its drafter.
         """
         if not blind:
             self.acceptance.learn(arrived, taken)

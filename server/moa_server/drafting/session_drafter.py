@@ -85,10 +85,8 @@ class FoundTokens:
     """How many tokens steps find where they look at the right place.
 
     What later steps find is a share of what the first one does: a drafter whose first step turns out better than it was
-    taken for is asked for later ones too.
-
-    Args:
-        first: of the first step before a forward; `later`: the share of each later one. Both until they are counted.
+    taken for is asked for later ones too. `first`: of the first step before a forward; `later`: the share of each later
+    one. Both until they are counted.
     """
 
     def __init__(self, first: float, later: float, most: float, decay: float = 0.98) -> None:
@@ -113,9 +111,7 @@ class FoundTokens:
 class DrafterRecord:
     """What all sessions have shown of one kind of drafter: what its steps take, and how often it is right.
 
-    Args:
-        step_ms: until one has been measured.
-        block_levels: as of `OwnDrafter`.
+    `step_ms`: until one has been measured. `block_levels`: as of `OwnDrafter`.
     """
 
     def __init__(self, step_ms: float, block_levels: int = 0) -> None:
@@ -132,9 +128,8 @@ class DrafterRecord:
 class Guess:
     """What the drafter adds to a draft.
 
-    Args:
-        tree: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances.
-        steps: for each of its own nodes, the number of the step that found it; -1: it was known before.
+    `tree`: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances. `steps`:
+    for each of its own nodes, the number of the step that found it; -1: it was known before.
     """
 
     tree: DraftTree
@@ -200,10 +195,8 @@ class SessionDrafter:
         """Adds nodes to the draft that has arrived, as far as they pay.
 
         While the drafter has not read all of the text, it reads on, and only what the text suggests is drafted.
-
-        Args:
-            covered: the chance that the next token is among the arrived nodes.
-            read_rows: of the target; `cached`: those before this position exist.
+        `covered`: the chance that the next token is among the arrived nodes. `read_rows`: of the target; `cached`:
+        those before this position exist.
         """
         self._follow_form(form, sampling)
         pool = arrived

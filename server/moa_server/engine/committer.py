@@ -53,9 +53,8 @@ class RowCoder:
     def may_code(self, live: LiveSession, *, busy: bool, has_time: bool) -> bool:
         """Whether there is time to encode older rows; if not, the session's stream learns when there is.
 
-        Args:
-            busy: a forward is under way; `has_time`: it has time for drafts. If not, rows of a thin memory wait: a
-                device writes nearly as well with its states alone.
+        `busy`: a forward is under way; `has_time`: it has time for drafts. If not, rows of a thin memory wait: a device
+        writes nearly as well with its states alone.
         """
         stream = live.stream
         waits = stream.feed is not None and stream.feed.thin is not None and not has_time
@@ -128,9 +127,8 @@ def _chosen(parts: Sequence[ForwardPart]) -> list[ForwardPart]:
 class ForwardFacts:
     """What the parts of one forward have in common.
 
-    Args:
-        least_chance: that a draft node must have to be worth verifying in the next one.
-        row_ms: what a row of its answers took, and `plain_ms` a token of plain steps takes; 0: not known.
+    `least_chance`: that a draft node must have to be worth verifying in the next one. `row_ms`: what a row of its
+    answers took, and `plain_ms` a token of plain steps takes; 0: not known.
     """
 
     rows: Rows

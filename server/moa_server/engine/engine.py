@@ -130,8 +130,7 @@ class Engine:
     def _commit(self, parts: Sequence[ForwardPart], step_ms: float, drafting_ms: float) -> None:
         """Commits what a forward gave, and plans the next one.
 
-        Args:
-            step_ms: how long it took; `drafting_ms`: how long the server drafted before it.
+        `step_ms`: how long it took; `drafting_ms`: how long the server drafted before it.
         """
         self._busy = False
         rows, tokens = _rows_of(parts)

@@ -60,8 +60,7 @@ STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
 class RunningJob:
     """A job under way.
 
-    Args:
-        began: when, on the thread's clock; `worked`: seconds of a processor that the thread has had in all.
+    `began`: when, on the thread's clock; `worked`: seconds of a processor that the thread has had in all.
     """
 
     began: float
@@ -71,8 +70,7 @@ class RunningJob:
 class InferenceThread:
     """Runs jobs one after another.
 
-    Args:
-        before: called once on the thread before the first job (thread settings of torch).
+    `before`: called once on the thread before the first job (thread settings of torch).
     """
 
     def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -27,9 +27,8 @@ from moa_server.session.session import Session, SessionPhase
 class Usage:
     """Counts of a session.
 
-    Args:
-        tokens_in: that the client sent; a text that it brings from another server counts as a whole.
-        finish: of the newest answer; UNFINISHED: it has not ended, or there is none.
+    `tokens_in`: that the client sent; a text that it brings from another server counts as a whole. `finish`: of the
+    newest answer; UNFINISHED: it has not ended, or there is none.
     """
 
     began: float
@@ -116,9 +115,8 @@ class AnswerTrace:
 class Account:
     """The counts of one session.
 
-    Args:
-        meter: counts tokens against the caller's limit; None: there is no limit.
-        trace: of the running answer; None: nothing is traced.
+    `meter`: counts tokens against the caller's limit; None: there is no limit. `trace`: of the running answer; None:
+    nothing is traced.
     """
 
     usage: Usage = field(default_factory=lambda: Usage(0.0))
@@ -197,9 +195,8 @@ class Listener:
 class Attachment:
     """A stream and its memory.
 
-    Args:
-        listener: None: the session is detached.
-        feed: the memory that the stream owes its client; None: the client wants none.
+    `listener`: None: the session is detached. `feed`: the memory that the stream owes its client; None: the client
+    wants none.
     """
 
     listener: Listener | None = None
@@ -231,8 +228,7 @@ class Turn:
 class LiveSession:
     """A session on this server.
 
-    Args:
-        token: by which a client finds it again; it opens the conversation to its holder, so it is never logged.
+    `token`: by which a client finds it again; it opens the conversation to its holder, so it is never logged.
     """
 
     token: bytes = field(repr=False)

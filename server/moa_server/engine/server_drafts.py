@@ -50,9 +50,8 @@ class DraftOrder:
 def drafting_source(stepper: Stepper, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
     """The source whose drafter drafts here for a client; None: the server does not draft for it.
 
-    Args:
-        source: of the memory that the client wants; None: it wants none.
-        wanted: whether the client wants the server's drafts, and the operator too.
+    `source`: of the memory that the client wants; None: it wants none. `wanted`: whether the client wants the server's
+    drafts, and the operator too.
     """
     source = source or stepper.find_source(b"")
     return source if wanted and source is not None and source.drafter is not None else None
@@ -143,9 +142,7 @@ class TimePrice:
 class DraftedWork(Work):
     """One session's share of a forward, for which the server may draft first.
 
-    Args:
-        order: None: the server does not draft.
-        guess: what it drafted; None: nothing was tried.
+    `order`: None: the server does not draft. `guess`: what it drafted; None: nothing was tried.
     """
 
     drafts_forced: bool = False

@@ -152,8 +152,7 @@ Outcome = Verification | Exception | None  # None: a chunk of a prompt was read
 class Work:
     """One session's share of a forward.
 
-    Args:
-        outcome: what the target chose, or why it failed, once the forward has ended.
+    `outcome`: what the target chose, or why it failed, once the forward has ended.
     """
 
     tensors: SessionTensors
@@ -168,8 +167,7 @@ class Work:
 class Stepper:
     """Runs the target for sessions.
 
-    Args:
-        sources: of memory rows, one for each drafter that is served; the first is for clients that name none.
+    `sources`: of memory rows, one for each drafter that is served; the first is for clients that name none.
     """
 
     def __init__(self, target: Target, sources: Sequence[MemorySource] = ()) -> None:
@@ -314,8 +312,7 @@ class Stepper:
 class _ReadStates:
     """States that a session's memory rows are to be made from.
 
-    Args:
-        rows: [tokens, layers * hidden size], of the positions from `start`.
+    `rows`: [tokens, layers * hidden size], of the positions from `start`.
     """
 
     number: int

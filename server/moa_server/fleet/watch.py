@@ -18,8 +18,7 @@ from moa_server.fleet.peers import Peers
 class Membership:
     """The servers that can continue a conversation of this one.
 
-    Args:
-        ranked: best first; otherwise each client is told of another one first, so that they spread.
+    `ranked`: best first; otherwise each client is told of another one first, so that they spread.
     """
 
     def __init__(self, others: Iterable[str] = (), *, ranked: bool = False) -> None:
@@ -82,8 +81,7 @@ class FleetWatch:
 def is_own(address: str, own: str) -> bool:
     """Whether an address is that of this server.
 
-    Args:
-        own: where clients reach it, or where it listens; that may be every address of the machine.
+    `own`: where clients reach it, or where it listens; that may be every address of the machine.
     """
     if address == own:
         return True

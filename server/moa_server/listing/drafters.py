@@ -345,11 +345,7 @@ class _Model:
 
 
 def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> DrafterList:
-    """The drafters for a model, best first.
-
-    Args:
-        spec: as of `resolve`; a model on the hub need not be on this machine.
-    """
+    """The drafters for a model, best first. `spec`: as of `resolve`; a model on the hub need not be on this machine."""
     root = cache_root(cache_dir)
     model = _look_at(spec, root, progress)
     moa = FORMS["moa"]

@@ -182,10 +182,7 @@ class MemoryOutbox:
     def take(self, most_rows: int, stop: int, begin: int = 0) -> tuple[int, int] | None:
         """(start, count) of the newest rows before `stop` that are not sent, at most `most_rows`; None if all are.
 
-        They count as sent from now on.
-
-        Args:
-            begin: rows before this position are left.
+        They count as sent from now on. `begin`: rows before this position are left.
         """
         place = bisect_left(self._intervals, (stop,)) - 1  # of the last interval that begins before `stop`
         if place < 0 or most_rows < 1:
@@ -220,9 +217,8 @@ LOAN_STEPS = 0.3  # plain steps: one chunk, of the newest rows of the prompt, wi
 class MemoryBudget:
     """The time that one answer's memory may take.
 
-    Args:
-        share: of an answer's time that memory may take even if no draft is right; 1: all rows are sent.
-        plain_ms: the time of a plain step until one has been measured; None: there is no limit until then.
+    `share`: of an answer's time that memory may take even if no draft is right; 1: all rows are sent. `plain_ms`: the
+    time of a plain step until one has been measured; None: there is no limit until then.
     """
 
     def __init__(self, share: float = MEMORY_SHARE, plain_ms: float | None = None) -> None:
@@ -236,9 +232,7 @@ class MemoryBudget:
     def on_step(self, step_ms: float, tokens: int, plain_ms: float) -> None:
         """A forward that chose tokens has ended.
 
-        Args:
-            step_ms: how long it took; `tokens`: how many it committed.
-            plain_ms: how long a plain step takes.
+        `step_ms`: how long it took; `tokens`: how many it committed. `plain_ms`: how long a plain step takes.
         """
         self._plain_ms = plain_ms
         saved_ms = max(0.0, tokens * plain_ms - step_ms)
@@ -384,8 +378,7 @@ class MemoryFeed:
     def take(self, *, encodes: bool = True) -> Chunk | None:
         """The next chunk, which counts as in flight from now on; None if nothing may be sent.
 
-        Args:
-            encodes: whether there is time for planes whose rows take some.
+        `encodes`: whether there is time for planes whose rows take some.
         """
         waits = False
         for plane, outbox in self._outboxes.items():

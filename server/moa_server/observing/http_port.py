@@ -43,9 +43,8 @@ HttpPage = tuple[int, bytes, str]  # status, body and type
 class HttpPort(ThreadingWSGIServer):
     """Listens, and answers GET with pages.
 
-    Args:
-        pages: makes a page for each path; called on any thread.
-        names: more of this machine's, besides its own for itself; a request that names another one is refused.
+    `pages`: makes a page for each path; called on any thread. `names`: more of this machine's, besides its own for
+    itself; a request that names another one is refused.
     """
 
     request_queue_size = 16

@@ -152,8 +152,7 @@ class Admission:
     ) -> Caller:
         """The caller of a call that may begin now.
 
-        Args:
-            certificate: whose it is that the connection has shown; empty: none.
+        `certificate`: whose it is that the connection has shown; empty: none.
         """
         refusal: AuthenticationError | None = None
         try:  # first, since others behind this address, and a proxy's on this connection, may have no good key

@@ -110,9 +110,8 @@ class Offer:
 class CompanionFiles:
     """A companion's files.
 
-    Args:
-        hub: where devices get the same files from the hub, pinned to the revision; empty: they are not from there.
-        confidence: says how far its text can be trusted beside the target; None: that was never measured.
+    `hub`: where devices get the same files from the hub, pinned to the revision; empty: they are not from there.
+    `confidence`: says how far its text can be trusted beside the target; None: that was never measured.
     """
 
     files: ModelFiles
@@ -160,8 +159,7 @@ def offered_companion(
 ) -> CompanionFiles:
     """The companion that an operator names.
 
-    Args:
-        spec: as of `moa_shared.models.resolve`, whose other arguments these are.
+    `spec`: as of `moa_shared.models.resolve`, whose other arguments these are.
     """
     files = find_companion(spec, cache_dir, progress)
     if files.tokenizer_hash != target.tokenizer_hash:
@@ -260,8 +258,7 @@ class DrafterFile:
 class DrafterFiles:
     """The client's half of what is served.
 
-    Args:
-        drafters: the first one is that whose memory is served; none: clients get only the text files.
+    `drafters`: the first one is that whose memory is served; none: clients get only the text files.
     """
 
     def __init__(

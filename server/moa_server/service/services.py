@@ -224,8 +224,7 @@ class Services:
     def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
         """How much of a text is kept that this caller need not have read.
 
-        Args:
-            prefix_hashes: of the text after each 64th token; those beyond the context are not looked at.
+        `prefix_hashes`: of the text after each 64th token; those beyond the context are not looked at.
         """
         return self._sharing.cached_tokens(caller, prefix_hashes[: self.served.context_tokens // NAMED_TOKENS])
 

@@ -139,12 +139,8 @@ class Session:
     def on_open(self, tokens: Sequence[int], *, asks: bool = False) -> int:
         """The conversation so far; returns how many of its tokens are cached and need not be read again.
 
-        Args:
-            asks: an Ask comes with it, which may continue the answer under way: what the target chose of it beyond the
-                client's tokens is kept.
-
-        Raises:
-            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        `asks`: an Ask comes with it, which may continue the answer under way: what the target chose of it beyond the
+        client's tokens is kept. ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
         self.check_open(tokens)
         running = self.phase is SessionPhase.ANSWERING or self._finish in ENDED_BY_RULE
@@ -161,9 +157,8 @@ class Session:
     def check_open(self, tokens: Sequence[int], ask: Ask | None = None) -> None:
         """Checks that `on_open` would accept these tokens, and `on_ask` this question after them.
 
-        Raises:
-            ProtocolError: the question does not continue the conversation.
-            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        ProtocolError: the question does not continue the conversation. ContextLengthError, TokenRangeError: tokens that
+        cannot be held.
         """
         self._check_new(tokens, held=0, spare=0)
         if ask is not None:
@@ -259,9 +254,8 @@ class Session:
     def on_draft(self, draft: Draft) -> None:
         """Adds draft nodes; those that came too late are counted and dropped.
 
-        Raises:
-            TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
-            ProtocolError: parents that are neither absent nor one for each token.
+        TreeError, TokenRangeError: nodes that are no tree of this target's tokens. ProtocolError: parents that are
+        neither absent nor one for each token.
         """
         check_tokens(draft.tokens, self.limits.vocab_size)
         if self.phase is not SessionPhase.ANSWERING:
@@ -271,11 +265,7 @@ class Session:
         self.acknowledged = max(self.acknowledged, min(draft.base, len(self.tokens)))
 
     def on_ack(self, committed: int) -> None:
-        """The client holds `committed` tokens.
-
-        Raises:
-            ProtocolError: more than were ever committed.
-        """
+        """The client holds `committed` tokens. ProtocolError: more than were ever committed."""
         if committed > len(self.tokens):
             raise ProtocolError(f"an Ack of at most {len(self.tokens)} tokens", f"{committed}")
         self.acknowledged = max(self.acknowledged, committed)
@@ -299,8 +289,7 @@ class Session:
     def on_adopted(self, length: int, text: list[int], cache_version: int) -> bool:
         """The cache was given the rows of `length` tokens that another session has read; False if they are void.
 
-        Args:
-            text, cache_version: `tokens` and `cache_version` when the rows were asked for.
+        `text`, `cache_version`: `tokens` and `cache_version` when the rows were asked for.
         """
         if length >= len(self.tokens) or not self._still_begins(text, length) or cache_version != self.cache_version:
             return False
@@ -312,8 +301,7 @@ class Session:
     def plan_step(self, most_read: int | None = None) -> StepPlan | None:
         """The next forward for this session, if its turn came now, with all nodes that have arrived.
 
-        Args:
-            most_read: tokens of a prompt that it may feed; None: a chunk.
+        `most_read`: tokens of a prompt that it may feed; None: a chunk.
         """
         if self.phase is not SessionPhase.ANSWERING:
             return None

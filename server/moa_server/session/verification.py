@@ -255,9 +255,7 @@ class StepPlan:
     def choose_tokens(self, logits: Scores, allowed: Allowed | None) -> Verification:
         """What the target chooses, with its chances where they are wanted.
 
-        Args:
-            logits: [positions, vocab].
-            allowed: what `allowed` gives.
+        `logits`: [positions, vocab]. `allowed`: what `allowed` gives.
         """
         positions, before, wanted = self.positions, self.text_before, self.settings.chances
         if self.given:

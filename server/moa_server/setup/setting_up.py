@@ -299,8 +299,7 @@ FIRST_DEVICE = "device"  # the name of the first one's key
 def add_device(keys: Path, name: str, now: datetime, expires: datetime | None = None) -> str:
     """A new key with all rights, as the device is to know it; the file gets its hash.
 
-    Args:
-        expires: when it ends; None: never.
+    `expires`: when it ends; None: never.
     """
     check_name(name)
     key = new_key()
@@ -330,8 +329,7 @@ def set_up(
 ) -> str:
     """Makes the folder; the key of the first device.
 
-    Args:
-        hosts: names and addresses under which devices reach the server, the first one that of invitations.
+    `hosts`: names and addresses under which devices reach the server, the first one that of invitations.
     """
     general_names(hosts)  # an error now, not after the authority is made
     authority = make_authority(hosts[0], now)
@@ -350,11 +348,7 @@ def set_up(
 
 
 def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> list[str]:
-    """Replaces the server's certificate; authority and key stay, so that devices notice nothing.
-
-    Returns:
-        its names.
-    """
+    """Replaces the server's certificate; authority and key stay, so that devices notice nothing. Returns its names."""
     authority = read_identity(folder.authority, folder.authority_key)
     server = read_identity(folder.certificate, folder.key)
     names = [*hosts] or hosts_of(server.certificate)

@@ -33,9 +33,8 @@ FileStamp = tuple[int, ...] | None  # None: there is no file
 class CertificateFiles:
     """Where the certificate is.
 
-    Args:
-        certificate: with those between it and its authority, in PEM; `key`: its private key.
-        client_authorities: certificates of those who may vouch for clients; None: clients need no certificate.
+    `certificate`: with those between it and its authority, in PEM; `key`: its private key. `client_authorities`:
+    certificates of those who may vouch for clients; None: clients need no certificate.
     """
 
     certificate: Path
@@ -85,8 +84,7 @@ DAY = timedelta(days=1)
 class ServerCertificate:
     """A certificate and its key, in PEM.
 
-    Args:
-        client_authorities: those who may vouch for clients; None: clients need no certificate.
+    `client_authorities`: those who may vouch for clients; None: clients need no certificate.
     """
 
     chain: bytes

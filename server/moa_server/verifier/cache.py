@@ -76,8 +76,7 @@ class KVCache(ABC):
     def keep(self, path: Sequence[int]) -> None:
         """Keep only `path` of the last forward's rows, moved together; nothing else is touched.
 
-        Args:
-            path: rows of the last forward from a root downwards: depths 0, 1, 2... An empty path keeps none.
+        `path`: rows of the last forward from a root downwards: depths 0, 1, 2... An empty path keeps none.
         """
         for depth, row in enumerate(path):
             if not 0 <= row < len(self._tail_depths) or self._tail_depths[row] != depth:

@@ -53,8 +53,7 @@ TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str) -> tuple[str, str]:
     """The level that the settings name; auto: int8 where the kernels run and compute the model, else bf16.
 
-    Returns:
-        int8, float32 or bf16, and why `auto` is not int8; "": it is, or there is no need to say.
+    Returns int8, float32 or bf16, and why `auto` is not int8; "": it is, or there is no need to say.
     """
     wanted: str = settings.execution
     if wanted == AUTO and settings.device == CUDA:
@@ -139,8 +138,7 @@ def load_execution(
 ) -> Execution:
     """The target on the level that the settings name; auto: int8 where the kernels run, else bf16.
 
-    Args:
-        group: processes that share the target; None: this one has it for itself.
+    `group`: processes that share the target; None: this one has it for itself.
     """
     if group is not None and settings.execution not in (FLOAT32, BF16) and settings.device != CUDA:
         raise ConfigError(

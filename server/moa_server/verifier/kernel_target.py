@@ -70,9 +70,8 @@ class KernelCache(KVCache):
 class KernelTarget(Target):
     """The verifier on the level int8.
 
-    Args:
-        context_length: the most positions a conversation may have; None: what it was trained for.
-        kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
+    `context_length`: the most positions a conversation may have; None: what it was trained for. `kv`: how keys and
+    values are kept: one of `moa_kernels.KV_FORMATS`.
     """
 
     def __init__(

@@ -35,9 +35,8 @@ PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the to
 class WeightsBytes:
     """What a model's weights take.
 
-    Args:
-        total: all of them, in bytes.
-        idle: those of experts that a step of one row does not read; 0: the model has no experts.
+    `total`: all of them, in bytes. `idle`: those of experts that a step of one row does not read; 0: the model has no
+    experts.
     """
 
     total: int
@@ -151,10 +150,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
     """Looks at what the model takes and at what can be had.
 
     Packed weights count, though they are mapped: each step reads all of them. Of a mixture's experts only those count
-    that a step of one row reads; where the others do not fit, the log says so.
-
-    Args:
-        free: None: what can be had now.
+    that a step of one row reads; where the others do not fit, the log says so. `free`: None: what can be had now.
     """
     if not settings.memory_check:
         return

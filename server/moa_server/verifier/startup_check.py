@@ -152,8 +152,7 @@ MOST_LAYER_ERROR = 0.15
 def compare_with_float32(network: Network, weights: TiledWeights) -> float:
     """Compares samples of both with numpy's float32.
 
-    Returns:
-        the largest error of a layer, over the size of what was compared.
+    Returns the largest error of a layer, over the size of what was compared.
     """
     for name in _sampled(weights.tiles):
         _check(name.removesuffix(".weight"), _product_error(weights, name), MOST_PRODUCT_ERROR)

@@ -106,8 +106,7 @@ class Target(ABC):
     def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
         """The memory encoder's input (`KVCache.lsa_input`) for rows of several conversations, one after the other.
 
-        Args:
-            spans: caches, with the first of their rows that is wanted and the one after the last.
+        `spans`: caches, with the first of their rows that is wanted and the one after the last.
         """
         return np.concatenate([cache.lsa_input(start, stop) for cache, start, stop in spans])
 

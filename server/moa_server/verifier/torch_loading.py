@@ -66,8 +66,7 @@ def load_torch_target(
 ) -> TorchTarget:
     """The target on one of torch's levels.
 
-    Args:
-        group: processes that share it; all load it. None: this one has it for itself.
+    `group`: processes that share it; all load it. None: this one has it for itself.
     """
     device = choose_device(settings.device, level)
     shares = group.rank.count if group is not None else 1

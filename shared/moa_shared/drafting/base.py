@@ -30,17 +30,13 @@ class Drafter(Protocol):
 
     @property
     def most_depth(self) -> int | None:
-        """The levels of a draft that come with its first one, without a further step, and the most that a draft for a
-        server has; None: each level takes a step, and there is no limit.
-        """
+        """The levels that come with the first one, and the most that a draft has; None: each takes a step, no limit."""
 
     def begin(self) -> Rows:
         """Drops any draft under way; logits [1, columns], float32, of the token after the newest committed one."""
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns], float32, after
-        each.
-        """
+        """Adds nodes (parents: numbers in order of addition, -1 the root); logits after each, [nodes, columns]."""
 
 
 class TextForm(Protocol):
@@ -60,11 +56,9 @@ class GrowingDrafter(Drafter, Protocol):
     """A drafter whose draft continues while tokens are committed."""
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        """Appends committed tokens.
+        """Appends committed tokens; former numbers of the draft nodes below the last of them, now numbered 0, 1, ...
 
-        Returns:
-            former numbers of the draft nodes below the last of them, numbered 0, 1, ... from now on; None: no draft is
-            left, the next must `begin`. A drafter that cannot keep a draft always returns None.
+        None: no draft is left, the next must `begin`.
         """
 
 

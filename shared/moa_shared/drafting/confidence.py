@@ -60,8 +60,7 @@ TokenConfidence = Confidence | LearnedConfidence
 def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> float:
     """The chance that a token is right if all before it are.
 
-    Args:
-        confidence: None: it was never measured, and the stated chance is taken for it.
+    `confidence`: None: it was never measured, and the stated chance is taken for it.
     """
     return _stated(written) if confidence is None else confidence.chance(written)
 
@@ -75,11 +74,7 @@ BIN_WEIGHT = 10.0  # guesses that a bin's own chance is worth
 
 
 class ReliabilityCurve:
-    """What stated chances are worth.
-
-    Args:
-        shares: of right guesses in each bin, ascending from the chance 0 to 1.
-    """
+    """What stated chances are worth. `shares`: of right guesses in each bin, ascending from the chance 0 to 1."""
 
     def __init__(self, shares: Sequence[float]) -> None:
         rising = all(before <= after for before, after in pairwise(shares))

@@ -32,9 +32,8 @@ def draft_tree(
 ) -> tuple[DraftTree, CandidatePool, list[int]]:
     """A tree below the newest committed token, its candidate pool, and each node's index there.
 
-    Args:
-        guesser: of the same conversation, to merge with the drafter's candidates (not in the paper); what the text
-            suggests may go deeper than the drafter was asked to.
+    `guesser`: of the same conversation, to merge with the drafter's candidates (not in the paper); what the text
+    suggests may go deeper than the drafter was asked to.
     """
     pool = CandidatePool()
     depth = min(shape.depth, drafter.most_depth or shape.depth)

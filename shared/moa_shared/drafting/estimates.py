@@ -15,9 +15,7 @@ from moa_shared.tree import ROOT, DraftTree
 class Smoothed:
     """An exponentially weighted mean and mean deviation, as of a round-trip time (RFC 6298, section 2).
 
-    Args:
-        first: until there is a sample.
-        weight: a new sample's share of the mean; the RFC's 1/8 follows a change within about ten samples.
+    `first`: until there is a sample. `weight`: of a new one; 1/8 follows a change within about ten samples.
     """
 
     def __init__(self, first: float = 0.0, weight: float = 1 / 8) -> None:
@@ -45,12 +43,8 @@ class Smoothed:
 class AcceptanceEstimate:
     """How often the target chooses the drafter's token, given that it chose all before it.
 
-    A Beta prior and samples that fade: the estimate is (prior hits + hits) / (prior trials + trials).
-
-    Args:
-        prior: before anything is known.
-        prior_trials: how many samples the prior is worth; 2 let four misses bring one half down to one sixth.
-        decay: of older samples with each new one; 0.98 remembers about 50, a paragraph of text.
+    A Beta prior, worth `prior_trials` samples (with 2, four misses bring one half down to one sixth), and samples that
+    fade by `decay` with each new one (0.98 remembers about 50, a paragraph of text).
     """
 
     def __init__(self, prior: float = 0.5, prior_trials: float = 2.0, decay: float = 0.98) -> None:
@@ -136,20 +130,13 @@ NOISE = 2.0  # standard deviations by which look-up must be ahead, of the places
 
 
 class DrafterTrial:
-    """The first guesses of one drafter, in all conversations.
-
-    Args:
-        on_decided: called once, on the thread of `add`; None: whoever is interested looks.
-
-    Attributes:
-        is_dropped: whether the drafter is not worth its steps; None while that is open.
-        tokens: chosen by the target where the drafter had been asked; `right`: those that were its first choice;
-            `looked_up`: those that look-up would have guessed.
-    """
+    """The first guesses of one drafter, in all conversations. `on_decided`: called once, on the thread of `add`."""
 
     def __init__(self, on_decided: Callable[[DrafterTrial], None] | None = None) -> None:
-        self.is_dropped: bool | None = None
-        self.tokens = self.right = self.looked_up = 0
+        self.is_dropped: bool | None = None  # whether it is not worth its steps; None: that is open
+        self.tokens = self.right = self.looked_up = (
+            0  # of the target; its first choices; what look-up would have guessed
+        )
         self._on_decided = on_decided
         self._only_right = self._only_looked_up = 0
 
@@ -162,12 +149,7 @@ class DrafterTrial:
         return self.tokens < TRIAL_TOKENS
 
     def add(self, token: int, choice: int, copy: int | None) -> None:
-        """The target has chosen a token.
-
-        Args:
-            choice: of the drafter, in the same place.
-            copy: what look-up would have guessed there; None: nothing.
-        """
+        """The target has chosen a token where the drafter had a `choice`, and look-up a `copy` or nothing (None)."""
         if not self.is_open:
             return
         is_right, is_copy = choice == token, copy == token

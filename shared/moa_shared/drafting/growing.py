@@ -52,9 +52,7 @@ CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
 class GrowingDraft:
     """One conversation's draft in flight.
 
-    Args:
-        drafter: learns of committed tokens only through `commit`, so that both agree on what is left of a draft.
-        guesser: of the same conversation, given its tokens by the caller; merged with the drafter's candidates.
+    `drafter` learns of committed tokens only through `commit`; `guesser`, of the same conversation, from the caller.
     """
 
     def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, guesser: TextGuesser | None = None) -> None:
@@ -67,11 +65,7 @@ class GrowingDraft:
         self._written: tuple[DraftTree, GuessNode] | None = None  # the newest draft of standalone text, and its leaf
 
     def follow(self, form: TextForm | None) -> None:
-        """Guesses only what is of a form from now on; None: whatever there is.
-
-        Args:
-            form: of the text after the newest committed token, whenever something is asked of this draft.
-        """
+        """Guesses only what is of a form from now on, which is that of the text after the newest committed token."""
         if form is not self._tree.form:
             self.forget()
             self._tree.form = form
@@ -91,11 +85,7 @@ class GrowingDraft:
             self._held, self._written = len(kept), None
 
     def grow_on(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
-
-        Of a drafter that guesses whole blocks, all that is likely enough of one. Empty if nothing is: all that is
-        likely enough is there, or the draft is as large as it may be.
-        """
+        """One step of the drafter (of blocks: a whole one): what is worth adding to `draft`; empty if nothing is."""
         nodes = self._looked_below(draft, sampling)
         while len(draft) < self._shape.nodes:
             best = self._best_open(nodes)
@@ -107,11 +97,7 @@ class GrowingDraft:
         return Growth()
 
     def offer(self, draft: DraftTree, sampling: Sampling, least: float = 0.0) -> Growth:
-        """What is worth adding to `draft` by what is known already, without a step of the drafter.
-
-        Args:
-            least: chance that a node must have; what is less likely than the shape wants is never offered.
-        """
+        """What is worth adding to `draft` without a step of the drafter; `least`: chance that a node must have."""
         floor = self._floor
         self._floor = max(floor, math.log(least)) if least > 0 else floor
         try:
@@ -127,10 +113,7 @@ class GrowingDraft:
         return self._tree.choices_along(tokens)
 
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
-        """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known.
-
-        0 if there is nothing to expand.
-        """
+        """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known."""
         best = self._next_to_expand(self._place(draft, sampling))
         return sum(
             math.exp(node.score - self._tree.root.score)

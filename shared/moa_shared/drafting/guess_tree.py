@@ -76,8 +76,7 @@ class GuessTree:
     def advance(self, tokens: Sequence[int], kept: Sequence[int]) -> bool:
         """Makes the node that these tokens lead to the root; whether there is such a node, which was expanded.
 
-        Args:
-            kept: former numbers in the drafter of the nodes below it, now numbered 0, 1, ...
+        `kept`: former numbers in the drafter of the nodes below it, now numbered 0, 1, ...
         """
         node: GuessNode | None = self.root
         for token in tokens:

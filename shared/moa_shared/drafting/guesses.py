@@ -54,9 +54,8 @@ class TextIndex:
     def matched(self, ahead: Sequence[int] = (), shortest: int = 1) -> tuple[int, int]:
         """Position after the newest occurrence of the longest run that ends the text and `ahead`, and its length.
 
-        Args:
-            ahead: tokens after the text, such as a draft; only the text is searched.
-            shortest: the shortest run that counts; without one, both numbers are 0.
+        `ahead`: tokens after the text, such as a draft; only the text is searched. `shortest`: the shortest run that
+        counts; without one, both numbers are 0.
         """
         newest = [*self.tokens[-self._longest :], *ahead][-self._longest :]
         for size in range(len(newest), shortest - 1, -1):

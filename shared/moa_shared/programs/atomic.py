@@ -50,8 +50,7 @@ def write_private(path: Path, content: bytes) -> None:
 def create_private(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
     """Writes a new file that only its owner may read, from its first byte on.
 
-    Args:
-        like: whose owner it has once it is written and, if that is root, the group that may read it; for root only.
+    `like`: whose owner it has once it is written and, if that is root, the group that may read it; for root only.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

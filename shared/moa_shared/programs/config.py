@@ -79,14 +79,7 @@ class Setting:
         return [word for word in self.metavar.split("|") if word.islower()]
 
     def read(self, value: object, folder: Path) -> Any:
-        """A value of this setting.
-
-        Args:
-            folder: where relative paths begin.
-
-        Raises:
-            ValueError: what was expected.
-        """
+        """A value of this setting. `folder`: where relative paths begin. ValueError: what was expected."""
         result = read_value(self.kind, value, self.limits)
         if self.check is not None:
             self.check(result)

@@ -205,8 +205,7 @@ class _WantedProgress(Progress):
 async def look_up(host: str, seconds: float) -> tuple[str, ...]:
     """The addresses of a host, as its resolver orders them; of those of IPv4 and IPv6 see `one_family`.
 
-    Returns:
-        without brackets, each once; empty: there are none, or they did not come in time.
+    They have no brackets, each comes once; empty: there are none, or they did not come in time.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -26,8 +26,7 @@ _OUTSIDE = np.float32(math.log(0.5))  # of a token that the drafter would not ch
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> npt.NDArray[np.float32]:
     """Gumbel noise for the token at `position`, [vocab_size] float32, read-only.
 
-    Philox is counter-based: the key is the seed, the counter starts at the position. Only its raw words are used,
-    because NumPy promises those for all versions, and the words of a position do not depend on `vocab_size`.
+    Only Philox's raw words are used: NumPy promises those for all versions, and they do not depend on `vocab_size`.
     """
     words = np.random.Philox(key=seed, counter=[0, position, 0, 0]).random_raw((vocab_size + 1) // 2)
     halves = np.ascontiguousarray(words, dtype="<u8").view("<u4")[:vocab_size]
@@ -39,13 +38,9 @@ def gumbel_noise(seed: int, position: int, vocab_size: int) -> npt.NDArray[np.fl
 
 
 def process_logits(logits: Scores, sampling: Sampling) -> Scores:
-    """Log-probabilities after temperature, top-k, top-p and min-p, in that order.
+    """Log-probabilities after temperature, top-k, top-p and min-p, in that order; -inf outside the support.
 
-    Args:
-        logits: [..., vocab] float32, with biases and penalties (`penalties.adjusted`).
-
-    Returns:
-        [..., vocab] float32; -inf outside the support. Greedy: the plain log-softmax.
+    `logits`: [..., vocab] float32, with biases and penalties. Greedy: the plain log-softmax.
     """
     if sampling.greedy:
         return log_softmax(logits)
@@ -90,13 +85,10 @@ def select(
     """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
     Args:
-        logits: [rows, vocab] float32, the target's.
-        positions: position of the token that each row chooses.
+        logits: [rows, vocab] float32, the target's; InternalError where they are not numbers.
+        positions: of the token that each row chooses.
         before: the text before each row, for penalties.
         allowed: [rows, vocab or more], which tokens may be chosen; None: all.
-
-    Raises:
-        InternalError: logits that are not numbers, so no token can be chosen; penalties without the text.
     """
     logits = adjusted(logits, positions, sampling, before)
     if allowed is None:
@@ -172,19 +164,8 @@ def draft_scores(
     at low temperatures those leave one token, also where the two models differ (docs/measurements/alone.md). Tokens
     outside the support come after the choice, since they may be inside the target's.
 
-    Args:
-        logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], float32, the drafter's.
-        positions: position of the token that each row would choose.
-        token_ids: the target's token id of each column, for a reduced draft vocabulary.
-        before: the text before each row, for penalties.
-        allowed: [rows, target's vocab or more], which tokens the target may choose; None: all. A row whose columns are
-            none of them is scored as if all were.
-
-    Returns:
-        Same shape as `logits`, float32.
-
-    Raises:
-        InternalError: logits that are not numbers; penalties without the text.
+    Arguments are as of `select`, but `logits` is the drafter's: [rows, vocab] or, with `token_ids` (the target's token
+    of each column), [rows, draft vocab]. A row of whose columns none is allowed is scored as if all were.
     """
     logits = adjusted(logits, positions, sampling, before, token_ids)
     if not np.isfinite(logits.max(axis=-1)).all():  # NaN where a row holds one
@@ -223,11 +204,7 @@ def draft_candidates(
     before: TextBefore | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Scores, npt.NDArray[np.int64]]:
-    """The `count` best of each row (all, of fewer columns) by `draft_scores`, best first.
-
-    Returns:
-        Their log-scores and the target's token ids, both [rows, candidates].
-    """
+    """The `count` best of each row by `draft_scores`: log-scores and the target's tokens, best first."""
     scores = draft_scores(logits, positions, sampling, token_ids, before, allowed)
     best, columns = largest(scores, min(count, scores.shape[-1]))
     return best, columns if token_ids is None else token_ids[columns]
@@ -286,13 +263,7 @@ def chances_of(
     before: TextBefore | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[TokenChances, ...]:
-    """The chances of the token chosen from each row; what cannot follow at all is not among the likeliest.
-
-    Args:
-        logits: [rows, vocab] float32, the target's.
-        chosen: of each row, the token.
-        positions: of each token; `before` and `allowed` as `coupling.select` takes them.
-    """
+    """The chances of the token chosen from each row; arguments as of `select`. What cannot follow is not told."""
     if wanted.processed:
         scores = process_logits(permitted(logits, positions, sampling, before, allowed), sampling)
     else:

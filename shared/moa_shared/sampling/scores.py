@@ -37,10 +37,8 @@ def largest(scores: Scores, count: int) -> tuple[Scores, Columns]:
     """The largest numbers of each row and their columns, largest first; equal ones in the order of their columns.
 
     A row is cut into stripes: the `count` largest of their maxima are `count` numbers of the row, so that nothing below
-    the least of them is looked at again. A tenth of the time of `np.argpartition`.
-
-    Returns:
-        values and columns, both [rows, count].
+    the least of them is looked at again. A tenth of the time of `np.argpartition`. Returns values and columns, both
+    [rows, count].
     """
     rows, width = scores.shape
     stripes = max(_STRIPES, 4 * count)

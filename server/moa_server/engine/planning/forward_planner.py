@@ -78,8 +78,7 @@ def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
 class ForwardPart(DraftedWork):
     """A part of a forward. Owned by the loop until it is submitted, by the thread until it is posted back.
 
-    Args:
-        coding: which rows to code with it; `coded`: those that leave with its verdict.
+    `coding`: which rows to code with it; `coded`: those that leave with its verdict.
     """
 
     live: LiveSession = field(kw_only=True)

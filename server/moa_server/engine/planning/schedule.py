@@ -89,9 +89,8 @@ Waiting = TypeVar("Waiting", bound=HasSession)
 class StepCandidate:
     """An answer that could step.
 
-    Args:
-        feed: committed tokens that it feeds: one, or the last few of a text that is read again.
-        arrived: its draft nodes, and the chance of each to be right.
+    `feed`: committed tokens that it feeds: one, or the last few of a text that is read again. `arrived`: its draft
+    nodes, and the chance of each to be right.
     """
 
     feed: int
@@ -118,8 +117,7 @@ class Rows:
 class Schedule(Generic[Waiting]):
     """Decides what the next forward does.
 
-    Args:
-        plain_ms: time of a plain step until one has been measured; 0: not known.
+    `plain_ms`: time of a plain step until one has been measured; 0: not known.
     """
 
     def __init__(

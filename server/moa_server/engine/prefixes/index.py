@@ -73,9 +73,8 @@ class PrefixIndex(Generic[Holder]):
     def count_named(self, owner: str, prefix_hashes: Iterable[int]) -> int:
         """How many pages of a text are kept, as far as its hashes tell; each costs one look-up.
 
-        Args:
-            prefix_hashes: of the text up to the end of each page, shortest first. They are followed from page to page,
-                so that one call asks about one text.
+        `prefix_hashes`: of the text up to the end of each page, shortest first. They are followed from page to page, so
+        that one call asks about one text.
         """
         page, found = self._roots.get(owner), 0
         for prefix_hash in prefix_hashes:

@@ -66,8 +66,7 @@ class PageStore:
     def give(self, tensors: SessionTensors, cached: int, numbers: Sequence[int]) -> None:
         """Makes a session hold these pages, and nothing after them.
 
-        Args:
-            cached: tokens of its text that the session holds itself; rows of its planes beyond are void.
+        `cached`: tokens of its text that the session holds itself; rows of its planes beyond are void.
         """
         missing = [number for number in numbers if number not in self._kept]
         kept = [self._kept[number] for number in numbers if number in self._kept]
@@ -103,9 +102,8 @@ def _cache(tensors: SessionTensors) -> KernelCache:
 class Adoption:
     """A session's text whose pages it is about to take over.
 
-    Args:
-        cached: tokens that it holds by itself; `tokens`: then.
-        text: the session's own list of tokens; `cache_version`: of the session. Both say whether it has moved on.
+    `cached`: tokens that it holds by itself; `tokens`: then. `text`: the session's own list of tokens; `cache_version`:
+    of the session. Both say whether it has moved on.
     """
 
     live: LiveSession
@@ -147,10 +145,8 @@ class PrefixSharing:
         """How much of a text a new session of this caller would take over, as far as its hashes tell.
 
         That is what it may share, and nothing that others hold. States for a drafter are not looked at: a page without
-        those that the session will need is read again.
-
-        Args:
-            prefix_hashes: of the text after each 64th token, shortest first.
+        those that the session will need is read again. `prefix_hashes`: of the text after each 64th token, shortest
+        first.
         """
         size = self._index.page_tokens
         if not size or size % NAMED_TOKENS or not prefix_hashes:

@@ -30,8 +30,7 @@ from moa_server.verifier import KVCache
 class SessionSize:
     """The size of conversations with this target and these drafters.
 
-    Args:
-        draft_nodes: the most of one verification, whose rows come on top of the text's.
+    `draft_nodes`: the most of one verification, whose rows come on top of the text's.
     """
 
     def __init__(self, stepper: Stepper, draft_nodes: int) -> None:
@@ -43,8 +42,7 @@ class SessionSize:
     ) -> int:
         """The most bytes that a conversation of so many tokens takes, with a draft below the last.
 
-        Args:
-            drafter: what the server drafts with; None: it does not.
+        `drafter`: what the server drafts with; None: it does not.
         """
         rows = tokens + self._draft_nodes
         nbytes = cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
@@ -70,9 +68,8 @@ TOKEN_BYTES = 16  # cannot be guessed: it opens the conversation to its holder
 class SessionRegistry:
     """All sessions of this server.
 
-    Args:
-        detached_seconds: how long a session waits for its client.
-        elsewhere: sessions with a running answer that an owner has at other replicas of a fleet.
+    `detached_seconds`: how long a session waits for its client. `elsewhere`: sessions with a running answer that an
+    owner has at other replicas of a fleet.
     """
 
     def __init__(
@@ -217,9 +214,8 @@ def _first_of_the_most(live_sessions: list[LiveSession], held: Counter[str], own
 class Reservation:
     """What a session may come to hold.
 
-    Args:
-        nbytes: in all, its shared pages included.
-        page_nbytes: of each page that it shares, which the index counts in its place.
+    `nbytes`: in all, its shared pages included. `page_nbytes`: of each page that it shares, which the index counts in
+    its place.
     """
 
     nbytes: int
@@ -229,9 +225,8 @@ class Reservation:
 class KVPool:
     """Shares out bytes of keys and values, and of memory rows, among all sessions.
 
-    Args:
-        budget: bytes of all sessions together, and of what is kept of ended ones.
-        elsewhere: bytes that an owner's running answers have at other replicas of a fleet.
+    `budget`: bytes of all sessions together, and of what is kept of ended ones. `elsewhere`: bytes that an owner's
+    running answers have at other replicas of a fleet.
     """
 
     def __init__(
@@ -268,10 +263,7 @@ class KVPool:
         """Promises a session `nbytes` in all.
 
         If needed they are taken from the pages that no session uses, and then from idle sessions: its own client's
-        first, oldest first.
-
-        Args:
-            page_nbytes: of each page that it shares.
+        first, oldest first. `page_nbytes`: of each page that it shares.
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
@@ -326,8 +318,7 @@ class KVPool:
     def give_up(self, owner: str, nbytes: int, but: LiveSession | None = None) -> None:
         """Frees so many bytes of an owner, or all that its idle sessions have: least recently used first.
 
-        Args:
-            but: a session that keeps what it has.
+        `but`: a session that keeps what it has.
         """
         idle = [live for live in self._promised if live.caller.owner == owner and live.is_idle and live is not but]
         for live in idle:

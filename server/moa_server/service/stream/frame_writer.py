@@ -48,8 +48,7 @@ class SlowReaderLimit:
 class BoundedWriter(Generic[Sent]):
     """Writes one call's messages, as long as its client takes them in.
 
-    Args:
-        patience_seconds: how long a client may read almost nothing.
+    `patience_seconds`: how long a client may read almost nothing.
     """
 
     def __init__(

@@ -99,8 +99,7 @@ def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
 def memory_of(rows: CodedRows, prefix_hash: int) -> Memory:
     """A chunk of memory as a message.
 
-    Args:
-        prefix_hash: of all tokens up to the last one that has a row in it, its low half.
+    `prefix_hash`: of all tokens up to the last one that has a row in it, its low half.
     """
     chunk = rows.chunk
     return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)
@@ -144,8 +143,7 @@ class MemoryQueue:
     def put(self, newest: CodedRows, *, with_verdict: bool) -> None:
         """Queues rows that are coded already, if the feed still owes them and the credit allows.
 
-        Args:
-            with_verdict: they wait for the next verdict, which is sure to come, rather than go in a frame of their own.
+        `with_verdict`: they wait for the next verdict, which is sure to come, rather than go in a frame of their own.
         """
         if self._feed.claim(newest.chunk):
             (self._held if with_verdict else self._coded).append(newest)

@@ -28,9 +28,8 @@ from moa_server.service.services import Services
 class Welcome:
     """What an Open got.
 
-    Args:
-        codecs: that the client offers and this server has, the client's favourite first.
-        resume: what a client that came back has found; None: it did not come back.
+    `codecs`: that the client offers and this server has, the client's favourite first. `resume`: what a client that
+    came back has found; None: it did not come back.
     """
 
     live: LiveSession

@@ -28,9 +28,8 @@ NAME = "moa_paged"
 class AttentionShape:
     """What a family's attention does besides a causal softmax.
 
-    Args:
-        windows: of each layer, how many of the newest positions a row sees, 0: all; empty: all layers see all.
-        cap: scores become cap tanh(score / cap); 0: they stay.
+    `windows`: of each layer, how many of the newest positions a row sees, 0: all; empty: all layers see all. `cap`:
+    scores become cap tanh(score / cap); 0: they stay.
     """
 
     windows: tuple[int, ...] = ()
@@ -75,16 +74,14 @@ class Attention(ABC):
     def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         """A plan; with `rows`, one for a graph, whose tensors stay where they are.
 
-        Args:
-            rows: of each batch that it is loaded with; 0: any number.
+        `rows`: of each batch that it is loaded with; 0: any number.
         """
 
 
 class Step:
     """What the attention of the layers works on during one forward; taken by transformers as a cache.
 
-    Args:
-        slots: where the new rows are written.
+    `slots`: where the new rows are written.
     """
 
     def __init__(self, pool: PagePool, slots: torch.Tensor, plan: AttentionPlan) -> None:
@@ -146,9 +143,8 @@ def _capped(
 ) -> torch.Tensor:
     """Attention with capped scores, which torch's own does not have; its softmax is in float32, as in transformers.
 
-    Args:
-        queries: [1, heads, rows, head_dim]; keys, values: [1, kv_heads, length, head_dim].
-        mask: [rows, length]; None: a single row, or rows that are plainly causal.
+    `queries`: [1, heads, rows, head_dim]; keys, values: [1, kv_heads, length, head_dim]. `mask`: [rows, length]; None:
+    a single row, or rows that are plainly causal.
     """
     group, (rows, head_dim) = queries.shape[1] // keys.shape[1], queries.shape[2:]
     keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
@@ -240,8 +236,7 @@ class FlashInferAttention(Attention):
 class FlashInferPlan(AttentionPlan):
     """FlashInfer's wrapper, planned for one batch after the other.
 
-    Args:
-        rows: of a graph's batches: each row may be a conversation of its own; 0: no graph.
+    `rows`: of a graph's batches: each row may be a conversation of its own; 0: no graph.
     """
 
     def __init__(self, attention: FlashInferAttention, rows: int, pages: int) -> None:

@@ -48,9 +48,8 @@ class States(NamedTuple):
 class Layers(NamedTuple):
     """The parts of a model that a forward runs; transformers' modules.
 
-    Args:
-        scale: of what enters the first layer, where `embed` does not scale it.
-        kinds: of each layer, by which `rotary` has its angles; empty: all have the same.
+    `scale`: of what enters the first layer, where `embed` does not scale it. `kinds`: of each layer, by which `rotary`
+    has its angles; empty: all have the same.
     """
 
     embed: nn.Module
@@ -76,10 +75,8 @@ class Graph:
 class Forward:
     """Runs the layers.
 
-    Args:
-        context_length: the most rows of one conversation.
-        record: runs a function once and records it; gives what plays it again, and the tensors that it then writes.
-            None: nothing is recorded.
+    `context_length`: the most rows of one conversation. `record`: runs a function once and records it; gives what plays
+    it again, and the tensors that it then writes. None: nothing is recorded.
     """
 
     def __init__(self, layers: Layers, attention: Attention, context_length: int, record: Record | None = None) -> None:
@@ -91,8 +88,7 @@ class Forward:
     def run(self, batch: Batch, wanted: Iterable[int]) -> States:
         """The states of a batch's rows; those of a graph are overwritten by the next forward.
 
-        Args:
-            wanted: the layers whose entering state is given; as many as there are layers: what leaves the last.
+        `wanted`: the layers whose entering state is given; as many as there are layers: what leaves the last.
         """
         if self._record is None or batch.rows > MOST_GRAPH_ROWS:
             return self._prepare(self._direct, batch, frozenset(wanted))()

@@ -25,9 +25,8 @@ Seen = npt.NDArray[np.bool_]
 class BatchPart:
     """One conversation's rows.
 
-    Args:
-        depths: of the rows below the last token of the prefix, whose children have depth 0.
-        parents: of the rows in the tree; None for a chain.
+    `depths`: of the rows below the last token of the prefix, whose children have depth 0. `parents`: of the rows in the
+    tree; None for a chain.
     """
 
     tokens: Sequence[int]
@@ -54,9 +53,8 @@ class BatchPart:
 class Run:
     """One forward, as each process that has a share of the target computes it.
 
-    Args:
-        rows: that the forward is filled up to; 0: it is not.
-        layers: whose entering state is wanted; as many as there are layers: what leaves the last.
+    `rows`: that the forward is filled up to; 0: it is not. `layers`: whose entering state is wanted; as many as there
+    are layers: what leaves the last.
     """
 
     parts: Sequence[BatchPart]
@@ -72,9 +70,8 @@ FILLER = BatchPart([0], [0], 0, [SPARE_PAGE])
 class Batch:
     """Rows of several conversations.
 
-    Args:
-        parts: in the order of the rows; the last ones may be `FILLER`.
-        tokens: [rows]; `positions`: in their text; `slots`: where their keys and values are written.
+    `parts`: in the order of the rows; the last ones may be `FILLER`. `tokens`: [rows]; `positions`: in their text;
+    `slots`: where their keys and values are written.
     """
 
     parts: Sequence[BatchPart]
@@ -172,9 +169,8 @@ class PagePool:
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Writes rows of one layer to their slots.
 
-        Args:
-            slots: [rows]; a slot is a row of a page: page * PAGE_ROWS + row.
-            keys: [rows, kv_heads, head_dim]; `values` alike.
+        `slots`: [rows]; a slot is a row of a page: page * PAGE_ROWS + row. `keys`: [rows, kv_heads, head_dim]; `values`
+        alike.
         """
         self._rows[layer, 0].index_copy_(0, slots, keys)
         self._rows[layer, 1].index_copy_(0, slots, values)

@@ -267,8 +267,7 @@ class Group:
 def join(rank: Rank, silence_seconds: float) -> Group:
     """Meets the other processes, and begins to watch them.
 
-    Args:
-        silence_seconds: after which a rank that says nothing counts as gone.
+    `silence_seconds`: after which a rank that says nothing counts as gone.
     """
     has_cuda = torch.cuda.is_available()
     if has_cuda:

@@ -17,9 +17,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 class Rank:
     """One process of a replica.
 
-    Args:
-        number: 0 serves, the others follow.
-        local_count: of the processes on its machine.
+    `number`: 0 serves, the others follow. `local_count`: of the processes on its machine.
     """
 
     number: int

@@ -73,10 +73,7 @@ class Checkpoint:
             )
 
     def rows(self, weights: str = INT8) -> MakeRows:
-        """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
-
-        Drafters with `config.state_entries` make them from those states, [tokens, entries * state width].
-        """
+        """What makes wire rows, [tokens, memory width], from keys and values, the last hidden state or states."""
         self.check_server_half()
         with _computable():
             return self.config.traits.rows(self.config, ArrayWeights(self.tensors), weights)
@@ -117,8 +114,7 @@ def _computable() -> Iterator[None]:
 def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
     """Reads a checkpoint, with the server's half where that is next to it; tensors are mapped, and widened on request.
 
-    Args:
-        config: for a file without our metadata (the authors' own).
+    `config`: for a file without our metadata (the authors' own).
     """
     if not path.is_file():
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
@@ -142,22 +138,14 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
 
 
 def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes a checkpoint whole or not at all.
-
-    Args:
-        tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
-    """
+    """Writes a checkpoint of float32, or bit patterns of bfloat16 as uint16; `draft_ids` are int32."""
     _check(path, config, tensors)
     with whole_checkpoint(path, "checkpoint") as partial:
         write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
 
 
 def save_halves(folder: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
-    """Writes a checkpoint into an empty folder: as `save_checkpoint`, but for what only servers run of a projection.
-
-    Returns:
-        the file for devices, which is the drafter's: the only one where all of it runs there.
-    """
+    """Writes a checkpoint into an empty folder, what only servers run into a second file; gives the devices' file."""
     path = folder / DRAFTER_FILE
     if not config.state_entries:
         save_checkpoint(path, config, tensors)
@@ -241,9 +229,7 @@ def fresh_tensors(
 ) -> dict[str, npt.NDArray[Any]]:
     """Random tensors by the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
 
-    Args:
-        draft_ids: [draft vocab] int32, of a reduced draft vocabulary; its first tokens where None.
-        norms_near_zero: the authors' mistake, to reproduce it; norm weights start at one otherwise.
+    `draft_ids`: None: the first tokens. `norms_near_zero`: the authors' mistake; otherwise norms start at one.
     """
     generator = np.random.default_rng(seed)
     tensors: dict[str, npt.NDArray[Any]] = {}

@@ -51,8 +51,7 @@ def has_windows(sizes: Mapping[str, Any]) -> bool:
 def check_sizes(of: Published, layout: str, theirs: Mapping[str, Any]) -> None:
     """Refuses a checkpoint for a target of other sizes, or with an activation that is not computed.
 
-    Args:
-        theirs: by key of the target's configuration; None where the checkpoint does not say.
+    `theirs`: by key of the target's configuration; None where the checkpoint does not say.
     """
     words = {"hidden_size": "hidden size", "vocab_size": "vocabulary size"}
     words |= {"num_attention_heads": "number of attention heads", "num_hidden_layers": "number of layers"}
@@ -71,11 +70,8 @@ def check_sizes(of: Published, layout: str, theirs: Mapping[str, Any]) -> None:
 def check_whole(of: Published, layout: str, projection: str) -> list[str]:
     """As `check_sizes`, of a checkpoint that says the sizes of its target itself.
 
-    Args:
-        projection: the tensor whose outputs are as many as the target's hidden size.
-
-    Returns:
-        the tensors that are kept: not embeddings, which are frozen, nor what older transformers stored.
+    `projection`: the tensor whose outputs are as many as the target's hidden size. Returns the tensors that are kept:
+    not embeddings, which are frozen, nor what older transformers stored.
     """
     table, rows, said = of.shapes.get(OWN_EMBEDDINGS), of.shapes.get(projection), of.config.get
     theirs = {"hidden_size": rows[0] if rows else said("hidden_size")}
@@ -123,9 +119,8 @@ def own_sizes(of: Published, shapes: Shapes, heads: int, head_dim: int, eps: flo
 def read_entries(of: Published, states: int, *, inputs: Any, outputs: Any, usual: Sequence[int]) -> tuple[int, ...]:
     """The hidden states that are read, if the target has them: 0 the embeddings, e the output of layer e - 1.
 
-    Args:
-        inputs: numbers of layers whose input is read, which is the entry of that number; a user's come first.
-        outputs: of layers whose output is read; usual: the entries where neither is said.
+    `inputs`: numbers of layers whose input is read, which is the entry of that number; a user's come first. `outputs`:
+    of layers whose output is read; usual: the entries where neither is said.
     """
     entries = [int(number) for number in of.config.get(OVERRIDE) or inputs or ()]
     entries = entries or [int(number) + 1 for number in outputs or ()] or [*usual]

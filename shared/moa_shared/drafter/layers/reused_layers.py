@@ -49,8 +49,7 @@ class ReusedLayers:
     def catch_up(self, most: int) -> int:
         """Drops what is predicted and turns states that have come into keys and values; a few wait for the next `run`.
 
-        Returns:
-            the first position to predict, at most `most`.
+        Returns the first position to predict, at most `most`.
         """
         self._cut(min(most, self._verified))  # cut back to a token whose state is known: it is predicted once more
         self._predicted = most
@@ -149,10 +148,8 @@ class BridgedLayers(ReusedLayers):
     """Reused layers whose states come from an earlier layer of the target: a bridge of layers computes them here.
 
     So two drafters that reuse different layers need the states of one only, those of the deeper. What is across the
-    bridge is one run from position 0.
-
-    Args:
-        bridge: the target's layers from the one that the states enter to the first reused one.
+    bridge is one run from position 0. `bridge`: the target's layers from the one that the states enter to the first
+    reused one.
     """
 
     def __init__(self, stack: Stack, bridge: Stack, *, kv: str) -> None:

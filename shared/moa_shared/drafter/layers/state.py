@@ -14,8 +14,7 @@ from moa_shared.tree import ROOT, add_depths, path_to, subtree
 class BaseState:
     """What each implementation of `ConversationDrafter` has: its committed tokens, and the nodes of its draft.
 
-    Args:
-        token_ids: the target's token of each column of the logits; None: the same.
+    `token_ids`: the target's token of each column of the logits; None: the same.
     """
 
     def __init__(self, token_ids: npt.NDArray[np.int64] | None) -> None:
