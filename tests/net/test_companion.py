@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Corrected, Ended, Event, LinkState, ServerChanged, Settled
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, LinkState, ServerChanged, Settled
 from moa_client.device import companion_offer
 from moa_client.device.companion_offer import find_offered, offered_words, take_offered
 from moa_client.device.loading import Device
@@ -120,6 +120,18 @@ async def test_a_companion_that_errs_is_corrected_and_the_text_is_the_target_s(t
         await watch(engine, screen, on_event=cut_and_heal)
         assert screen.committed == expected
         assert screen.most_provisional >= 12
+        withdrawn = engine.answers.withdrawn
+        assert withdrawn is not None
+        events = engine.keep(lambda _: PROMPT, SETTINGS)
+        assert [type(event) for event in events] == [Committed, Ended]
+        answer = list(withdrawn.tokens)
+        assert answer != expected[: len(answer)]
+        assert list(engine.conversation.answer) == answer
+        later = Screen()
+        await watch(engine, later, [5, 6])
+        assert (
+            later.committed == plain_text(target, [*PROMPT, *answer, 5, 6], SETTINGS)[0]
+        )  # its context is what was kept
 
 
 async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(

@@ -115,6 +115,9 @@ class FakeConversation:
     def permit(self, call: str, permission: events.Permission) -> None:
         self.calls[call][1].set_result(permission)
 
+    def keep(self) -> None:
+        self.request("keep")
+
     def request(self, what: str) -> None:
         self.requests.append(what)
 

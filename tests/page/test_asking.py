@@ -87,6 +87,9 @@ def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, ope
     served.open_gate("back")
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.page.locator(".answer .provisional")).to_have_count(0)
+    expect(reader.standing).to_have_text("The server has replaced 17 tokens of this device.")
+    reader.button("Have this device’s text back").click()
+    served.wait_until(lambda: served.backend.open_conversations["c001"].requests == ["keep"])
 
 
 def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, open_page: Open) -> None:

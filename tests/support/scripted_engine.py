@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import TemplateError
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.conversation.figures import Figures, LinkStatus, SessionFigures
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import NOTHING_SAID
 
 from tests.support.told import letters
@@ -72,6 +72,7 @@ class ScriptedEngine:
         self.turns: list[str] = []  # texts of the questions, as they were put to the server
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order
+        self.answers = SimpleNamespace(withdrawn=None)
         self.slept = asyncio.Event()
         self._script: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
@@ -120,6 +121,10 @@ class ScriptedEngine:
 
     def stop(self) -> None:
         self.done.append("stop")
+
+    def keep(self, turn: Callable[[Sequence[int]], Sequence[int]], settings: AnswerSettings) -> Sequence[Event]:
+        self.done.append("keep " + "".join(map(chr, turn(self.tokens))))
+        return [Committed((1, 2, 3)), Ended(Finish.CANCELLED)]
 
     def rewind(self, answers: int) -> None:
         self.done.append(f"rewind {answers}")

@@ -548,7 +548,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
     for module in (client_engine, session_exchange, connection, drafter_thread, machine, engine):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "DrafterExecutor", lambda: SimulatedThread(world))
-    monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
+    monkeypatch.setattr(engine, "InferenceThread", lambda *_: EngineThread(world))
     for module in (inference_thread, stream):
         monkeypatch.setattr(module, "log", _Log(world))
     shorten_loops(monkeypatch)

@@ -660,6 +660,7 @@ async def cut_for_ten_seconds(world: World) -> None:
     await engine.close()
     assert shown == plain_answer([1, 2, 3], asked)
     assert engine.figures.kept == len(written) >= 100
+    assert engine.answers.withdrawn is None
     likely = [event.likely for event in written]
     assert 10 < sum(likely) < 40  # 0.95 for each: 20 tokens, and a few again after a stream that opened too late
     assert likely == sorted(likely, reverse=True)

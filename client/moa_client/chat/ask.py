@@ -60,6 +60,11 @@ class AnswerFollower:
             view,
         )
 
+    async def keep(self, text: AnswerText, view: View) -> None:
+        """The same for the newest answer, which is again what this device had written of it."""
+        begun = AnswerText(text.question)
+        await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, events.Asked), view)
+
     async def _follow(
         self,
         text: AnswerText,

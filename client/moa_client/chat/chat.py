@@ -24,7 +24,7 @@ from moa_client.chat.keys import Permit
 from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import View, make_view
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
@@ -111,6 +111,8 @@ class Chat:
         """Says why an answer has ended, where its text does not; the answer."""
         if words := messages.finish_words(text, is_only=is_only):
             self.say(words)
+        if text.withdrawn and not is_only:
+            self.say(messages.withdrawn_words(text.withdrawn))
         split = self._folding.split(text)
         if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
             self.say(messages.thought_words(split.reasoning_tokens))
@@ -213,6 +215,8 @@ class Chat:
                 self.page.show_earlier(update, self._folding.shown(about))
             elif words := messages.settled_remark(event, self._folding.shown(about)):
                 self.say(words)
+            if isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer:
+                self.say(messages.withdrawn_words(about.withdrawn))
         elif isinstance(event, events.LinkChanged):
             back = event.state is not events.LinkState.OFFLINE and self._told_offline
             words = messages.BACK_WORDS if back else messages.link_words(event)
@@ -238,6 +242,12 @@ class Chat:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
         text, finished = await self._follower.continue_answer(last, self.settings.max_tokens, self._view())
         self._say_left(self._ended(text, finished=finished))
+
+    async def keep(self) -> None:
+        """Has this device's text back where the server has replaced it in the newest answer."""
+        if (last := self.last_answer) is None or not last.withdrawn:
+            raise nothing_withdrawn()
+        await self._follower.keep(last, self._view())
 
     def _say_left(self, answer: AnswerText) -> None:
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:

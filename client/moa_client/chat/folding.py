@@ -57,7 +57,7 @@ class Folding:
         return self._answers[text]
 
 
-_SAME = ("number", "finish", "tokens", "decided", "waiting", "is_running", "is_unsettled", "options")
+_SAME = ("number", "finish", "tokens", "decided", "waiting", "withdrawn", "is_running", "is_unsettled", "options")
 UNFOLDED = Folding(None, lambda: "show")
 
 

@@ -289,7 +289,15 @@ def offer_words(companion: str) -> str:
 def unsure_words(*, styled: bool) -> str:
     """What the second shade of provisional text is, for a reader who sees some for the first time."""
     which = "Dim text in italics" if styled else "Text after [less sure:]"
-    return f"({which} is this device's too, and the server may well write something else: it will check it.)"
+    return (
+        f"({which} is this device's too, and the server may well write something else: it will check it. "
+        "/keep has this device's text back where it was replaced.)"
+    )
+
+
+def withdrawn_words(tokens: int) -> str:
+    """That text of this device was replaced, and can be had back."""
+    return f"(The server has replaced {tokens} tokens that this device had written: /keep has them back.)"
 
 
 def unverified_words(count: int, *, is_printed: bool) -> str:

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from moa_shared.errors import ConflictError
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
@@ -113,6 +114,12 @@ class Update:
 
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for
+WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants the three words of a drafter back
+
+
+def nothing_withdrawn() -> ConflictError:
+    said = "The server has replaced no text of this device in the newest answer."
+    return ConflictError(said, hint="/keep is for an answer that it has.")
 
 
 @dataclass(eq=False, slots=True)
@@ -122,6 +129,7 @@ class AnswerText:
     Args:
         number: in its conversation, from 1.
         likely: characters of the provisional text, from the first one on, that are likely to be the target's.
+        withdrawn: provisional tokens that a correction has taken back, if they are worth having back.
         ended: all text when it ended without the server.
         tokens: committed ones; `decided`: those of them since it ended without the server.
         seen: characters of committed text that its reader had seen before it was continued.
@@ -136,6 +144,7 @@ class AnswerText:
     committed: str = ""
     provisional: str = ""
     likely: int = 0
+    withdrawn: int = 0
     ended: str = ""
     tokens: int = 0
     decided: int = 0
@@ -179,7 +188,9 @@ class AnswerText:
             case events.Provisional(tokens, _, added, likely):
                 self.waiting += tokens
                 self._write(added, likely=likely)
-            case events.Corrected():
+            case events.Corrected(dropped):
+                if dropped >= WORTH_KEEPING:
+                    self.withdrawn = dropped
                 self._withdraw()
             case events.Ended(finish, provisional=True, added=added):
                 self._write(added, likely=True)

@@ -168,6 +168,18 @@ class Conversation:
         prefix_hash, settings, start = self.hashes.at(base), self.settings, self.answer_start
         return Ask(self.ask_id, base, prefix_hash, tuple(tokens), settings, start, traceparent=self.traceparent)
 
+    def keep(self, tokens: Sequence[int], finish: Finish, writers: Sequence[Provenance] = ()) -> None:
+        """Commits text that no server has verified.
+
+        `writers` wrote each token, this device if there are none; `finish` says whether and why the answer ends there.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer to add to", "none under way")
+        self.drop_draft()
+        self._append(tokens, writers or [Provenance.ALONE] * len(tokens))
+        if finish is not Finish.UNFINISHED:
+            self.end()
+
     def restore(self, state: ConversationState) -> None:
         """Takes the place of one that was kept; its newest answer is under way if a server is still to decide it."""
         self.reset()

@@ -28,7 +28,7 @@ class Provenance(Enum):
     COPY = auto()  # the same, copied from earlier text of the conversation
     SERVER = auto()  # drafted by the server, confirmed by the target
     TARGET = auto()  # chosen by the target beyond all drafts
-    ALONE = auto()  # standalone text that an earlier version has kept unverified
+    ALONE = auto()  # standalone text, kept unverified at the user's request
 
     @property
     def letter(self) -> str:

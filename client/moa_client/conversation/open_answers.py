@@ -16,6 +16,7 @@ from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.settings import Sampling, TokenChances
 
 from moa_client.conversation import events
+from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, ConversationState, Job, Phase, Turn
 from moa_client.conversation.events import Provenance
 
@@ -29,6 +30,22 @@ class EndRule:
     decode: Callable[[Sequence[int]], str]
 
 
+@dataclass(frozen=True, slots=True)
+class WithdrawnAnswer:
+    """An answer as it was before a server has corrected the part of it that this device had written.
+
+    Args:
+        turns: of the conversation, the last one with it.
+        tokens: all of it; `writers`: of each.
+        finish: with which it had ended; CANCELLED: it had not.
+    """
+
+    turns: int
+    tokens: tuple[int, ...]
+    writers: tuple[Provenance, ...]
+    finish: Finish
+
+
 class AnswerQueue:
     """The open answers of one conversation, in order."""
 
@@ -37,6 +54,7 @@ class AnswerQueue:
         self.current: Job | None = None
         self.events: deque[events.Event] = deque()
         self._jobs: deque[Job] = deque()
+        self._withdrawn: WithdrawnAnswer | None = None  # the newest one, until the next question
         self.end_rule = end_rule
 
     @property
@@ -47,6 +65,13 @@ class AnswerQueue:
     def unsettled(self) -> int:
         """Number of answers that ended without the server and are not verified yet."""
         return len(self._jobs) - (self.current is not None)
+
+    @property
+    def withdrawn(self) -> WithdrawnAnswer | None:
+        """The newest answer as it was before it was corrected; None: it was not, or only a few words of it."""
+        withdrawn = self._withdrawn
+        is_newest = withdrawn is not None and withdrawn.turns == len(self.conversation.turns) and not self.unsettled
+        return withdrawn if is_newest else None
 
     @property
     def current_is_front(self) -> bool:
@@ -61,6 +86,7 @@ class AnswerQueue:
         """
         job = Job(turn, settings)
         self._jobs.append(job)
+        self._withdrawn = None
         ask = None
         try:
             if self.front is job:
@@ -129,6 +155,7 @@ class AnswerQueue:
         """Keeps the first `answers` answers; whether committed text had to go, of which a server may know."""
         if self.current is not None:
             raise ProtocolError("the answer under way to end first", "a wish to rewind")
+        self._withdrawn = None
         turns = len(self.conversation.turns)
         if answers >= turns:
             while len(self._jobs) > answers - turns + 1:
@@ -179,7 +206,7 @@ class AnswerQueue:
                 ),
             )
         if confirmed < len(tokens):
-            self._correct(job)
+            self._correct(job, len(tokens) - confirmed)
             rest = tuple(tokens[confirmed:])
             self._tell(
                 job, events.Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:]))
@@ -205,6 +232,12 @@ class AnswerQueue:
         self._jobs.popleft()
         self.events.append(events.Refused(error))
         return self.ask_front()
+
+    def keep(self, answer: WithdrawnAnswer) -> None:
+        """Ends the current answer, just begun, as that one was."""
+        self.conversation.keep(answer.tokens, answer.finish, answer.writers)
+        self.events.append(events.Committed(answer.tokens, writers=answer.writers))
+        self.on_finished(answer.finish)
 
     # ------------------------------------------------------------ standalone text
 
@@ -320,16 +353,29 @@ class AnswerQueue:
             return self.conversation.answer_start
         return len(self.text_before(job))
 
-    def _correct(self, job: Job) -> None:
-        """Withdraws the provisional text of the front job's answer."""
+    def _correct(self, job: Job, decided: int = 0) -> None:
+        """Withdraws the provisional text of the front job's answer.
+
+        `decided`: tokens that a server has just committed in its place.
+        """
         if job.written:
             dropped = len(job.written)
+            if dropped >= WORTH_KEEPING:
+                self._withdrawn = self._with_written(job, decided)
             job.written.clear()
             if job is self.current:
                 job.finish = Finish.UNFINISHED  # the standalone text that ended it is gone
             else:
                 job.corrected = True
             self._tell(job, events.Corrected(dropped))
+
+    def _with_written(self, job: Job, decided: int) -> WithdrawnAnswer:
+        conversation = self.conversation
+        end = len(conversation.tokens) - decided
+        before = conversation.tokens[conversation.answer_start : end]
+        writers = conversation.provenance[conversation.answer_start : end] + [Provenance.ALONE] * len(job.written)
+        finish = Finish.CANCELLED if job.finish is Finish.UNFINISHED else job.finish
+        return WithdrawnAnswer(len(conversation.turns), (*before, *job.written), tuple(writers), finish)
 
     def _settle(self, job: Job, finish: Finish, outcome: events.AnswerOutcome) -> None:
         self.events.append(events.Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))

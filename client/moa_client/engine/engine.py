@@ -317,6 +317,17 @@ class ClientEngine:
             self._exchange.is_outdated = True
         self.session_figures.rewind(self.answers.unsettled)
 
+    def keep(self, turn: Turn, settings: AnswerSettings) -> Sequence[Event]:
+        """Has the newest answer be again what it was before a server has corrected it, unverified; what happens."""
+        if (withdrawn := self.answers.withdrawn) is None:
+            raise ProtocolError("an answer that was corrected", "none")
+        self.rewind(withdrawn.turns - 1)
+        self.answers.begin(turn, settings)
+        self.answers.keep(withdrawn)
+        events = list(self.answers.events)
+        self.answers.events.clear()
+        return events
+
     async def sleep(self) -> None:
         """Leaves the stream until the next question: the server keeps the session for a while."""
         await self.connection.drop()

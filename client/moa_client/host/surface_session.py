@@ -164,6 +164,8 @@ async def _follow(message: Mapping[str, Any], conversation: TextConversation, se
             conversation.engine.go_online()
         case "standalone":
             conversation.engine.write_standalone()
+        case "keep":
+            conversation.keep()
         case "rewind":
             conversation.rewind(_number(message, "answers", None))
         case "system":

@@ -17,7 +17,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import Span, begin_span
 
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Settled
 from moa_client.conversation.figures import LinkStatus
@@ -207,6 +207,14 @@ class TextConversation:
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers; 0: begins again."""
         self._do(lambda: self._rewind(answers))
+
+    def keep(self) -> None:
+        """Has the newest answer be again what this device had written of it before a server has corrected it."""
+        if self.engine.answers.withdrawn is None:
+            raise nothing_withdrawn()
+        if self._answering is not None:
+            self.stop()
+        self._do(self._keep)
 
     def set_system(self, system: str | None) -> None:
         """Sets the system prompt, before the first question."""
@@ -399,6 +407,18 @@ class TextConversation:
             if len(self.answers) == before:
                 return  # it was stopped before it began, or what the tools say does not fit
         self._rounds.leave(self._turns, f"The model has called tools {MOST_ROUNDS} times in a row.")
+
+    async def _keep(self) -> None:
+        text = self.answers[-1]
+        if self.engine.answers.withdrawn is None or not self._publisher.is_part(text):
+            self._publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
+            return
+        turn, options = self._turn_of(text.question, text.options), text.options
+        events = self.engine.keep(turn, options.settings())
+        self._publisher.rewind(len(self.answers) - 1)
+        answer = self._publisher.begin(text.question, options)
+        for event in events:
+            self._publisher.on_engine_event(event, answer)
 
     async def _rewind(self, answers: int) -> None:
         self.engine.rewind(self._publisher.parts(answers))

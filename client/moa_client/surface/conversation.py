@@ -116,6 +116,7 @@ class OpenConversation:
     abandon = partialmethod(_send, do="abandon")  # the same, without waiting for the server
     go_offline = partialmethod(_send, do="offline")
     go_online = partialmethod(_send, do="online")
+    keep = partialmethod(_send, do="keep")  # has the newest answer be again what a server has corrected of it
     write_standalone = partialmethod(_send, do="standalone")  # continues without the server, however unlikely the text
 
     def ask(self, question: str, options: AnswerOptions) -> None:

@@ -151,6 +151,9 @@ class CommandHandler:
     async def _continue(self, rest: str) -> None:
         await self._chat.continue_answer()
 
+    async def _keep(self, rest: str) -> None:
+        await self._chat.keep()
+
     async def _undo(self, rest: str) -> None:
         if (last := self._chat.last_asked) is None:
             self._chat.say(NOTHING_ASKED)

@@ -38,6 +38,7 @@ TABLE = (
     ChatCommand("reset", "/reset", "start a new conversation"),
     ChatCommand("retry", "/retry", "ask the last question again, with another seed if answers are sampled"),
     ChatCommand("continue", "/continue", "go on with the last answer, if a limit has cut it or you have stopped it"),
+    ChatCommand("keep", "/keep", "have this device's text back where the server has replaced it in the last answer"),
     ChatCommand("undo", "/undo", "take back the last question and its answer"),
     ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
     ChatCommand("file", "/file [PATH]", "have a text file go with the next question; alone: which do, and forget them"),

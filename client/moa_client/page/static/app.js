@@ -34,6 +34,7 @@ class Page {
         again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling, this.thinking)),
         change: (answer, question) => this.askInstead(answer.number, question, options(this.thinking)),
         standalone: (answer) => this.writeStandalone(answer),
+        keep: () => this.keep(),
         goOn: () => this.goOn(),
         permit: (call, permission) => this.permit(call, permission),
         leave: () => this.composer.focus(),
@@ -115,6 +116,11 @@ class Page {
   askInstead(number, question, chosen) {
     if (this.conversation.running) this.stop();
     this.ask(question, chosen, number);
+  }
+
+  /** Has this device's text back where the server has replaced it in the newest answer. */
+  keep() {
+    if (!this.connection.send({ do: "keep" })) this.notice.pass("There is no connection. Try it again when there is one.");
   }
 
   /** Continues the newest answer. */

@@ -25,7 +25,7 @@ from moa_client.chat.question import (
     with_files,
 )
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import Asked, Committed, Ended, LinkState
+from moa_client.conversation.events import Asked, Committed, Corrected, Ended, LinkState, Provisional
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.settings import ClientSettings
@@ -50,7 +50,7 @@ class Conversation:
         self.is_gone = is_gone
         self.is_closed = False
         self.asked: list[str] = []
-        self.is_offline = self.writes = False
+        self.is_offline = self.writes = self.is_corrected = self.is_kept = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
@@ -62,7 +62,10 @@ class Conversation:
         if self.is_offline and not self.writes:
             yield Update(Ended(Finish.UNFINISHED, provisional=True), number)
             return
-        yield Update(Committed((0,), text="a"), number)
+        if self.is_corrected and not self.is_kept:
+            yield Update(Provisional(tuple(range(12)), added="own"), number)
+            yield Update(Corrected(12), number)
+        yield Update(Committed((0,), text="own" if self.is_kept else "a"), number)
         yield Update(Ended(Finish.STOP), number)
 
     def go_offline(self) -> None:
@@ -76,6 +79,9 @@ class Conversation:
     def stop(self) -> None:
         if self.is_gone:
             raise GONE
+
+    def keep(self) -> None:
+        self.is_kept = True
 
     go_online = abandon = stop
 
@@ -113,6 +119,21 @@ class Talk:
             raise GONE
         self.opened.append((identifier, system))
         return cast("OpenConversation", Conversation(system))
+
+
+async def test_what_the_server_has_replaced_can_be_had_back() -> None:
+    talk = Talk()
+    assert await talk.commands.on_line("/keep")
+    talk.first.is_corrected = True
+    for line in ("why?", "/keep"):
+        assert await talk.commands.on_line(line)
+    assert "".join(talk.out) == "a\nown\n"
+    assert talk.err == snapshot(
+        [
+            "Error: The server has replaced no text of this device in the newest answer. /keep is for an answer that it has.",
+            "(The server has replaced 12 tokens that this device had written: /keep has them back.)",
+        ]
+    )
 
 
 def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

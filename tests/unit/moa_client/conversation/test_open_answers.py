@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from inline_snapshot import snapshot
 from moa_client.conversation import events
+from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.open_answers import AnswerQueue, EndRule
@@ -83,6 +84,31 @@ def test_a_question_that_is_stopped_without_an_answer_was_not_asked() -> None:
     answers.stop()
     assert list(answers.events) == [events.Ended(Finish.CANCELLED)]
     assert answers.conversation.tokens == []
+
+
+def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question() -> None:
+    answers = asked()
+    commit(answers, [4, 5])
+    job = answers.front
+    assert job is not None
+    answers.write(job, range(6, 6 + WORTH_KEEPING + 1))
+    commit(answers, [6, 5])  # the first of them is right
+    answers.on_finished(Finish.MAX_TOKENS)
+    withdrawn = answers.withdrawn
+    assert withdrawn is not None
+    assert withdrawn.tokens == (4, 5, *range(6, 6 + WORTH_KEEPING + 1))
+    assert "".join(writer.letter for writer in withdrawn.writers) == "TTT" + "A" * WORTH_KEEPING
+    assert (withdrawn.turns, withdrawn.finish) == (1, Finish.CANCELLED)
+    answers.rewind(0)
+    answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
+    assert answers.withdrawn is None
+    answers.events.clear()
+    answers.keep(withdrawn)
+    assert list(answers.events) == [
+        events.Committed(withdrawn.tokens, writers=withdrawn.writers),
+        events.Ended(Finish.CANCELLED),
+    ]
+    assert answers.conversation.tokens == [*PROMPT, *withdrawn.tokens]
 
 
 def test_nothing_is_rewound_below_a_running_answer() -> None:

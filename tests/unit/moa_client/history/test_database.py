@@ -23,8 +23,7 @@ from moa_client.history.reading import ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import LOCKS, HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 
 from tests.support.messages import says
 from tests.support.programs import environment
@@ -111,8 +110,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     said = ""
     with says(DiskFullError, "The disk of the history TMP/history.db is full:"):
         for _ in range(1000):
-            verdict = Verdict(conversation.ask_id, len(conversation.tokens), 0, (2,))
-            conversation.commit_verdict(verdict)
+            conversation.keep([2], Finish.UNFINISHED)
             recorder.on_event(Committed((2,), text="word " * 100), AnswerText(number=1))
             said += "word " * 100
     assert said

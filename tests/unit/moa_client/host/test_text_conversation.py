@@ -328,6 +328,25 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
         assert after == ["a", "a"]
 
 
+async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
+    async with talking() as talk:
+        with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
+            talk.conversation.keep()
+        await talk.answer("one", Committed((0,)), STOP)
+        talk.surface.updates.clear()
+        talk.engine.answers.withdrawn = "something"
+        talk.conversation.keep()
+        await talk.surface.until(Ended)
+        assert talk.engine.done[-1] == "keep [user]one"
+        assert talk.surface.events == [
+            (0, Rewound(0)),
+            (1, Asked("one", DECIDED)),
+            (1, Committed((1, 2, 3), text="bcd")),
+            (1, Ended(Finish.CANCELLED)),
+        ]
+        assert talk.texts == ["bcd"]
+
+
 # ---------------------------------------------------------------- the conversation as a whole
 
 

@@ -4,6 +4,7 @@ import { AnswerSplit } from "../text/reasoning.js";
 import { Call } from "./call.js";
 
 const CUT = ["max_tokens", "cancelled", "unfinished"];
+const WORTH_KEEPING = 12; // tokens: as the daemon has it
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
 export class Answer {
@@ -25,6 +26,7 @@ export class Answer {
     this.runs = [];
     this.provisional = "";
     this.likely = 0; // characters of it that are likely to stay
+    this.withdrawn = 0; // provisional tokens that the server has replaced, if they are worth having back
     this.waiting = 0; // provisional tokens
     this.finish = "unfinished";
     this.isRunning = true;
@@ -63,6 +65,7 @@ export class Answer {
     answer.takeRuns(fields.runs ?? [], fields.committed);
     answer.provisional = fields.provisional;
     answer.likely = Array.from(fields.provisional).slice(0, fields.likely).join("").length;
+    answer.withdrawn = fields.withdrawn;
     answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
@@ -102,6 +105,7 @@ export class Answer {
         break;
       case "corrected":
         this.waiting = this.likely = 0;
+        if (message.dropped >= WORTH_KEEPING) this.withdrawn = message.dropped;
         this.update("", "");
         break;
       case "held_back":

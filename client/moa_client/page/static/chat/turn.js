@@ -18,6 +18,7 @@ import { counted, answerWords, costWords, thoughtWords } from "./words.js";
  * @property {(answer: Answer) => void} again answers again with another seed
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
  * @property {(answer: Answer) => void} standalone has the device write, right or not
+ * @property {() => void} keep has the device's text back where the server has replaced it
  * @property {() => void} goOn continues the newest answer
  * @property {(call: string, permission: string) => void} permit says whether a call of a tool may be run
  * @property {() => void} leave gives the focus back
@@ -70,6 +71,7 @@ export class Turn {
     buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.shown.text.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
     buttons.standalone.addEventListener("click", () => this.answer && this.actions.standalone(this.answer));
+    buttons.keep.addEventListener("click", () => this.actions.keep());
     buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.earlier.addEventListener("click", () => this.turnTo(this.version + 1));
@@ -130,6 +132,7 @@ export class Turn {
     setText(this.parts.words, said.text);
     this.buttons.standalone.hidden = !isNewest || !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.standalone, said.offer ?? "");
+    this.buttons.keep.hidden = !(isNewest && place.isLast && answer.withdrawn);
     this.buttons.continue.hidden = !(isNewest && place.isLast && answer.mayContinue);
     this.parts.writing.hidden = !(answer.isRunning && !text.text && !reasoning.text && !said.text);
     this.parts.after.hidden = answer.isRunning;

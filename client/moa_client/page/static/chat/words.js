@@ -35,7 +35,7 @@ export function answerWords(answer, linkState) {
   }
   if (answer.callsLeft !== null) return calm(answer.callsLeft || "Stopped before its calls were answered.");
   if (settled) return calm(SETTLED[settled.outcome]?.(settled) ?? "");
-  return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : NOTHING;
+  return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : withdrawnWords(answer);
 }
 
 /**
@@ -54,10 +54,17 @@ function runningWords(answer, words, linkState) {
   }
   if (words && linkState === "back") return away(`The server checks ${counted(words, "word")}.`);
   if (words) return away(`${counted(words, "word")} by this device, not checked yet.`);
-  return NOTHING;
+  return withdrawnWords(answer);
 }
 
-const NOTHING = { kind: "none", text: "" };
+/**
+ * @param {Answer} answer
+ * @returns {Said}
+ */
+function withdrawnWords({ withdrawn }) {
+  return withdrawn ? calm(`The server has replaced ${withdrawn} tokens of this device.`) : { kind: "none", text: "" };
+}
+
 const UNREAD =
   "No server has read this question: it is answered when one is back. What this device would write by itself is much worse.";
 
