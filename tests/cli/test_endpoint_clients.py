@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from moa_client.web.runner import WebServer
+from moa_client.web.server import WebServer
 
 from tests.support.scripted_answers import ScriptedAnswer, ScriptedSource, saying, serving
 

@@ -16,8 +16,7 @@ from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.host.host import Host
 from moa_client.web.access import Access
-from moa_client.web.app import make_app
-from moa_client.web.runner import bind, serve
+from moa_client.web.server import bind, make_app, serve
 from moa_server.access import limits
 from moa_server.access.caller import anonymous
 from moa_server.verifier import Target

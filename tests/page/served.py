@@ -13,8 +13,7 @@ import uvicorn
 from axe_playwright_python.base import AXE_SCRIPT
 from moa_client.page.routes import page_routes
 from moa_client.web.access import Access
-from moa_client.web.app import make_app
-from moa_client.web.runner import WebServer, bind, serve
+from moa_client.web.server import WebServer, bind, make_app, serve
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.page.fake_backend import FakeBackend, Script

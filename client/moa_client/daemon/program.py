@@ -29,10 +29,8 @@ from moa_client.page.routes import page_routes
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
-from moa_client.web.access import Access, read_key
-from moa_client.web.app import make_app
-from moa_client.web.connection import tells_users
-from moa_client.web.runner import bind, serve
+from moa_client.web.access import Access, read_key, tells_users
+from moa_client.web.server import bind, make_app, serve
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MOST_FILES = 4096  # open ones, sockets included: many systems begin with 1,024

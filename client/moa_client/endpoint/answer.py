@@ -320,7 +320,7 @@ class Form:
 
     def failed(self, error: RequestError) -> bytes:
         """Ends a stream whose answer has failed."""
-        return event(error.fields)
+        return event(error.fields_at(self.path))
 
 
 def event(fields: Mapping[str, Any], name: str = "") -> bytes:

@@ -263,7 +263,7 @@ class MessageForm(Form):
         return self._close() + ended + _event("message_stop")
 
     def failed(self, error: RequestError) -> bytes:
-        return event(error.anthropic_fields, "error")
+        return event(error.fields_at(self.path), "error")
 
     def _message(self, content: list[Fields], tokens: int) -> Fields:
         return {

@@ -171,7 +171,7 @@ class OllamaForm(Form):
         return f"{written(self._ended(self.content(''), answer))}\n".encode()
 
     def failed(self, error: RequestError) -> bytes:
-        return f"{written(error.ollama_fields)}\n".encode()
+        return f"{written(error.fields_at(self.path))}\n".encode()
 
     def content(self, text: str, thinking: str = "", calls: Sequence[Fields] = ()) -> Fields:
         """The fields of an object that have a piece of the answer."""

@@ -27,8 +27,8 @@ from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_client.tools.thinking import find_thinking
 from moa_client.web.access import HEALTH
-from moa_client.web.app import read_json
 from moa_client.web.error_form import RequestError
+from moa_client.web.server import read_json
 
 VERSION = "0.12.6"  # of ollama, whose API this is: clients ask for one that is new enough for tools and thinking
 FAMILY = "moa"  # ollama's clients look for the context's length under it

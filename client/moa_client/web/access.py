@@ -10,14 +10,18 @@ from __future__ import annotations
 import hmac
 import os
 import re
+import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from moa_shared.errors import ConfigError
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moa_client.servers.keys import read_key_file
@@ -27,18 +31,19 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 SUBPROTOCOL = "moa"  # of WebSockets; a page cannot send Authorization with one: it offers "moa" and "moa.key.KEY"
 KEY_SUBPROTOCOL = f"{SUBPROTOCOL}.key."
 PREFLIGHT_SECONDS = 600  # that a browser remembers what another site's page may send
-PORTS = {"http": 80, "https": 443}
+PORTS = {"http": "80", "https": "443"}
+PAGE = "/moa/"  # conversations are for moa's own page
+HEALTH = "/health"
 ALLOWED_BY_NAME = "Name it with --allowed-origin if its pages may use this device."
 
 
 @dataclass(frozen=True)
 class Access:
-    """The rules of one server.
+    """The rules of one server, which listens on `host` and `port`.
 
     Args:
-        host: that it listens on; `port`: the same.
-        origins: of other sites' pages that may use it, such as "https://app.example"; their host names may be in Host,
-            as a proxy has it.
+        origins: of other sites' pages that may use its endpoint, such as "https://app.example"; their host names may be
+            in Host, as a proxy has it.
         key: that a request must show, but for the page's own files; empty: none.
     """
 
@@ -48,82 +53,62 @@ class Access:
     key: str = field(default="", repr=False)
 
     def check_user(self, user: int | None) -> None:
-        """Checks who has connected, where no key says it.
+        """Checks who has connected, where no key says it; root may do anything in any case. None: it cannot be told."""
+        if self.key or user in (0, os.getuid()):
+            return
+        who = "The system does not say which user has connected."
+        if user is not None:
+            who = "Another user of this device has sent this request."
+        raise RequestError(403, f"{who} A key (--endpoint-key-file) would let everybody in who has it.")
 
-        Args:
-            user: id of the user of this device; None: it cannot be told.
-
-        Raises:
-            RequestError: not known to be the daemon's; root may do anything in any case.
-        """
-        if user is None:
-            raise RequestError(
-                403, "The system does not say which user has connected. A key (--endpoint-key-file) would let you in."
-            )
-        if user not in (0, os.getuid()):
-            raise RequestError(
-                403, "Another user of this device has sent this request. A key (--endpoint-key-file) would let both in."
-            )
+    def check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raises RequestError if a request with these headers may not enter."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        self.check_host(host)
+        if origin is not None:
+            self.check_origin(origin, host, path)
+        if not is_public(path):
+            self.check_key(headers)
 
     def check_host(self, host: str) -> None:
-        """Checks the header Host.
-
-        Raises:
-            RequestError: it names no host of ours.
-        """
-        if not self._is_ours(host) and all(host.lower() not in _hosts_of(origin) for origin in self.origins):
+        if not self._is_ours(host) and host.lower() not in self._hosts:
             raise RequestError(
                 403, f"The header Host is {_shown(host)}, which is no name of this device. {ALLOWED_BY_NAME}"
             )
 
-    def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may use it. `host`: the header Host, which `check_host` lets pass."""
-        return self._is_listed(origin) or (self._is_ours(host) and origin.lower() == f"http://{host.lower()}")
-
-    def check_origin(self, origin: str, host: str) -> None:
-        """Checks the header Origin.
-
-        Raises:
-            RequestError: another site's page sends it.
-        """
-        if not self.allows_origin(origin, host):
+    def check_origin(self, origin: str, host: str, path: str = "") -> None:
+        """`host`: the header Host, which `check_host` lets pass."""
+        if self._is_ours(host) and origin.lower() == f"http://{host.lower()}":
+            return
+        if _as_sent(origin) not in self.sent_origins:
             raise RequestError(403, f"Pages of {_shown(origin)} may not use this device. {ALLOWED_BY_NAME}")
+        if path.startswith(PAGE):
+            raise RequestError(403, "Another site's page has sent this request: conversations are for moa's own page.")
 
     def check_key(self, headers: Mapping[str, str]) -> None:
         """Checks the key: in Authorization, in X-Api-Key as Anthropic has it, or among the subprotocols of a WebSocket.
 
-        Raises:
-            RequestError: it is missing or wrong.
+        A program may send another service's key in one place, and ours in the other.
         """
-        if not self.key:
-            return
-        given = _keys_in(headers)
-        if not any(hmac.compare_digest(each.encode(), self.key.encode()) for each in given):
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
+        given = [bearer] if scheme.lower() == "bearer" else []
+        given += [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if KEY_SUBPROTOCOL in each]
+        given = [each.strip() for each in (*given, headers.get("x-api-key", "")) if each.strip()]
+        if self.key and not any(hmac.compare_digest(each.encode(), self.key.encode()) for each in given):
             what = "is wrong" if given else "is missing"
             raise RequestError(401, f"The key {what}. Send it as Authorization: Bearer KEY.", code="invalid_api_key")
 
-    def cors_headers(self, origin: str) -> dict[str, str]:
-        """What lets a page of an allowed origin read the response."""
-        if not self._is_listed(origin):
-            return {}
-        return {"access-control-allow-origin": origin, "access-control-expose-headers": "retry-after", "vary": "origin"}
+    @property
+    def sent_origins(self) -> tuple[str, ...]:
+        """`origins` as browsers send them."""
+        return tuple(map(_as_sent, self.origins))
 
-    def preflight_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The answer to a browser that asks what such a page may send."""
-        answer = self.cors_headers(headers.get("origin", ""))
-        if answer:
-            answer |= {
-                "access-control-allow-methods": "GET, POST, DELETE",
-                "access-control-allow-headers": headers.get("access-control-request-headers", ""),
-                "access-control-max-age": str(PREFLIGHT_SECONDS),
-            }
-            if headers.get("access-control-request-private-network") == "true":
-                answer["access-control-allow-private-network"] = "true"
-        return answer
-
-    def _is_listed(self, origin: str) -> bool:
-        """Whether it is one of `origins`, by scheme, host and port."""
-        return any(_with_port(origin) == _with_port(listed) for listed in self.origins)
+    @property
+    def _hosts(self) -> set[str]:
+        """What a proxy may send as Host: an allowed origin's host, with its port or without."""
+        parts = [origin.partition("://") for origin in self.sent_origins]
+        return {host for scheme, _, name in parts for host in (name, f"{name}:{PORTS.get(scheme)}")}
 
     def _is_ours(self, host: str) -> bool:
         """Whether the header Host names this server itself, not an allowed origin."""
@@ -147,37 +132,6 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _keys_in(headers: Mapping[str, str]) -> list[str]:
-    """The keys that a request shows; a program may send another service's in one place, and ours in the other."""
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
-    given = [
-        bearer if scheme.lower() == "bearer" else "",
-        headers.get("x-api-key", ""),
-        next((each.removeprefix(KEY_SUBPROTOCOL) for each in offered if KEY_SUBPROTOCOL in each), ""),
-    ]
-    return [key for each in given if (key := each.strip())]
-
-
-def _with_port(origin: str) -> str:
-    """An origin with its port, which a browser leaves out where it is the scheme's own."""
-    scheme, _, host = origin.lower().partition("://")
-    own = PORTS.get(scheme)
-    return origin.lower() if own is None or re.search(r":\d+$", host) else f"{scheme}://{host}:{own}"
-
-
-def _hosts_of(origin: str) -> tuple[str, str]:
-    """What a proxy may send as Host: an allowed origin's host, with its port and as it was given."""
-    return origin.lower().partition("://")[2], _with_port(origin).partition("://")[2]
-
-
-def _shown(text: str) -> str:
-    return repr(text[:100]) if text else "missing"
-
-
-HEALTH = "/health"
-
-
 def is_public(path: str) -> bool:
     """Whether a path needs no key: the page's own files ask for it themselves, and whether requests can be answered
     is for whatever watches over the daemon.
@@ -185,58 +139,97 @@ def is_public(path: str) -> bool:
     return path in ("/", "/favicon.ico", HEALTH) or path.startswith("/page/")
 
 
-class Guard:
-    """Checks Host, Origin and key of each request and WebSocket."""
+def _as_sent(origin: str) -> str:
+    """An origin without its port where that is the scheme's own, which a browser leaves out."""
+    scheme, _, host = origin.lower().partition("://")
+    return f"{scheme}://{host.removesuffix(f':{PORTS.get(scheme)}')}"
 
+
+def _shown(text: str) -> str:
+    return repr(text[:100]) if text else "missing"
+
+
+def guards(access: Access) -> list[Middleware]:
+    """What checks Host, Origin and key of each request and WebSocket, and tells browsers what allowed pages may do."""
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=access.sent_origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        allow_private_network=True,
+        expose_headers=("retry-after",),
+        max_age=PREFLIGHT_SECONDS,
+    )
+    return [cors, Middleware(Guard, access=access)]
+
+
+class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        answer = self._with_cors(send, origin)
-        try:
-            is_asked = self._check(scope, headers, origin)
-        except RequestError as error:
-            await error.response(scope["path"])(scope, receive, answer)
-            return
-        if is_asked:
-            await Response(status_code=204, headers=self._access.preflight_headers(headers))(scope, receive, send)
-        else:
-            await self._app(scope, receive, answer)
-
-    def _check(self, scope: Scope, headers: Headers, origin: str | None) -> bool:
-        """Whether it only asks what may be sent (which shows no key).
-
-        Raises:
-            RequestError: it may not enter.
-        """
-        host = headers.get("host", "")
-        self._access.check_host(host)
-        if origin is not None:
-            self._access.check_origin(origin, host)
-            if scope["type"] == "http" and scope["method"] == "OPTIONS":
-                return True
-        if not is_public(scope["path"]):
-            self._access.check_key(headers)
-        return False
-
-    def _with_cors(self, send: Send, origin: str | None) -> Send:
-        cors = self._access.cors_headers(origin) if origin is not None else {}
-
-        async def send_with_headers(message: Message) -> None:
+        async def send_unsniffed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.setdefault("x-content-type-options", "nosniff")
-                for name, value in cors.items():
-                    headers[name] = value
+                MutableHeaders(scope=message)["x-content-type-options"] = "nosniff"
             await send(message)
 
-        return send_with_headers
+        app: ASGIApp = self._app
+        if scope["type"] in ("http", "websocket"):
+            try:
+                self._access.check(scope["path"], Headers(scope=scope))
+            except RequestError as error:
+                app = error.response(scope["path"])
+        await app(scope, receive, send_unsniffed)
+
+
+Address = tuple[str, int]
+LOCAL, REMOTE, STATE, USER, INODE = 1, 2, 3, 7, 9  # columns of the tables in /proc/net
+OPEN = (1, 4, 5)  # ESTABLISHED, and FIN_WAIT1 and 2: its program has sent all, and still reads
+OVERFLOW = 65534  # how a user namespace shows all users that it has no number for
+EVERY_USER = ["0", "0", str((1 << 32) - 1)]  # the one line of /proc/self/uid_map where there is no such user
+
+
+def tells_users() -> bool:
+    return sys.platform == "linux"
+
+
+def user_of(accepted: Any) -> int | None:
+    """The user id of the other end of a socket; None: it cannot be told."""
+    try:
+        user = find_user(accepted.getpeername()[:2], accepted.getsockname()[:2])
+        accepted.getpeername()  # still connected: nobody else can have had this pair of ports meanwhile
+    except OSError:
+        return None
+    has_every_user = user != OVERFLOW or Path("/proc/self/uid_map").read_text().split() == EVERY_USER
+    return user if has_every_user else None
+
+
+def find_user(client: Address, server: Address, folder: Path = Path("/proc/net")) -> int | None:
+    """Whose the client's end is by the tables of all sockets; None: it is not there, or no program has it open."""
+    wanted = {(_hexadecimal(client, mapped=each), _hexadecimal(server, mapped=each)) for each in (False, True)}
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (folder / table).read_text().splitlines()[1:]
+        except OSError:  # not Linux, or without IPv6
+            continue
+        for columns in map(str.split, lines):
+            if (columns[LOCAL], columns[REMOTE]) in wanted:
+                is_open = int(columns[STATE], 16) in OPEN and columns[INODE] != "0"
+                return int(columns[USER]) if is_open else None
+    return None
+
+
+def _hexadecimal(address: Address, *, mapped: bool) -> str:
+    """An address as the tables have it: words of 32 bits, each with its bytes reversed, and the port.
+
+    `mapped`: an IPv4 address of a socket for IPv6.
+    """
+    host, port = address
+    host = f"::ffff:{host}" if mapped and ":" not in host else host
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    words = (packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4))
+    return f"{''.join(words)}:{port:04X}"
 
 
 VARIABLE = "MOA_ENDPOINT_KEY"

@@ -5,7 +5,6 @@ Pure. An error of the catalogue keeps its words; its class decides the status.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from moa_shared import errors
@@ -14,6 +13,7 @@ from starlette.responses import JSONResponse
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = TYPES | {413: "request_too_large", 503: "overloaded_error"}  # the latter: try again
 ANTHROPIC_TOO_LONG = "prompt is too long"  # agents look for these words, and shorten the conversation
+UNREAD = (408, 413)  # the body of the request was not read to its end
 CODES = {  # which programs look for
     errors.ContextLengthError.code: "context_length_exceeded",
     errors.RateLimitError.code: "rate_limit_exceeded",
@@ -57,37 +57,26 @@ class RequestError(Exception):
         self.code = code
         self.retry_seconds = retry_seconds
 
-    @property
-    def fields(self) -> dict[str, Any]:
+    def fields_at(self, path: str) -> dict[str, Any]:
+        """What the clients of a path read."""
+        if path.startswith("/api/"):
+            return {"error": str(self)}
+        if path.startswith("/v1/messages"):
+            kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+            is_long = self.code == CODES[errors.ContextLengthError.code]
+            message = f"{ANTHROPIC_TOO_LONG}: {self}" if is_long else str(self)
+            return {"type": "error", "error": {"type": kind, "message": message}}
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
-    @property
-    def anthropic_fields(self) -> dict[str, Any]:
-        kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
-        is_long = self.code == CODES[errors.ContextLengthError.code]
-        message = f"{ANTHROPIC_TOO_LONG}: {self}" if is_long else str(self)
-        return {"type": "error", "error": {"type": kind, "message": message}}
-
-    @property
-    def ollama_fields(self) -> dict[str, Any]:
-        return {"error": str(self)}
-
-    def fields_at(self, path: str) -> dict[str, Any]:
-        return next((fields(self) for prefix, fields in FORMS if path.startswith(prefix)), self.fields)
 
     def response(self, path: str = "") -> JSONResponse:
         """The answer to the request. `path`: of the request, which decides the form; empty: OpenAI's."""
         headers = {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.status in UNREAD:
+            headers["connection"] = "close"
         return JSONResponse(self.fields_at(path), self.status, headers)
-
-
-FORMS: tuple[tuple[str, Callable[[RequestError], dict[str, Any]]], ...] = (
-    ("/v1/messages", lambda error: error.anthropic_fields),
-    ("/api/", lambda error: error.ollama_fields),
-)
 
 
 def request_error(error: errors.MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:

@@ -241,7 +241,7 @@ def test_a_limit_before_an_answer_has_begun_is_the_requests_failure() -> None:
     assert isinstance(failure, RateLimitError)
     response = request_error(failure).response()
     assert (response.status_code, response.headers["retry-after"]) == (429, "12")
-    assert request_error(failure).fields["error"]["code"] == "rate_limit_exceeded"
+    assert request_error(failure).fields_at("")["error"]["code"] == "rate_limit_exceeded"
 
 
 def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:

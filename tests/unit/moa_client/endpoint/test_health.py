@@ -7,7 +7,7 @@ import httpx
 from inline_snapshot import snapshot
 from moa_client.endpoint.routes import FRESH_SECONDS, Health, health_route
 from moa_client.web.access import Access
-from moa_client.web.app import make_app
+from moa_client.web.server import make_app
 from moa_shared.errors import UnavailableError
 
 READY = {"phase": "ready", "wants_online": True, "state": "good", "target": "tiny", "rtt_ms": 12.0, "conversations": 3}
