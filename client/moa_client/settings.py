@@ -30,6 +30,8 @@ _RETIRED = (
         "alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds",
         "How long a client waits is the same for all: docs/client.md has the times.",
     ),
+    ("stop", "Ctrl-C stops an answer; a program's request names what ends it (docs/api.md)."),
+    ("render", "A terminal shows an answer as it was written; the page shows its Markdown as it is meant."),
     (
         "min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias loop_guard thinking_budget "
         "unverified",
@@ -71,16 +73,6 @@ def _names_servers(value: str) -> None:
 def _check_temperature(value: float) -> None:
     if 0 < value < LEAST_TEMPERATURE:
         raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
-
-
-def _is_a_drafter(value: str) -> None:
-    if value == "random":
-        raise ValueError("expected another drafter: moa 0.2.0 was the last that had random ones")
-
-
-def _can_stop(value: tuple[str, ...]) -> None:
-    if any(not 0 < len(stop) <= 64 for stop in value) or len(value) > 16:
-        raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
 
 
 def _name_tools(value: tuple[str, ...]) -> None:
@@ -130,7 +122,6 @@ class ClientSettings(SettingsBase):
         "lookup: copies from the conversation; none: nobody; "
         "PATH or ID: a checkpoint here or on the hub.",
         "auto|default|deep|lookup|none|PATH|ID",
-        check=_is_a_drafter,
         may_be_path=True,
     )
     companion: str = setting(
@@ -163,7 +154,6 @@ class ClientSettings(SettingsBase):
         "What becomes of a model's reasoning: one line that tells of it, all of it, or nothing, and the model is asked "
         "not to reason where that can be asked. Where the answer goes to a program, fold leaves it out too.",
     )
-    render: bool = setting(False, "On a terminal, show the Markdown of answers as it is meant.")
     temperature: float | None = setting(
         None,
         f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.",
@@ -192,9 +182,6 @@ class ClientSettings(SettingsBase):
     )
     # A server promises the memory for as many tokens. /continue goes beyond it.
     max_tokens: int = setting(2048, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
-    stop: tuple[str, ...] = setting(
-        (), "Ends the answer before this text; may be repeated.", shown="none", check=_can_stop
-    )
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = setting(
         None, "How much the model reasons, where its chat template can be asked.", shown="the model's own"
     )
@@ -282,6 +269,5 @@ class ClientSettings(SettingsBase):
             top_p=self.top_p,
             seed=self.seed,
             max_tokens=self.max_tokens,
-            stop=self.stop,
             reasoning_effort=self.reasoning_effort,
         )

@@ -15,7 +15,7 @@ import grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.child import running
-from moa_client.chat.messages import BACK_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, link_words
+from moa_client.chat.messages import BACK_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, event_words
 from moa_client.conversation.events import LinkChanged, LinkState
 
 from tests.support.programs import PATIENCE, environment
@@ -37,7 +37,7 @@ SIZES: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": CONT
 Run = Callable[..., tuple[int, str, str]]  # exit code, standard output, standard error
 # What a client says of a server that it takes for lost, as it must where a machine is busy for longer than the link's
 # timer, and of what follows.
-LOST_WORDS = link_words(LinkChanged(LinkState.OFFLINE, "the server is silent"))
+LOST_WORDS = event_words(LinkChanged(LinkState.OFFLINE, "the server is silent"))
 BUSY_WORDS = {LOST_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, BACK_WORDS}
 CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
 # It waits for a lost server for as long as a busy machine may take.

@@ -25,13 +25,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def terminal(served: Served, tmp_path: Path) -> Iterator[Terminal]:
-    """The chat program on a terminal, at its first prompt; its editor writes the question w10."""
-    editor = tmp_path / "editor"
-    editor.write_text("#!/bin/sh\necho w10 > $1\n")
-    editor.chmod(0o755)
-    found = {"VISUAL": str(editor), "DISPLAY": "", "WAYLAND_DISPLAY": ""}
-    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT | found)
+def terminal(served: Served) -> Iterator[Terminal]:
+    """The chat program on a terminal, at its first prompt."""
+    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT)
     try:
         program.wait_for(f"Talking to tiny at {served.address}")
         yield program

@@ -76,7 +76,7 @@ def test_a_chat_through_the_daemon_needs_no_arrays_no_wire_and_no_models() -> No
     script = """import json, sys
 import moa_client.app, moa_client.commands.chat
 before = sorted(sys.modules)
-import moa_client.chat.display.page, moa_client.chat.terminal
+import moa_client.chat.page, moa_client.chat.terminal
 shown = sorted(sys.modules)
 import moa_client.in_process
 print(json.dumps([before, shown, sorted(sys.modules)]))"""

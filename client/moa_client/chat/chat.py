@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from moa_shared.defaults import BF16
-from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError, MoaError
+from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat import messages
-from moa_client.chat.ask import AnswerFollower, deny
-from moa_client.chat.folding import Folding
-from moa_client.chat.json_events import earlier_line, error_line, event_line
+from moa_client.chat.ask import AnswerFollower
 from moa_client.chat.keys import Permit
 from moa_client.chat.question import TextFile, file_words, folded, with_files
-from moa_client.chat.views import View, make_view
+from moa_client.chat.views import Folding, View
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.figures import Figures
@@ -31,12 +28,7 @@ from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation
 
-if TYPE_CHECKING:
-    from moa_client.chat.display.page import TerminalPage
-
 SHOWN_ANSWERS = 20  # of a conversation that is continued
-
-
 # Of an identifier, or a new one with a system prompt (None: the model's own).
 Opener = Callable[[str | None, str | None], Awaitable[OpenConversation]]
 
@@ -46,42 +38,38 @@ class Chat:
 
     Args:
         settings: as started; /set changes a copy.
-        open_it: opens another conversation; None: there is only this one.
-        unverified: also write text that no server has verified where it cannot be taken back.
+        view: where answers are shown, and remarks.
+        open_it: opens another conversation.
+        permit: says whether a tool may be run.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
-        page: the terminal, if it can move its cursor; it shows the answers.
-        take_typed: what was typed for the next line before a question about a call.
     """
 
     def __init__(
         self,
         settings: ClientSettings,
         conversation: OpenConversation,
-        out: Callable[[str], None],
-        err: Callable[[str], None],
-        *,
-        open_it: Opener | None = None,
-        unverified: bool = True,
+        view: View,
+        open_it: Opener,
+        permit: Permit,
         settle_seconds: float = 0.0,
-        page: TerminalPage | None = None,
-        permit: Permit = deny,
-        take_typed: Callable[[], str] = str,
     ) -> None:
         self.settings = settings
-        self.take_typed = take_typed
         self.files: list[TextFile] = []  # that go with the next question
         self.conversation = conversation
-        self.page = page
+        self.view = view
+        view.status = self.status
+        self.say = view.say
         self._open = open_it
-        self._settle_seconds = settle_seconds
-        self._out = out
-        self.say = err
-        self._unverified = unverified
         self._permit = permit
-        self._follower = AnswerFollower(conversation, settle_seconds, permit)
-        self._folding = self._new_folding()
+        self._settle_seconds = settle_seconds
         self._wished_offline = settings.offline
         self._told_offline = False
+        self._follow(conversation)
+
+    def _follow(self, conversation: OpenConversation) -> None:
+        self.conversation = conversation
+        self._follower = AnswerFollower(conversation, self.view, self._permit, self._settle_seconds)
+        self.view.folding = Folding(conversation.facts.thinking, lambda: self.settings.thinking)
 
     def greet(self) -> None:
         facts = self.conversation.facts
@@ -101,21 +89,22 @@ class Chat:
 
     async def ask(self, question: str, *, is_only: bool = True) -> AnswerText:
         """Asks one question; its answer. `is_only`: the chat is about nothing else."""
-        if self.conversation.is_gone:
-            await self._open_again()
+        await self._open_again()
         question, self.files = with_files(question, self.files), []
-        text, finished = await self._follower.answer(question, self._options(), self._view())
+        text, finished = await self._follower.answer(question, self._options())
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
         """Says why an answer has ended, where its text does not; the answer."""
-        if words := messages.finish_words(text, is_only=is_only):
+        said = [messages.finish_words(text, is_only=is_only)]
+        if not is_only:
+            said.append(messages.withdrawn_words(text.withdrawn) if text.withdrawn else "")
+            split = self.view.folding.split(text)
+            if split is not None and split.reasoning and self.settings.thinking == "fold":
+                tokens = messages.counted(split.reasoning_tokens, "token")
+                said.append(f"(thought for {tokens}: /thinking shows it)")
+        for words in filter(None, said):
             self.say(words)
-        if text.withdrawn and not is_only:
-            self.say(messages.withdrawn_words(text.withdrawn))
-        split = self._folding.split(text)
-        if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
-            self.say(messages.thought_words(split.reasoning_tokens))
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text
@@ -127,6 +116,26 @@ class Chat:
                 self._tell(update)
                 yield
 
+    def _tell(self, update: Update) -> None:
+        about, event = self._follower.take(update), update.event
+        words = messages.event_words(event)
+        if isinstance(event, events.CallWanted) and event.waits:
+            words = messages.waiting_words(event)
+        elif isinstance(event, events.LinkChanged):
+            was_told, self._told_offline = self._told_offline, event.state is events.LinkState.OFFLINE
+            if self._told_offline and self._wished_offline:
+                words = ""
+            elif was_told and not self._told_offline:
+                words = messages.BACK_WORDS
+        elif about is not None and not isinstance(event, events.CallEvent | events.Failed):
+            self.view.show_earlier(update, about)
+            is_withdrawn = isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer
+            words = messages.withdrawn_words(about.withdrawn) if is_withdrawn else ""
+        elif isinstance(event, events.HeldBack):
+            words = ""
+        if words:
+            self.say(words)
+
     def _options(self) -> AnswerOptions:
         options, marks = self.settings.options, self.conversation.facts.thinking
         can_be_off = marks is not None and "none" in marks.efforts
@@ -134,63 +143,47 @@ class Chat:
             return replace(options, reasoning_effort="none")
         return options
 
-    def _new_folding(self) -> Folding:
-        return Folding(self.conversation.facts.thinking, lambda: self.settings.thinking)
-
-    def _view(self) -> View:
-        if self.page is not None:
-            self.page.screen.renders = self.settings.render
-        return make_view(
-            lambda: self.conversation.status,
-            self._out,
-            self.say,
-            json_events=self.settings.json_events,
-            unverified=self._unverified,
-            folding=self._folding,
-            page=self.page,
-            unsettled=lambda: self._follower.unsettled,
-        )
-
-    @property
-    def status(self) -> str:
-        unsettled = self._follower.unsettled
-        return messages.status_line(self.conversation.status, [text.provisional for text in unsettled], len(unsettled))
+    def status(self, reason: str = "", text: AnswerText | None = None) -> str:
+        """The status line. `reason`: why the link is as it is; `text`: what is shown of an answer that is written."""
+        folding = self.view.folding
+        earlier = [folding.shown(each) for each in self._follower.unsettled]
+        provisional = [each.provisional for each in (*earlier, *filter(None, [text]))]
+        thinking = folding.thinking_tokens(self.last_answer) if text is not None and self.last_answer is not None else 0
+        return messages.status_line(self.conversation.status, provisional, len(earlier), reason, thinking)
 
     async def close(self) -> None:
         await self.conversation.close()
 
-    def show_answers(self, *, most: int = SHOWN_ANSWERS) -> None:
+    def show_answers(self) -> None:
         """Shows the newest questions and answers of before, as if they were asked here."""
-        if hidden := max(0, len(self._follower.texts) - most):
+        texts = self._follower.texts
+        if hidden := max(0, len(texts) - SHOWN_ANSWERS):
             identifier = self.conversation.facts.identifier
             self.say(f"({hidden} earlier questions: moa-client history show {identifier})")
-        for answer in self._follower.texts[hidden:]:
-            view = self._view()
+        for answer in texts[hidden:]:
             for answered in answer.options.results:
                 self.say(messages.answered_words(answered))
             if not answer.options.results:
                 self.say(f"> {without_controls(folded(answer.question))}")
-            view.begin()
-            view.end(answer)
+            self.view.begin()
+            self.view.end(answer)
 
     async def switch(self, identifier: str | None) -> None:
         """Opens another conversation; None: a new one, with the system prompt that is set."""
-        if self._open is None:
-            raise ConfigError("There is only this conversation here.", hint="")
         opened = await self._open(identifier, self.settings.system)
         await self.conversation.close()
         self._forget(0)
-        self.conversation = opened
-        self._follower = AnswerFollower(opened, self._settle_seconds, self._permit)
-        self._folding = self._new_folding()
+        self._follow(opened)
 
     async def _open_again(self) -> None:
-        """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
+        """Opens the conversation again if the process that ran it has gone; says what has become of its answers."""
+        if not self.conversation.is_gone:
+            return
         before = {text.number: text.committed for text in self._follower.texts}
         await self.switch(self.conversation.facts.identifier or None)
         for text in self._follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
-                shown = self._folding.shown(text).committed
+                shown = self.view.folding.shown(text).committed
                 self.say(f"(The answer to {text.question!r} has been completed meanwhile:)\n{shown}")
 
     @property
@@ -198,56 +191,22 @@ class Chat:
         """Of the newest answer that has ended; None before one has."""
         return self._follower.figures
 
-    def _tell(self, update: Update) -> None:
-        about, event = self._follower.take(update), update.event
-        if isinstance(event, events.Failed):
-            self.fail(event.error)
-        elif self.settings.json_events:
-            line = (
-                event_line(update, None) if about is None else earlier_line(update, about, self._folding.split(about))
-            )
-            if line:
-                self._out(line + "\n")
-        elif isinstance(event, events.CallWanted) and event.waits:
-            self.say(messages.waiting_words(event))
-        elif about is not None and not isinstance(event, events.CallEvent):
-            if self.page is not None:
-                self.page.show_earlier(update, self._folding.shown(about))
-            elif words := messages.settled_remark(event, self._folding.shown(about)):
-                self.say(words)
-            if isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer:
-                self.say(messages.withdrawn_words(about.withdrawn))
-        elif isinstance(event, events.LinkChanged):
-            back = event.state is not events.LinkState.OFFLINE and self._told_offline
-            words = messages.BACK_WORDS if back else messages.link_words(event)
-            self._told_offline = event.state is events.LinkState.OFFLINE
-            if words and not (self._told_offline and self._wished_offline):
-                self.say(words)
-        elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
-            self.say(words)
-
-    def fail(self, error: MoaError) -> None:
-        if self.settings.json_events:
-            self._out(error_line(error) + "\n")
-        self.say(f"Error: {error}")
-
     async def put(self, question: str) -> None:
         self._say_left(await self.ask(question, is_only=False))
 
     async def continue_answer(self) -> None:
         """Continues the newest answer by as many tokens as an answer may have."""
-        if self.conversation.is_gone:
-            await self._open_again()
+        await self._open_again()
         if (last := self.last_answer) is None:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
-        text, finished = await self._follower.continue_answer(last, self.settings.max_tokens, self._view())
+        text, finished = await self._follower.continue_answer(last, self.settings.max_tokens)
         self._say_left(self._ended(text, finished=finished))
 
     async def keep(self) -> None:
         """Has this device's text back where the server has replaced it in the newest answer."""
         if (last := self.last_answer) is None or not last.withdrawn:
             raise nothing_withdrawn()
-        await self._follower.keep(last, self._view())
+        await self._follower.keep(last)
 
     def _say_left(self, answer: AnswerText) -> None:
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
@@ -261,16 +220,9 @@ class Chat:
         return texts[-1] if texts else None
 
     @property
-    def last_text(self) -> str:
-        if (last := self.last_answer) is None:
-            return ""
-        shown = self._folding.shown(last)
-        return shown.committed + shown.provisional
-
-    @property
     def last_reasoning(self) -> str:
         last = self.last_answer
-        if last is None or (split := self._folding.split(last)) is None:
+        if last is None or (split := self.view.folding.split(last)) is None:
             return ""
         split.read(last.committed, last.tokens)
         return split.reasoning + split.ahead(last.provisional)[0]
@@ -282,17 +234,15 @@ class Chat:
 
     @property
     def waiting_question(self) -> AnswerText | None:
+        """The newest answer, if nothing of it is there: its question waits for a server."""
         last = self.last_answer
         if last is None or last is not self.last_asked or not last.is_unsettled:
             return None
-        if last.finish is not Finish.UNFINISHED:
-            return None
-        return None if last.committed or last.provisional else last
+        return last if last.finish is Finish.UNFINISHED and not (last.committed or last.provisional) else None
 
     async def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers."""
-        if self.conversation.is_gone:
-            await self._open_again()
+        await self._open_again()
         self.conversation.rewind(answers)
         self._forget(answers)
 
@@ -306,7 +256,4 @@ class Chat:
 
     def _forget(self, answers: int) -> None:
         """No answer after the first `answers` will be decided any more."""
-        dropped = self._follower.forget(answers)
-        if self.page is not None:
-            self.page.forget_earlier([self._folding.shown(text) for text in dropped])
-        self._folding.forget(dropped)
+        self.view.forget(self._follower.forget(answers))

@@ -1,33 +1,28 @@
 """Keys of the terminal: kept for the next question while an answer is written, or deciding whether a tool may run.
 
-They are counted, and not echoed into the answer. Two of them act at once: Ctrl-C, and Ctrl-O, which the terminal turns
-into SIGQUIT meanwhile. Invariant: a key that was typed before a question about a call was shown answers nothing.
+They are not echoed into the answer, and Ctrl-C acts at once. Invariant: a key that was typed before a question about a
+call was shown answers nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import signal
-import struct
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from select import select
-from typing import Any
 
-from moa_client.chat.messages import ASK_WORDS, not_run_words
+from moa_client.chat.messages import not_run_words
 from moa_client.conversation.events import CallWanted, Permission
 
-INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termios
-
-
-CTRL_O = b"\x0f"
-
-
-Modes = list[Any]  # of a terminal, as termios has them
+INPUT_FLAGS, LOCAL_FLAGS = 0, 3  # indices into the list from termios
+Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
+ALL = "all"
+KEYS = {"y": Permission.ONCE, "n": Permission.DENIED, "a": Permission.ALWAYS}
+ASK_WORDS = "  Run it? y: yes, n: no, a: always in this chat"
+MOST_KEYS = 4096  # bytes at a time
 
 
 @contextmanager
@@ -42,89 +37,25 @@ def blocking_afterwards() -> Iterator[None]:
             os.set_blocking(sys.stdin.fileno(), True)
 
 
-class QuietTerminal:
-    """A terminal that is quiet."""
-
-    def __init__(self, before: Modes | None = None) -> None:
-        self._before = before
-
-    @contextmanager
-    def given_back(self) -> Iterator[None]:
-        if self._before is None:
-            yield
-            return
-        terminal = sys.stdin.fileno()
-        quiet = termios.tcgetattr(terminal)
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(terminal, termios.TCSANOW, self._before)
-        try:
-            yield
-        finally:
-            with suppress(termios.error):
-                termios.tcsetattr(terminal, termios.TCSANOW, quiet)
-
-
 @contextmanager
-def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[QuietTerminal]:
-    """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C acts, and drops none.
-
-    `on_ctrl_o`: called on the running event loop when Ctrl-O is typed; None: it is a key like any other.
-    """
+def quiet_keys() -> Iterator[None]:
+    """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C acts, and drops none."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
     except (OSError, ValueError, termios.error):
-        yield QuietTerminal()  # a pipe, a file, or closed
+        yield  # a pipe, a file, or closed
         return
-    quiet = [*before[:CONTROL], list(before[CONTROL])]
+    quiet = [*before]
     quiet[INPUT_FLAGS] &= ~termios.ICRNL  # otherwise Return arrives like Enter
     quiet[LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
     quiet[LOCAL_FLAGS] |= termios.NOFLSH
-    with ExitStack() as stack:
-        if on_ctrl_o is not None:
-            quiet[CONTROL][termios.VQUIT] = CTRL_O
-            stack.enter_context(_heeding(signal.SIGQUIT, on_ctrl_o))
-        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
-        try:
-            yield QuietTerminal(before)
-        finally:
-            with suppress(termios.error):  # the terminal is gone
-                termios.tcsetattr(terminal, termios.TCSANOW, before)
-
-
-@contextmanager
-def _heeding(number: signal.Signals, handler: Callable[[], None]) -> Iterator[None]:
-    loop, before = asyncio.get_running_loop(), signal.getsignal(number)
-    loop.add_signal_handler(number, handler)
+    termios.tcsetattr(terminal, termios.TCSANOW, quiet)
     try:
         yield
     finally:
-        loop.remove_signal_handler(number)
-        signal.signal(number, before)
-
-
-def has_keys() -> bool:
-    try:
-        return sys.stdin.isatty()
-    except (ValueError, AttributeError):
-        return False
-
-
-def typed_ahead() -> int:
-    """How many bytes were typed and not read yet; 0 if standard input is not a terminal."""
-    try:
-        if not has_keys():
-            return 0
-        (count,) = struct.unpack("i", fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
-        return int(count)
-    except (OSError, ValueError, AttributeError):
-        return 0
-
-
-Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
-ALL = "all"
-KEYS = {"y": Permission.ONCE, "n": Permission.DENIED, "a": Permission.ALWAYS}
-MOST_KEYS = 4096  # bytes at a time
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:

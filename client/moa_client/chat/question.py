@@ -77,8 +77,6 @@ def _has_begun(stdin: TextIO) -> bool:
 
 
 MOST_BYTES = 1 << 18  # of all files of a question: as JSON, a message to the daemon holds them in any script
-PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8")
-PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".ico")
 _FRAME = re.compile(r'<file name="([^"\n]*)">\n.*?\n</file>\n\n', re.DOTALL)
 
 
@@ -101,8 +99,6 @@ def read_text_file(path: Path) -> TextFile:
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise NotFoundError(f"The file {shown} cannot be read: {reason}.", hint="Name a text file.") from None
-    if path.suffix.lower() in PICTURE_ENDINGS or data.startswith(PICTURES):
-        raise DataError(f"{shown} is a picture: models read text only.", hint="Describe what it shows.")
     if len(data) > MOST_BYTES:
         raise _too_long(f"{shown} has")
     try:

@@ -1,15 +1,22 @@
-"""The interactive terminal: reads questions of one or more lines, over prompt_toolkit, and shows answers above them."""
+"""The interactive terminal: reads questions over prompt_toolkit, and shows answers above them.
+
+Commands are completed by Tab; earlier questions come back by the arrow keys and Ctrl-R, from a file of the user's alone
+if they are kept. What of that cannot be read or written is left out: it is no reason to end a chat.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import aclosing, contextmanager, nullcontext
-from functools import partial
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
 
-from moa_shared.errors import MoaError
-from moa_shared.text.plain_text import marked_text, without_controls
+from moa_shared.text.plain_text import marked_text
 from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.patch_stdout import patch_stdout
@@ -17,21 +24,20 @@ from prompt_toolkit.renderer import HeightIsUnknownError
 from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
-from moa_client.chat.commands.desktop import edit_text
-from moa_client.chat.commands.handler import CommandHandler, kept_names
-from moa_client.chat.commands.table import values_of
-from moa_client.chat.display.layout import fit
-from moa_client.chat.display.page import TerminalPage
-from moa_client.chat.input import CommandCompleter, QuestionHistory, default_path
+from moa_client.chat.commands import NAMES, SETTABLE, CommandHandler
 from moa_client.chat.keys import blocking_afterwards, quiet_keys
+from moa_client.chat.page import TerminalPage
+from moa_client.chat.screen import fit
 
-QUOTES = '"""'
 MENU_ROWS = 5  # of completions, while there are some
 REDRAW_S = 0.1  # as often as a reader follows
+MOST_BYTES = 1 << 20  # of the questions of before, some thousand: older ones are dropped with a new file
+QUOTES = '"""'
 NOT_TEXT = (
     "This line was not sent as UTF-8: what is no text in it is marked \N{REPLACEMENT CHARACTER}. "
     "Correct it, and set your terminal to UTF-8."
 )
+NO_BLOCK = f"Alt-Enter makes a new line; {QUOTES} does not any more."
 
 
 def key_bindings() -> KeyBindings:
@@ -45,46 +51,37 @@ def key_bindings() -> KeyBindings:
     return bindings
 
 
-class Lines:
-    """Joins lines that belong together. Pure."""
+class CommandCompleter(Completer):
+    """Completes the word before the cursor: a command, what it sets, or the path of a file."""
 
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._block = False
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if not text.startswith("/") or text.startswith("//") or "\n" in document.text:
+            return
+        name, space, rest = text[1:].partition(" ")
+        if space and name == "file":
+            yield from PathCompleter(expanduser=True).get_completions(Document(rest, len(rest)), complete_event)
+        elif not space or name == "set":
+            begun, known = (rest, SETTABLE) if space else (name, NAMES)
+            yield from (Completion(word, -len(begun)) for word in known if word.startswith(begun))
 
-    @property
-    def unfinished(self) -> bool:
-        return bool(self._parts) or self._block
 
-    def push(self, line: str) -> str | None:
-        """Adds a typed line; returns the whole question once it is complete."""
-        if self._block:
-            if line.rstrip().endswith(QUOTES):
-                self._parts.append(line.rstrip().removesuffix(QUOTES))
-                return self._take()
-            self._parts.append(line)
-            return None
-        if not self._parts and line.lstrip().startswith(QUOTES):
-            rest = line.lstrip().removeprefix(QUOTES)
-            if rest.rstrip().endswith(QUOTES):
-                return rest.rstrip().removesuffix(QUOTES)
-            self._block = True
-            if rest:
-                self._parts.append(rest)
-            return None
-        if line.endswith("\\"):
-            self._parts.append(line[:-1])
-            return None
-        self._parts.append(line)
-        return self._take()
+class _KeptQuestions(FileHistory):
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(marked_text(string))
 
-    def clear(self) -> None:
-        self._parts, self._block = [], False
 
-    def _take(self) -> str:
-        text = "\n".join(self._parts).strip("\n")
-        self.clear()
-        return text
+def open_questions(path: Path | None) -> History:
+    """The questions of before. `path`: where they are kept; None: nowhere."""
+    if path is not None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.exists() and path.stat().st_size > MOST_BYTES:
+                path.unlink()
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            return _KeptQuestions(str(path))
+    return InMemoryHistory()
 
 
 class AbovePrompt:
@@ -136,83 +133,49 @@ class AbovePrompt:
         self._app.invalidate()
 
 
-def _values(chat: Chat, name: str, before: tuple[str, ...]) -> Iterable[str]:
-    """What may be typed next, of a command's name and what follows it already."""
-    return kept_names(chat) if name == "load" and not before else values_of(name, before)
+async def converse(chat: Chat, take_typed: Callable[[], str]) -> None:
+    """Reads questions and shows answers until the user leaves.
 
+    `take_typed`: what was typed for the next line before a question about a call.
+    """
+    import platformdirs
 
-async def converse(chat: Chat) -> None:
-    """Reads questions and shows answers until the user leaves."""
     chat.greet()
-
-    def status() -> str:
-        return fit(chat.status, session.output.get_size().columns - 1)
-
-    # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
-    history = QuestionHistory(default_path() if chat.settings.history else None)
+    path = platformdirs.user_state_path("moa", appauthor=False) / "questions" if chat.settings.history else None
     session: PromptSession[str] = PromptSession(
         key_bindings=key_bindings(),
-        history=history,
-        completer=CommandCompleter(partial(_values, chat)),
+        history=open_questions(path),
+        completer=CommandCompleter(),
         complete_while_typing=False,
         reserve_space_for_menu=MENU_ROWS,
+        # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
         output=create_output(always_prefer_tty=True),
-        bottom_toolbar=status,
+        bottom_toolbar=lambda: fit(chat.status(), session.output.get_size().columns - 1),
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
-    commands, lines, begun_line = CommandHandler(chat), Lines(), ""
+    commands, begun = CommandHandler(chat), ""
     # Quiet between an answer and the prompt too: a key that the terminal echoed there would move what is on the screen.
-    with quiet_keys() as terminal:
+    with quiet_keys():
         while True:
             try:
-                line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
+                line = await _prompt(chat, session, begun)
             except KeyboardInterrupt:
-                lines.clear()
-                begun_line = ""
+                begun = ""
                 continue
             except EOFError:
                 return
-            begun_line = marked_text(line)
-            if begun_line != line:
+            begun = marked_text(line)
+            if begun != line:
                 chat.say(NOT_TEXT)
-                continue
-            begun_line = ""
-            question = lines.push(line)
-            if question is None:
-                continue
-            history.keep(question)
-            if (begun := text_to_edit(question, chat)) is not None:
-                with terminal.given_back():
-                    question = await _edit(chat, begun)
-                history.keep(question)
-            with quiet_keys(chat.conversation.write_standalone):
-                if not await commands.on_line(question):
+            elif line.startswith(QUOTES):
+                chat.say(NO_BLOCK)
+            else:
+                if not await commands.on_line(line):
                     return
-            begun_line = chat.take_typed()
+                begun = take_typed()
 
 
-def text_to_edit(line: str, chat: Chat) -> str | None:
-    """The text that `/edit` begins with: what follows it, or the last question; None: the line is another one."""
-    typed, _, text = line.strip().partition(" ")
-    if typed != "/edit":
-        return None
-    last = chat.last_asked
-    return text.strip() or (last.question if last is not None else "")
-
-
-async def _edit(chat: Chat, text: str) -> str:
-    """A question as the user has written it in an editor; empty: none."""
-    try:
-        with chat.page.hidden() if chat.page is not None else nullcontext():
-            question = await edit_text(text)
-    except MoaError as error:
-        chat.say(f"Error: {error}")
-        return ""
-    chat.say(f"> {without_controls(question)}" if question else "Nothing is asked.")
-    return f"/{question}" if question.startswith("/") else question
-
-
-async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str) -> str:
+async def _prompt(chat: Chat, session: PromptSession[str], begun: str) -> str:
     """Reads a line from the user, who goes on with what is `begun`; what happens meanwhile is shown above it."""
 
     async def attend() -> None:
@@ -220,7 +183,7 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str
             async for _ in happenings:
                 session.app.invalidate()
 
-    with patch_stdout(), _drawn_above(chat.page, session, mark), blocking_afterwards():
+    with patch_stdout(), _drawn_above(chat, session, mark := "> "), blocking_afterwards():
         attending = asyncio.ensure_future(attend())
         try:
             return await session.prompt_async(mark, default=begun)
@@ -230,9 +193,10 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str
 
 
 @contextmanager
-def _drawn_above(page: TerminalPage | None, session: PromptSession[str], mark: str) -> Iterator[None]:
+def _drawn_above(chat: Chat, session: PromptSession[str], mark: str) -> Iterator[None]:
     """While a line is read, the page is drawn above it; then the line is part of the page."""
-    if page is None:
+    page = chat.view
+    if not isinstance(page, TerminalPage):
         yield
         return
     above = AbovePrompt(page, session)

@@ -1,294 +1,239 @@
-"""How an answer is shown: on a terminal, on a pipe, or as lines of JSON.
+"""How answers are shown: on a terminal (`page`), on a pipe, or as lines of JSON for a program.
 
-A view receives each update after the answer's text has applied it. Views write; the pure `display` and `json_events`
-decide what.
+A view receives each update after the answer's text has applied it. State of a folding: for each answer, how far it was
+split into reasoning and text; what is shown of committed text only grows, as that does.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
-import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+import json
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import replace
+from typing import Any, Literal
 
-from moa_shared.text.plain_text import without_controls
+from moa_shared.errors import MoaError
 
 from moa_client.chat import messages
-from moa_client.chat.folding import UNFOLDED, Folding
-from moa_client.chat.json_events import earlier_line, event_line
-from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import Update, last_word
-
-if TYPE_CHECKING:
-    from moa_client.chat.display.page import TerminalPage
-    from moa_client.conversation.answer_text import AnswerText
-    from moa_client.conversation.figures import LinkStatus
+from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.surface.messages import ConversationFacts, fields_of
+from moa_client.tools.thinking import AnswerSplit, ReasoningMarks
 
 Write = Callable[[str], None]
-Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]  # calls something in so many seconds
-COUNT_SECONDS = 1.0  # between two steps of a countdown
-OUTAGE_SECONDS = 1.0  # a shorter one is over before a reader would know what to do about it
-MOST_HELD = 40  # characters of a word whose end has not come
+Shows = Literal["fold", "show", "off"]
+HEADING = "Thinking:\n"
+BETWEEN = "\n\n"
+# A program gets all provisional text instead of what is added to it.
+SURFACES_ONLY = ("answer", "status", "added", "runs")
 
 
-class View(Protocol):
-    """Shows one answer."""
-
-    def begin(self) -> None: ...  # called when the question has been asked
-    def show(self, update: Update, text: AnswerText) -> None: ...  # shows an update about the answer, or about none
-    # Shows what was decided about an earlier answer while this one is undecided.
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None: ...
-    # Called when nothing more comes; `text` may hold the last committed piece of a broken answer.
-    def end(self, text: AnswerText) -> None: ...
-
-
-class TerminalView:
-    """Shows an answer on a page, with a status line below it.
-
-    `status` makes the newest status line, given why the link is as it is and the provisional text.
-    """
-
-    def __init__(
-        self, page: TerminalPage, status: Callable[[str, str], str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._page = page
-        self._status = status
-        self._clock = clock
-        self._reason = ""
-        self._waits_until = 0.0  # if the reason is that the server wants it so
-        self._timer: asyncio.TimerHandle | None = None
-        self._remarks = ""  # below the answer
-
-    def begin(self) -> None:
-        self._page.begin(self._status("", ""))
-
-    def show(self, update: Update, text: AnswerText) -> None:
-        event = update.event
-        if isinstance(event, events.CallEvent):
-            self._page.say(messages.event_words(event))
-            return
-        if isinstance(event, events.LinkChanged):
-            self._reason = event.reason if event.state in messages.NOT_SERVED else ""
-            self._waits_until = self._clock() + event.wait_seconds if event.state is events.LinkState.WAITING else 0.0
-        elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
-            self._remarks += words + "\n"
-            if isinstance(event, events.ServerChanged) and event.what == "model":
-                self._reason = "another model is served there"
-        self._draw(text)
-
-    def _draw(self, text: AnswerText) -> None:
-        """Shows the answer and the status line; a wait is counted down."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        reason = self._reason
-        if self._waits_until:
-            left = self._waits_until - self._clock()
-            reason = messages.countdown_words(reason, left)
-            if left > 0.0:
-                self._timer = asyncio.get_running_loop().call_later(COUNT_SECONDS, self._draw, text)
-        self._page.show(text, self._status(reason, text.provisional))
-
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        self._page.show_earlier(update, earlier)
-
-    def end(self, text: AnswerText) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._page.end(text, is_open=text.is_unsettled)
-        if self._remarks:
-            self._page.say(self._remarks.rstrip("\n"))
-            self._remarks = ""
-
-
-def _later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(seconds, call)
-
-
-class PipeView:
-    """Writes only committed text; text still unverified at the end is written last, if asked for.
-
-    Text is written in whole words: both streams may be one screen. An outage that is over in a moment is not told.
-
-    `remark`: takes what is not part of the answer; `unverified`: write text that no server has verified.
-    """
-
-    def __init__(self, write: Write, remark: Write, *, unverified: bool, later: Later = _later) -> None:
-        self._write = write
-        self._remark = remark
-        self._unverified = unverified
-        self._later = later
-        self._written = 0  # characters of committed text
-        self._held = ""  # of these, a word whose end has not come
-        self._has_waited = False
-        self._outage: list[str] = []  # what is to be said of it if it lasts
-        self._timer: asyncio.TimerHandle | None = None  # until it has
-
-    def begin(self) -> None:
-        self._written = 0
-
-    def show(self, update: Update, text: AnswerText) -> None:
-        event = update.event
-        words = messages.event_words(event)
-        if isinstance(event, events.CallEvent):
-            self._remark(words)
-            return
-        if piece := self._piece(text):
-            word = last_word(piece)
-            self._held = word if len(word) <= MOST_HELD else ""
-            if whole := piece.removesuffix(self._held):
-                self._write(whole)
-        if isinstance(event, events.LinkChanged):
-            self._show_link(event, words)
-        elif isinstance(event, events.HeldBack):
-            self._say_of_outage(words)
-        elif words:
-            self._remark(words)
-
-    def _show_link(self, event: events.LinkChanged, words: str) -> None:
-        was_short = self._timer is not None
-        if event.state is not events.LinkState.OFFLINE:
-            self._end_outage()
-        if event.state is events.LinkState.OFFLINE:
-            self._timer = self._timer or self._later(OUTAGE_SECONDS, self._tell_outage)
-            self._say_of_outage(words)
-        elif event.state is events.LinkState.WAITING:
-            if not self._has_waited:  # it may come every few seconds
-                self._remark(words)
-            self._has_waited = True
-        elif words and not was_short:
-            self._remark(words)
-
-    def _say_of_outage(self, words: str) -> None:
-        if self._timer is None:
-            self._remark(words)
-        else:
-            self._outage.append(words)
-
-    def _tell_outage(self) -> None:
-        told, self._outage = self._outage, []
-        self._end_outage()
-        for words in told:
-            self._remark(words)
-
-    def _end_outage(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._outage = None, []
-
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        if words := messages.settled_remark(update.event, earlier):
-            self._remark(words)
-
-    def end(self, text: AnswerText) -> None:
-        if text.waiting or text.is_unsettled:
-            self._tell_outage()
-        self._end_outage()
-        shown = text.unseen + (text.provisional if self._unverified else "")
-        piece = self._piece(text)
-        self._write((piece + text.provisional if self._unverified else piece) + ("\n" if shown else ""))
-        if text.waiting:
-            self._remark(messages.unverified_words(len(text.waiting), is_printed=self._unverified))
-
-    def _piece(self, text: AnswerText) -> str:
-        piece = self._held + text.committed[max(self._written, text.seen) :]
-        self._written, self._held = len(text.committed), ""
-        return piece
-
-
-class FoldingView:
-    """Shows answers in another view, with their reasoning as the user wants it."""
-
-    def __init__(self, view: View, folding: Folding) -> None:
-        self._view = view
-        self._folding = folding
-        self.begin = view.begin
-
-    def show(self, update: Update, text: AnswerText) -> None:
-        self._view.show(update, self._folding.shown(text))
-
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        self._view.show_earlier(update, self._folding.shown(earlier))
-
-    def end(self, text: AnswerText) -> None:
-        self._view.end(self._folding.shown(text))
-
-
-class JsonView:
-    """Writes one line for each update."""
-
-    def __init__(self, write: Write, folding: Folding = UNFOLDED) -> None:
-        self._write = write
-        self._folding = folding
-
-    def begin(self) -> None:
-        """Writes nothing; the first update says more."""
-
-    def show(self, update: Update, text: AnswerText) -> None:
-        if line := event_line(update, text, self._folding.split(text)):
-            self._write(line + "\n")
-
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        if line := earlier_line(update, earlier, self._folding.split(earlier)):
-            self._write(line + "\n")
-
-    def end(self, text: AnswerText) -> None:
-        """Writes nothing; `Ended`, or the error, was the last line."""
-
-
-def make_view(
-    link_status: Callable[[], LinkStatus],
-    write: Write,
-    remark: Write,
-    *,
-    json_events: bool,
-    unverified: bool,
-    folding: Folding = UNFOLDED,
-    page: TerminalPage | None = None,
-    unsettled: Callable[[], Sequence[AnswerText]] = list,
-) -> View:
-    """Makes the view for standard output.
+class Folding:
+    """The answers of one conversation as they are shown: with their reasoning folded away, or before their text.
 
     Args:
-        unverified: where text cannot be taken back, write at the end what no server has verified.
-        page: a terminal that can move its cursor.
-        unsettled: earlier answers that no server has decided.
+        marks: None: the model marks no reasoning.
+        shows: the newest setting; an answer is shown as it was when it began.
     """
-    if json_events:
-        return JsonView(write, folding)
-    if page is None:
-        # It claims no abilities, but may act on escape sequences anyway.
-        shown = (lambda text: write(without_controls(text))) if sys.stdout.isatty() else write
-        return _folded(PipeView(shown, remark, unverified=unverified), folding)
 
-    def status(reason: str, provisional: str) -> str:
-        earlier = [folding.shown(text) for text in unsettled()]
-        return messages.thinking_words(folding.thinking_tokens) + messages.status_line(
-            link_status(),
-            [*(text.provisional for text in earlier), provisional],
-            len(earlier),
-            reason,
-            typed_ahead(),
-            has_keys=has_keys(),
+    def __init__(self, marks: ReasoningMarks | None = None, shows: Callable[[], Shows] = lambda: "show") -> None:
+        self._marks = marks
+        self._shows = shows
+        self._answers: dict[AnswerText, FoldedAnswer] = {}
+
+    def shown(self, text: AnswerText) -> AnswerText:
+        """What of an answer is shown."""
+        return text if self._marks is None else self._folded(text, self._marks).shown(text)
+
+    def split(self, text: AnswerText) -> AnswerSplit | None:
+        """How far an answer is split; None: the model marks no reasoning."""
+        return None if self._marks is None else self._folded(text, self._marks).split
+
+    def thinking_tokens(self, text: AnswerText) -> int:
+        """Of the reasoning that is written now and not shown; 0: none is."""
+        folded = self._answers.get(text)
+        is_thinking = folded is not None and text.is_running and folded.split.is_thinking and not folded.is_open
+        return folded.split.reasoning_tokens if folded is not None and is_thinking else 0
+
+    def forget(self, texts: Iterable[AnswerText]) -> None:
+        for text in texts:
+            self._answers.pop(text, None)
+
+    def _folded(self, text: AnswerText, marks: ReasoningMarks) -> FoldedAnswer:
+        if text not in self._answers:
+            effort, is_open = text.options.reasoning_effort, self._shows() == "show"
+            self._answers[text] = FoldedAnswer(marks.split(effort), marks.split(effort), is_open=is_open)
+        return self._answers[text]
+
+
+class FoldedAnswer:
+    """One answer. `split`, `whole`: of it, before its first character; `is_open`: its reasoning is shown."""
+
+    def __init__(self, split: AnswerSplit, whole: AnswerSplit, *, is_open: bool) -> None:
+        self.split = split
+        self.is_open = is_open
+        self._whole = whole
+        self._committed = ""  # of what is shown
+        self._seen = 0, 0  # characters of the answer's own text, and of what is shown
+
+    def shown(self, text: AnswerText) -> AnswerText:
+        if text.seen > self._seen[0]:
+            self._read(text.committed[: text.seen], self.split.tokens)
+            self._seen = text.seen, len(self._committed)
+        self._read(text.committed, text.tokens)
+        rest = self._ahead(self.split, text.provisional)
+        is_over = not (text.is_running or text.is_unsettled or text.provisional)
+        return replace(
+            text,
+            committed=self._committed + (rest if is_over else ""),
+            provisional="" if is_over else rest,
+            likely=min(len(rest), len(self._ahead(self.split, text.provisional[: text.likely]))),
+            seen=self._seen[1],
+            ended=self._ahead(self._whole, text.ended),
         )
 
-    return _folded(TerminalView(page, status), folding)
+    def _read(self, committed: str, tokens: int) -> None:
+        """Reads further; what is new is shown."""
+        before = copy(self.split)
+        self.split.read(committed, tokens)
+        reasoning, text = self.split.reasoning[len(before.reasoning) :], self.split.text[len(before.text) :]
+        self._committed += self._joined(before, reasoning, text)
+
+    def _ahead(self, split: AnswerSplit, text: str) -> str:
+        return self._joined(split, *split.ahead(text))
+
+    def _joined(self, before: AnswerSplit, reasoning: str, text: str) -> str:
+        if not self.is_open:
+            return text
+        heading = HEADING if reasoning and not before.reasoning else ""
+        is_first = bool(text and not before.text and (reasoning or before.reasoning))
+        return heading + reasoning + (BETWEEN if is_first else "") + text
 
 
-def _folded(view: View, folding: Folding) -> View:
-    return FoldingView(view, folding) if folding.marks is not None else view
+class View:
+    """Where answers are shown. `say`: takes what a person is told besides."""
+
+    def __init__(self, say: Write) -> None:
+        self.say = say
+        self.folding = Folding()
+        # The newest status line, given why the link is as it is and what is shown of the answer that is written now.
+        self.status: Callable[[str, AnswerText | None], str] = lambda reason, text: reason
+
+    def begin(self) -> None:
+        """Called when a question has been asked."""
+
+    def show(self, update: Update, text: AnswerText) -> None:
+        """Shows an update about the answer that is written now, or about none."""
+        raise NotImplementedError
+
+    def show_earlier(self, update: Update, text: AnswerText) -> None:
+        """Shows what was decided about an earlier answer."""
+        if words := messages.settled_remark(update.event, self.folding.shown(text)):
+            self.say(words)
+
+    def end(self, text: AnswerText) -> None:
+        """Called when nothing more comes; `text` may hold the last committed piece of a broken answer."""
+
+    def forget(self, texts: Iterable[AnswerText]) -> None:
+        """None of these answers of before will be decided any more."""
+        self.folding.forget(texts)
+
+    def close(self) -> None:
+        """Called when nothing more will be shown."""
 
 
-def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """The terminal's own columns and rows, not COLUMNS and LINES, which often belong to another terminal."""
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        size = os.terminal_size((0, 0))
-    if not size.columns or not size.lines:  # the terminal does not know its size
-        size = shutil.get_terminal_size()
-    return max(2, size.columns), max(2, size.lines)
+class PipeView(View):
+    """Writes only committed text; text still unverified at the end is written last, if that is wanted.
+
+    `unverified`: write text that no server has verified.
+    """
+
+    def __init__(self, write: Write, say: Write, *, unverified: bool) -> None:
+        super().__init__(say)
+        self._write = write
+        self._unverified = unverified
+        self._written = 0  # characters of committed text
+        self._has_waited = False
+
+    def begin(self) -> None:
+        self._written, self._has_waited = 0, False
+
+    def show(self, update: Update, text: AnswerText) -> None:
+        event = update.event
+        self._write_more(self.folding.shown(text), "")
+        waits = isinstance(event, events.LinkChanged) and event.state is events.LinkState.WAITING
+        if not (waits and self._has_waited) and (words := messages.event_words(event)):  # it may come every few seconds
+            self.say(words)
+        self._has_waited |= waits
+
+    def end(self, text: AnswerText) -> None:
+        shown = self.folding.shown(text)
+        rest = shown.provisional if self._unverified else ""
+        self._write_more(shown, rest + ("\n" if shown.unseen + rest else ""))
+        if text.waiting:
+            self.say(messages.unverified_words(len(text.waiting), is_printed=self._unverified))
+
+    def _write_more(self, text: AnswerText, rest: str) -> None:
+        if piece := text.committed[max(self._written, text.seen) :] + rest:
+            self._write(piece)
+        self._written = len(text.committed)
+
+
+class JsonView(View):
+    """Writes one line for each update. docs/client.md describes the lines."""
+
+    def __init__(self, write: Write, say: Write) -> None:
+        super().__init__(say)
+        self._write = write
+
+    def show(self, update: Update, text: AnswerText) -> None:
+        self._write(event_line(update, text, self.folding.split(text)))
+
+    def show_earlier(self, update: Update, text: AnswerText) -> None:
+        if isinstance(update.event, events.Settled | events.Refused):
+            self.show(update, text)
+
+
+def event_line(update: Update, text: AnswerText, split: AnswerSplit | None = None) -> str:
+    """The line for one update; empty for what another line tells.
+
+    `text`: of the answer, after it; `split`: of that before it, which reads it; None: the model marks no reasoning.
+    """
+    event = update.event
+    if isinstance(event, events.Failed | events.NotKept | events.Rewound | events.Titled):
+        return ""
+    fields = {name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY}
+    if isinstance(event, events.Settled):
+        fields["text"] = text.committed
+    elif isinstance(event, events.Committed | events.Provisional | events.Corrected | events.Ended):
+        fields["provisional"], fields["likely"] = text.provisional, text.likely
+    if split is None:
+        return _line(**fields)
+    before = AnswerSplit() if isinstance(event, events.Settled) else copy(split)
+    split.read(text.committed, text.tokens)
+    is_over = not (text.is_running or text.is_unsettled)
+    reasoning, rest = split.ahead(text.provisional)
+    if "text" in fields:
+        fields["reasoning"] = split.reasoning[len(before.reasoning) :] + (reasoning if is_over else "")
+        fields["text"] = split.text[len(before.text) :] + (rest if is_over else "")
+    if "provisional" in fields:
+        fields |= {"provisional_reasoning": "" if is_over else reasoning, "provisional": "" if is_over else rest}
+        fields["likely"] = len(split.ahead(text.provisional[: text.likely])[1])
+    return _line(**fields)
+
+
+def error_line(error: MoaError) -> str:
+    """The line that says why there is no (more) answer."""
+    return _line("error", code=error.code, message=error.message, hint=error.hint)
+
+
+def ready_line(facts: ConversationFacts) -> str:
+    level = {"level": facts.level, "exact": facts.exact} if facts.level else None
+    standalone = facts.standalone or facts.drafter
+    drafter = {"name": facts.drafter, "reason": facts.drafter_reason, "standalone": standalone}
+    about = {"target": facts.target, "server": facts.server, "online": facts.online}
+    return _line("ready", **about, execution=level, drafter=drafter if facts.drafter else None)
+
+
+def _line(event: str, **fields: Any) -> str:
+    return json.dumps({"event": event, **fields}) + "\n"  # ASCII: any output can hold it, and no terminal acts on it

@@ -13,12 +13,10 @@ OF_ANSWERS = (  # those that the daemon itself does not take
     "top_p",
     "seed",
     "max_tokens",
-    "stop",
     "reasoning_effort",
     "system",
     "mcp_allow",
     "json_events",
-    "render",
     "thinking",
     "daemon",
 )

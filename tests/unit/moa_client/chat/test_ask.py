@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import cast
 
 import pytest
-from moa_client.chat.ask import AnswerFollower, deny, interruptible
-from moa_client.chat.keys import Permit
+from moa_client.chat.ask import AnswerFollower, interruptible
+from moa_client.chat.keys import Permit, unasked
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -196,14 +196,15 @@ class Calling(Conversation):
 class OnAPipe:
     """Asks, and collects what a pipe is given."""
 
-    def __init__(self, conversation: Conversation, settle_seconds: float = 0.0, permit: Permit = deny) -> None:
+    def __init__(self, conversation: Conversation, settle_seconds: float = 0.0, permit: Permit | None = None) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.follower = AnswerFollower(cast("OpenConversation", conversation), settle_seconds, permit)
+        view = PipeView(self.out.append, self.remarks.append, unverified=True)
+        permit = permit or unasked((), self.remarks.append)
+        self.follower = AnswerFollower(cast("OpenConversation", conversation), view, permit, settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
-        view = PipeView(self.out.append, self.remarks.append, unverified=True)
-        _, finished = await self.follower.answer(question, AnswerOptions(max_tokens=8), view)
+        _, finished = await self.follower.answer(question, AnswerOptions(max_tokens=8))
         return finished
 
     @property

@@ -14,7 +14,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.chat import question
 from moa_client.chat.chat import Chat
-from moa_client.chat.commands.handler import CommandHandler
+from moa_client.chat.commands import CommandHandler
+from moa_client.chat.keys import unasked
 from moa_client.chat.question import (
     MOST_BYTES,
     MOST_CHARACTERS,
@@ -24,6 +25,7 @@ from moa_client.chat.question import (
     read_text_file,
     with_files,
 )
+from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Asked, Committed, Corrected, Ended, LinkState, Provisional
 from moa_client.conversation.figures import LinkStatus
@@ -103,15 +105,23 @@ class Talk:
         opens: whether other conversations can be opened.
     """
 
-    def __init__(self, *, opens: bool = True, is_gone: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        opens: bool = True,
+        is_gone: bool = False,
+        marks: ReasoningMarks | None = None,
+        settings: ClientSettings | None = None,
+    ) -> None:
         self.first = Conversation(is_gone=is_gone)
+        self.first.facts = replace(self.first.facts, thinking=marks)
         self.opened: list[tuple[str | None, str | None]] = []
         self.out: list[str] = []
         self.err: list[str] = []
         self._opens = opens
-        self.chat = Chat(
-            ClientSettings(), cast("OpenConversation", self.first), self.out.append, self.err.append, open_it=self._open
-        )
+        view = PipeView(self.out.append, self.err.append, unverified=True)
+        opened = cast("OpenConversation", self.first)
+        self.chat = Chat(settings or ClientSettings(), opened, view, self._open, unasked((), self.err.append))
         self.commands = CommandHandler(self.chat)
 
     async def _open(self, identifier: str | None, system: str | None) -> OpenConversation:
@@ -209,27 +219,18 @@ async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answe
 
 @pytest.mark.parametrize(("efforts", "asked"), [(("none", "high"), "none"), (("low", "high"), None)])
 async def test_a_model_is_asked_not_to_reason_where_it_can_be(efforts: tuple[str, ...], asked: str | None) -> None:
-    conversation = Conversation()
     marks = ReasoningMarks(("<think>",), ("</think>",), efforts=efforts)
-    conversation.facts = replace(conversation.facts, thinking=marks)
-    said: list[str] = []
-    settings = ClientSettings(thinking="off")
-    chat = Chat(settings, cast("OpenConversation", conversation), said.append, said.append)
-    await chat.ask("Why?")
-    assert conversation.options.reasoning_effort == asked
+    talk = Talk(marks=marks, settings=ClientSettings(thinking="off"))
+    await talk.chat.ask("Why?")
+    assert talk.first.options.reasoning_effort == asked
 
 
 async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
-    conversation = Conversation()
-    conversation.facts = replace(conversation.facts, thinking=ReasoningMarks(("<",), (">",), opened=("",)))
-    said: list[str] = []
-    chat = Chat(ClientSettings(), cast("OpenConversation", conversation), said.append, said.append)
-    commands = CommandHandler(chat)
-    await commands.on_line("/thinking")
-    await commands.on_line("Why?")
-    await commands.on_line("/thinking")
-    assert said[0] == "The last answer came without reasoning that is marked."
-    assert said[-2:] == ["(thought for 1 token: /thinking shows it)", "a"]
+    talk = Talk(marks=ReasoningMarks(("<",), (">",), opened=("",)))
+    for line in ("/thinking", "Why?", "/thinking"):
+        await talk.commands.on_line(line)
+    assert talk.err[0] == "The last answer came without reasoning that is marked."
+    assert talk.err[-2:] == ["(thought for 1 token: /thinking shows it)", "a"]
 
 
 def no_remark(text: str) -> None:
@@ -321,8 +322,7 @@ Which?\
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.png", b"anything", "FOLDER/a.png is a picture: models read text only."),
-        ("a", b"\x89PNG\r\n", "FOLDER/a is a picture: models read text only."),
+        ("a.png", b"\x89PNG\r\n", "FOLDER/a.png is not text in UTF-8."),
         ("a.pdf", b"%PDF-1.7\n\0\xff", "FOLDER/a.pdf is not text in UTF-8."),
         ("a.txt", "ä".encode("latin-1"), "FOLDER/a.txt is not text in UTF-8."),
         ("a.txt", "a".encode("utf-16"), "FOLDER/a.txt is not text in UTF-8."),

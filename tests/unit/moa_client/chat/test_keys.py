@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from moa_client.chat.input import KEPT_BYTES, MOST_BYTES, CommandCompleter, QuestionHistory
-from moa_client.chat.keys import KeyPermission, blocking_afterwards, quiet_keys, typed_ahead, unasked
-from moa_client.chat.messages import ASK_WORDS
+from moa_client.chat import terminal
+from moa_client.chat.keys import ASK_WORDS, KeyPermission, blocking_afterwards, quiet_keys, unasked
 from moa_client.chat.signals import exiting_on_signals, leaving_on_signals
+from moa_client.chat.terminal import CommandCompleter, key_bindings, open_questions
 from moa_client.conversation.events import CallWanted, Permission
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
@@ -46,43 +46,19 @@ def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
         os.read(keyboard, 100)  # nothing was echoed
 
 
-def test_the_terminal_stays_quiet_after_an_answer_and_is_given_back_to_an_editor(keyboard: int) -> None:
-    before = termios.tcgetattr(sys.stdin.fileno())
-    with quiet_keys() as terminal:
-        with quiet_keys():
-            pass
-        assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
-        with terminal.given_back():
-            assert termios.tcgetattr(sys.stdin.fileno()) == before
-        assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
-
-
 def test_the_terminal_waits_for_slow_readers_again_after_a_prompt(keyboard: int) -> None:
-    terminal, loop = sys.stdin.fileno(), uvloop.new_event_loop()
+    stdin, loop = sys.stdin.fileno(), uvloop.new_event_loop()
     with blocking_afterwards():
-        loop.add_reader(terminal, bool)
+        loop.add_reader(stdin, bool)
         loop.run_until_complete(asyncio.sleep(0))
-        loop.remove_reader(terminal)
+        loop.remove_reader(stdin)
     loop.close()
-    assert os.get_blocking(terminal)
+    assert os.get_blocking(stdin)
 
 
 def test_interrupts_still_work(keyboard: int) -> None:
     with quiet_keys():
         assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
-
-
-async def test_ctrl_o_acts_at_once(keyboard: int) -> None:
-    """The terminal turns it into SIGQUIT; as this one controls no process, the test sends it."""
-    asked = asyncio.Event()
-    before = signal.getsignal(signal.SIGQUIT)
-    with quiet_keys(asked.set):
-        assert termios.tcgetattr(sys.stdin.fileno())[6][termios.VQUIT] == b"\x0f"
-        os.kill(os.getpid(), signal.SIGQUIT)
-        async with asyncio.timeout(10):
-            await asked.wait()
-    assert signal.getsignal(signal.SIGQUIT) is before
-    assert termios.tcgetattr(sys.stdin.fileno())[6][termios.VQUIT] != b"\x0f"
 
 
 def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:
@@ -95,7 +71,6 @@ def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:
 def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
     with quiet_keys():
-        assert typed_ahead() == 0
         assert sys.stdin.read() == "text"
 
 
@@ -105,16 +80,6 @@ def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.
 
     with quiet_keys():
         monkeypatch.setattr(termios, "tcsetattr", gone)
-
-
-def test_what_is_typed_ahead_is_counted_and_survives_an_interrupt(keyboard: int) -> None:
-    assert typed_ahead() == 0
-    with quiet_keys():
-        os.write(keyboard, b"next\x03more")  # this terminal controls no process: Ctrl-C could only flush what is typed
-        deadline = time.monotonic() + 10
-        while typed_ahead() < 8 and time.monotonic() < deadline:
-            time.sleep(0.001)  # the kernel takes keys in beside us
-        assert typed_ahead() == 8
 
 
 WANTED = CallWanted("call_1", "add", "{}", "test")
@@ -166,10 +131,8 @@ def completed(text: str) -> list[str]:
     [
         ("/se", ["/set"]),
         ("/st", ["/status", "/standalone", "/stats"]),
-        ("/qu", ["/quit"]),
         ("/set te", ["/set temperature"]),
-        ("/set render ", ["/set render on", "/set render off"]),
-        ("/copy ", ["/copy code"]),
+        ("/online", ["/online"]),
         ("/nothing ", []),
         ("a /se", []),
         ("//se", []),
@@ -181,12 +144,6 @@ def test_commands_and_their_values_are_completed_and_questions_are_not(text: str
     assert completed(text) == expected
 
 
-def test_values_may_come_from_elsewhere() -> None:
-    completer = CommandCompleter(lambda name, before: ["a", "ab", "b"] if (name, before) == ("set", ("x",)) else [])
-    found = completer.get_completions(Document("/set x a"), CompleteEvent())
-    assert [each.text for each in found] == ["a", "ab"]
-
-
 def test_a_path_is_completed(tmp_path: Path) -> None:
     (tmp_path / "some notes.txt").touch()
     assert completed(f"/file {tmp_path}/some n") == [f"/file {tmp_path}/some notes.txt"]
@@ -194,47 +151,30 @@ def test_a_path_is_completed(tmp_path: Path) -> None:
 
 def kept(path: Path | None) -> list[str]:
     """The questions of before, newest first, as a new chat has them."""
-    return list(QuestionHistory(path).load_history_strings())
+    return list(open_questions(path).load_history_strings())
 
 
-def test_whole_questions_are_kept_for_the_next_chat(tmp_path: Path) -> None:
+def test_questions_are_kept_for_the_next_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state" / "questions"
-    history = QuestionHistory(path)
-    history.append_string("a line of a question")
-    history.keep("one")
-    history.keep(" ")
-    history.keep("two\nlines")
-    history.keep("two\nlines")
-    assert history.get_strings() == ["one", "two\nlines"]
-    assert kept(path) == ["two\nlines", "one"]
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o077 == 0
+    history = open_questions(path)
+    for question in ("one", "two\nlines", "no \udce9 text"):
+        history.append_string(question)
+    assert kept(path) == ["no \ufffd text", "two\nlines", "one"]
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o077) == (0o600, 0)
+    monkeypatch.setattr(terminal, "MOST_BYTES", 10)
+    assert kept(path) == []
 
 
-def test_without_a_file_only_this_chat_has_them() -> None:
-    history = QuestionHistory(None)
-    history.keep("one")
-    assert history.get_strings() == ["one"]
-    assert kept(None) == []
-
-
-def test_a_long_file_loses_its_oldest_questions(tmp_path: Path) -> None:
-    path = tmp_path / "questions"
-    entries = [f"\n# 2026-01-01\n+{number} {'x' * 1000}\n" for number in range(MOST_BYTES // 1000 + 1)]
-    path.write_text("".join(entries))
-    newest = kept(path)
-    assert newest[0].startswith(f"{len(entries) - 1} ")
-    assert len(newest) in range(KEPT_BYTES // 1100, KEPT_BYTES // 1000)
-    assert all(question.endswith("x" * 1000) for question in newest)
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_that_cannot_be_used_ends_no_chat(tmp_path: Path) -> None:
+def test_without_a_file_or_with_one_that_cannot_be_used_only_this_chat_has_them(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    history = QuestionHistory(tmp_path / "file" / "questions")
-    history.keep("one")
-    assert history.get_strings() == ["one"]
-    assert kept(tmp_path / "file" / "questions") == []
+    for path in (None, tmp_path / "file" / "questions"):
+        history = open_questions(path)
+        history.append_string("one")
+        assert (history.get_strings(), kept(path)) == (["one"], [])
+
+
+def test_alt_enter_is_bound() -> None:
+    assert [str(key) for key in key_bindings().bindings[0].keys] == ["Keys.Escape", "Keys.ControlM"]
 
 
 def raised(number: int) -> None:

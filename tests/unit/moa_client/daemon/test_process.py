@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
-from moa_client.chat.messages import model_words
+from moa_client.chat.messages import facts_words
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Failed, LinkState, ServerChanged
 from moa_client.conversation.figures import LinkStatus
@@ -113,7 +113,7 @@ async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
             event = ServerChanged("address", "second answers now instead of first.")
             reader.feed_data(encode_line(fields_of(Update(event, status=each))))
             await anext(updates)
-            named.append(model_words(conversation.facts).splitlines()[0])
+            named.append(facts_words(conversation.facts).splitlines()[0])
     assert named == ["tiny at first:1 (not there now)", "tiny at second:2"]
     await conversation.close()
 

@@ -7,10 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.chat.display.answer_block import LESS_SURE, MARKED_S, UNVERIFIED, AnswerBlock
-from moa_client.chat.display.layout import cells
-from moa_client.chat.display.screen import SAID_AGAIN, Screen
-from moa_client.chat.display.word_wrap import wrap_words
+from moa_client.chat.screen import MARKED_S, SAID_AGAIN, Block, Screen, wrap_words
 from moa_shared.text.plain_text import without_controls
 from wcwidth import wcswidth
 
@@ -29,12 +26,9 @@ class Terminal:
         columns: int = COLUMNS,
         rows: int = ROWS,
         *,
-        styled: bool = True,
         reflows: bool = True,
-        renders: bool = False,
     ) -> None:
-        self.screen = Screen(columns, rows, styled=styled, reflows=reflows)
-        self.screen.renders = renders
+        self.screen = Screen(columns, rows, reflows=reflows)
         self.display = Display(columns, rows)
         self.now = 0.0
         self.committed = self.provisional = ""
@@ -111,55 +105,46 @@ def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     assert [line for line in terminal.lines() if line] == ["sure wrong", *said, "sure right"]
 
 
-@pytest.mark.parametrize(("styled", "text"), [(True, "sure may be"), (False, f"sure {UNVERIFIED}may {LESS_SURE}be")])
-def test_what_is_less_likely_to_stay_looks_different(styled: bool, text: str) -> None:
-    terminal = Terminal(columns=60, styled=styled)
+def test_what_is_less_likely_to_stay_looks_different() -> None:
+    terminal = Terminal(columns=60)
     terminal.answer.update(0.0, "sure ", "may be", likely=4)
     terminal.paint()
-    assert terminal.text() == text
-    assert (terminal.display.dim, terminal.display.italics) == (("may be", "be") if styled else ("", ""))
+    assert (terminal.text(), terminal.display.dim, terminal.display.italics) == ("sure may be", "may be", "be")
     terminal.answer.update(0.0, "sure may ", "be", likely=0)
     terminal.paint()
-    assert terminal.display.italics == ("be" if styled else "")
+    assert terminal.display.italics == "be"
 
 
 def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
     assert without_controls("a\x1b[2Jb\x07\tc\r\n\x9bd") == "a�[2Jb�    c\n�d"
-    screen = Screen(80, 24, styled=False)
-    screen.begin().update(0.0, "\x1b]0;title\x07", "\x1b[31m")
-    screen.say("\x1b[2J")
-    assert "\x1b" not in screen.paint(0.0)
-
-
-def test_marks_of_no_width_stay_with_their_character() -> None:
-    assert list(cells("ae\u0301\n漢")) == ["a", "e\u0301", "\n", "漢"]
+    screen = Screen(80, 24)
+    screen.begin().update(0.0, "\x1b]0;title\x07", "")
+    screen.say("\x1b[2J", 0.0, "\x1b[2J")
+    assert set(re.findall("\x1b..?.?", screen.paint(0.0))) == {"\x1b[J\ufffd", "\x1b[4m", "\x1b[0m"}
 
 
 @given(
     st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "good", "OFFLINE"])), max_size=12),
-    st.booleans(),
 )
 @settings(max_examples=examples(100))
-def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str, str]], styled: bool) -> None:
+def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str, str]]) -> None:
     """As long as nothing provisional has scrolled out, which 14 characters cannot."""
-    terminal = Terminal(rows=40, styled=styled)
+    terminal = Terminal(rows=40)
     committed = ""
     for piece, provisional, status in steps:
         terminal.update(piece, provisional, status)
         terminal.wait(MARKED_S, status)
         committed += piece
-        mark = "" if styled or not provisional else UNVERIFIED
-        text = shown(committed + mark + provisional)
-        rows = 1 + (committed + mark + provisional).count("\n") + text.count("\n")
+        text = shown(committed + provisional)
         if status:
             assert (terminal.lines()[: len(text.split("\n"))], terminal.text().rpartition("\n")[2]) == (
                 text.split("\n"),
                 status,
-            ), rows
+            )
         else:
             assert terminal.text() == text, (piece, provisional)
     terminal.finish()
-    assert terminal.text() == shown(committed + (mark + provisional if steps else ""))
+    assert terminal.text() == shown(committed + (provisional if steps else ""))
 
 
 # ---------------------------------------------------------------- corrections
@@ -173,9 +158,8 @@ def test_one_wrong_word_is_marked_alone() -> None:
     assert terminal.marked() == "stood"
 
 
-@pytest.mark.parametrize("styled", [True, False])
-def test_ten_cuts_in_one_answer(styled: bool) -> None:
-    terminal = Terminal(columns=30, rows=12, styled=styled)
+def test_ten_cuts_in_one_answer() -> None:
+    terminal = Terminal(columns=30, rows=12)
     expected = ""
     for number in range(10):
         terminal.update(f"served {number} ", "", "good")
@@ -184,7 +168,7 @@ def test_ten_cuts_in_one_answer(styled: bool) -> None:
         terminal.update("guessed ", "and wrong", "back")
         terminal.update("", "", "back")
         terminal.update("or not ", "", "good")
-        assert terminal.marked() == ("or not" if styled else "")
+        assert terminal.marked() == "or not"
         terminal.wait(MARKED_S, "good")
         expected += f"served {number} guessed or not "
     terminal.finish()
@@ -198,7 +182,7 @@ def test_ten_cuts_in_one_answer(styled: bool) -> None:
 class Chat(Terminal):
     """Answers that ended without the server, with a prompt below them."""
 
-    def ended(self, committed: str, provisional: str) -> AnswerBlock:
+    def ended(self, committed: str, provisional: str) -> Block:
         answer = self.screen.begin()
         answer.update(self.now, committed, provisional)
         self.screen.end(is_verified=not provisional)
@@ -232,14 +216,14 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.booleans())
-@settings(max_examples=examples(150))
-def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[str, str, str]], styled: bool) -> None:
+@given(STEPS)
+@settings(max_examples=examples(100))
+def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[str, str, str]]) -> None:
     """As long as nothing has scrolled out, however blocks grow and shrink above others."""
-    chat = Chat(columns=COLUMNS, rows=200, styled=styled)
+    chat = Chat(columns=COLUMNS, rows=200)
     chat.finish()
-    parts: list[str | AnswerBlock] = []
-    texts: dict[AnswerBlock, str] = {}
+    parts: list[str | Block] = []
+    texts: dict[Block, str] = {}
     for kind, text, more in steps:
         undecided = [block for block in texts if block.is_open]
         if kind == "answer":
@@ -258,11 +242,9 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
             if not more:
                 undecided[0].close()
         chat.wait(MARKED_S)
-        label = "" if styled else UNVERIFIED
         expected = ""
         for part in parts:
-            loose = "" if isinstance(part, str) else part.shown[len(texts[part]) :]
-            whole = part if isinstance(part, str) else texts[part] + (label + loose if loose else "")
+            whole = part if isinstance(part, str) else part.text
             expected += whole + ("\n" if whole and whole[-1] != "\n" else "")
         assert chat.text() == shown(expected)
         assert chat.display.cursor.x == 0
@@ -325,33 +307,37 @@ def test_nothing_of_a_status_line_is_left_in_the_text_when_the_width_changes(wid
     assert "".join(terminal.text().split()) == "onetwothreefourfiveseven"  # the terminal itself may break a word
 
 
-# ---------------------------------------------------------------- Markdown
-
-MARKED_TEXT = st.lists(
-    st.sampled_from(["**bold** ", "**", "*", "word ", "`code`", "`", "\n", "- ", "# ", "```\n", "漢", "x"]), max_size=6
-).map("".join)
-
-
-@given(st.lists(st.tuples(MARKED_TEXT, MARKED_TEXT, st.sampled_from(["", "good"])), max_size=10))
-@settings(max_examples=examples(150))
-def test_rendered_text_looks_as_if_it_had_come_at_once(steps: list[tuple[str, str, str]]) -> None:
-    """As long as nothing has scrolled out, however its marks were cut and whatever was provisional in between."""
-    terminal = Terminal(rows=200, renders=True)
-    committed = ""
-    for piece, provisional, status in steps:
-        terminal.update(piece, provisional, status)
-        terminal.wait(MARKED_S, status)
-        committed += piece
-    terminal.update("", "", "")
-    terminal.wait(MARKED_S)
-    fresh = Terminal(rows=200, renders=True)
-    fresh.update(committed)
-    assert terminal.text() == fresh.text()
-    for mine, theirs in ((terminal, fresh), (fresh, terminal)):
-        assert [row for row in cells_of(mine) if row[1]] == [row for row in cells_of(theirs) if row[1]]
+def test_words_are_whole_and_tables_keep_their_columns() -> None:
+    text = "/set NAME VALUE     set it for the next answers\nDim text was written here.\n\nend"
+    assert wrap_words(text, 42) == (
+        "/set NAME VALUE     set it for the next\n                    answers\nDim text was written here.\n\nend"
+    )
 
 
-def cells_of(terminal: Terminal) -> list[tuple[str, bool]]:
-    """All characters on the screen, and whether they are bold."""
-    buffer = terminal.display.buffer
-    return [(buffer[row][column].data, buffer[row][column].bold) for row in range(200) for column in range(COLUMNS)]
+@given(st.text(alphabet="ab -漢", max_size=60), st.integers(8, 30))
+def test_no_line_is_wider_than_the_terminal(text: str, columns: int) -> None:
+    assert all(wcswidth(line) <= columns for line in wrap_words(text, columns).split("\n"))
+
+
+@given(st.lists(st.text("ab \n漢", max_size=30), max_size=8), st.integers(0, 30), st.sampled_from(["", "good"]))
+@settings(max_examples=examples(100))
+def test_text_that_is_confirmed_is_whole_however_far_it_scrolls(pieces: list[str], ahead: int, status: str) -> None:
+    terminal, whole, at = Terminal(rows=4), "".join(pieces), 0
+    for piece in pieces:
+        terminal.update(piece, whole[at + len(piece) :][:ahead], status)
+        at += len(piece)
+    terminal.finish()
+    assert terminal.text() == shown(whole)
+
+
+@given(TEXT, st.lists(TEXT, max_size=6), TEXT)
+@settings(max_examples=examples(100))
+def test_what_was_wrong_is_said_again_to_its_end(committed: str, guesses: list[str], rest: str) -> None:
+    terminal = Terminal(rows=3, columns=40)
+    terminal.update(committed, "")
+    for guess in guesses:
+        terminal.update("", guess * 4, "good")
+    terminal.update(rest + "!", "")
+    terminal.finish()
+    last = shown(committed + rest + "!", 40).rpartition("\n")[2].strip()
+    assert terminal.text().rstrip().endswith(last)

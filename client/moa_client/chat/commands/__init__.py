@@ -1,1 +1,0 @@
-"""The commands of a chat, which begin with a slash."""
