@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.options import AnswerOptions
+from moa_client.history.reading import Summary
 from moa_client.host.host import Crossing
 from moa_client.host.surface_session import Watch
-from moa_client.page.routes import ExportForm, Kept
+from moa_client.page.routes import ExportForm
 from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ConflictError, NotFoundError
@@ -70,13 +71,15 @@ class FakeBackend:
             "since": 0.0,
         }
 
-    async def conversations(self, search: str) -> Sequence[Kept]:
+    async def conversations(self, search: str) -> Sequence[Summary]:
         kept = [
-            Kept(
+            Summary(
                 identifier,
                 each.facts.title or each.answers[0].question.split("\n")[0],
                 each.updated,
+                each.updated,
                 each.facts.target,
+                each.facts.server,
                 len(each.answers),
                 sum(answer.is_unsettled for answer in each.answers),
             )

@@ -21,6 +21,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_client.conversation.events import LinkState
 from moa_client.failures import told
 from moa_client.history.exports import as_json, markdown
+from moa_client.history.reading import Summary
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Crossing, Host
 from moa_client.host.library import Library
@@ -29,7 +30,7 @@ from moa_client.host.surface_session import Watch
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp.opening import open_tools
-from moa_client.page.routes import ExportForm, Kept
+from moa_client.page.routes import ExportForm
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields
 from moa_client.tools.tool import ToolBox
@@ -115,20 +116,17 @@ class Hub:
         if self._library is not None:
             self._library.host.set_offline(is_offline)
 
-    async def conversations(self, search: str) -> Sequence[Kept]:
+    async def conversations(self, search: str) -> Sequence[Summary]:
         """Those that are kept, the newest first; with words to search for, those in which they are."""
         store = self.store()
         if store is None:
             return []
-        kept = [
-            Kept(each.identifier, each.title, each.updated, each.model, each.answers, each.unverified)
-            for each in store.list()
-        ]
+        kept = store.list()
         if not search.strip():
             return kept
         found = {hit.identifier for hit in store.search(search, MOST_FOUND)}
         wanted = search.casefold()
-        return [each for each in kept if each.id in found or wanted in each.title.casefold()]
+        return [each for each in kept if each.identifier in found or wanted in each.title.casefold()]
 
     async def delete(self, identifier: str) -> None:
         self._kept().load(identifier)

@@ -255,12 +255,12 @@ class HistoryReader:
 
         Neither case nor accents count.
         """
-        words = text.translate(_PLAIN).split()
+        words = _plain(text).split()
         hits: list[Hit] = []
         with self.database.translated():
             for name, title, number, asked, question, answer in self.database.connection.execute(_SAID):
                 said = f"{question} {answer}"
-                plain = said.translate(_PLAIN)
+                plain = _plain(said)
                 if words and all(word in plain for word in words):
                     at = plain.index(words[0])
                     hits.append(Hit(name, _first_line(title), number, asked, _snippet(said, at, at + len(words[0]))))
@@ -278,6 +278,10 @@ class _PlainLetters(dict[int, int]):
 
 
 _PLAIN = _PlainLetters()
+
+
+def _plain(text: str) -> str:
+    return text.lower() if text.isascii() else text.translate(_PLAIN)
 
 
 def _snippet(text: str, at: int, end: int) -> str:

@@ -7,26 +7,28 @@ when it connects again. Invariant: a conversation is left, and a watch ended, ho
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
+import mimetypes
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 from moa_shared.errors import ConfigError, ConflictError, DataError, MoaError
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moa_client.failures import told
+from moa_client.history.reading import Summary
 from moa_client.host.host import Crossing
 from moa_client.host.surface_session import Watch, serve_surface
 from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
+from moa_client.web.access import PAGE, SUBPROTOCOL
 from moa_client.web.error_form import RequestError
 
 ExportForm = Literal["markdown", "json"]
@@ -36,34 +38,15 @@ EXPORT_TYPES: dict[ExportForm, tuple[str, str]] = {  # the type of its content, 
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A conversation in the list.
-
-    Args:
-        updated: in seconds since 1970.
-        unverified: answers that ended without the server, which has not decided them yet.
-    """
-
-    id: str
-    title: str
-    updated: float
-    model: str
-    answers: int
-    unverified: int
-
-
 class PageBackend(Protocol):
     """What the page is shown, and what it may ask for. Methods raise `MoaError` where they are refused."""
 
     # Opens a conversation that is kept, or begins one; for one answer or more.
     async def open(self, identifier: str | None, system: str | None, single: bool) -> Watch: ...
-    # The device and its link, apart from any conversation. Returns: version, phase, target, server, state, reason,
-    # rtt_ms, drafter, standalone, level, exact, conversations, since, and `wants_online`: the user's wish for all
-    # conversations.
+    # The device and its link, apart from any conversation, and `wants_online`: the user's wish for all conversations.
     def status(self) -> Fields: ...
     # Those that have the words; all without any. The newest first.
-    async def conversations(self, search: str) -> Sequence[Kept]: ...
+    async def conversations(self, search: str) -> Sequence[Summary]: ...
     async def delete(self, identifier: str) -> None: ...
 
     async def export(self, identifier: str, form: ExportForm) -> str: ...
@@ -74,22 +57,9 @@ class PageBackend(Protocol):
     def timeline(self) -> AsyncIterator[Crossing]: ...
 
 
-def is_own(connection: HTTPConnection) -> bool:
-    """Whether the request's origin, if it names one, is the host that it was sent to."""
-    origin = connection.headers.get("origin")
-    if origin is None:
-        return True
-    try:
-        return urlsplit(origin).netloc.lower() == connection.headers.get("host", "").lower() != ""
-    except ValueError:
-        return False
-
-
 SEND_S = 20.0  # a tab that takes nothing in for so long sleeps, or its network is gone
 CLOSE_S = 2.0
-SUBPROTOCOL = "moa"  # that a page offers beside its key
-FOREIGN = 1008  # RFC 6455: what came breaks a rule
-TOO_BIG = 1009
+TOO_BIG = 1009  # RFC 6455
 TRY_AGAIN = 1013
 GONE = (TimeoutError, OSError, WebSocketDisconnect, RuntimeError)  # RuntimeError: it is closed already
 
@@ -101,16 +71,21 @@ class Tab:
         self._websocket = websocket
         self._send_s = send_s
         self._turn = asyncio.Lock()  # answers to requests go between updates, not into them
-        self._is_cut_off = asyncio.Event()
+        self._until = asyncio.timeout(None)
 
-    async def accept(self) -> None:
+    async def serve(self, serve: Callable[[Tab], Awaitable[None]]) -> None:
+        """Serves it until it goes or is cut off."""
         offered = self._websocket.scope.get("subprotocols", [])
         await self._websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        try:
+            with suppress(TimeoutError):
+                async with self._until:
+                    await serve(self)
+        finally:
+            await self._close(TRY_AGAIN)  # it knows that it may connect again
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Sends one message, unless the tab has gone; one that takes nothing in is cut off."""
-        if self._is_cut_off.is_set():
-            return
+        """Sends one message; a tab that has gone, or takes nothing in, is cut off."""
         text = json.dumps(message)
         try:
             async with asyncio.timeout(self._send_s), self._turn:
@@ -119,10 +94,11 @@ class Tab:
             self.cut_off()
 
     async def messages(self) -> AsyncGenerator[Fields, None]:
-        """What it asks for, until it goes or is cut off. What is no message is answered here."""
-        while (text := await self._receive()) is not None:
+        """What it asks for, until it goes. What is no message is answered here."""
+        while (received := await self._websocket.receive())["type"] != "websocket.disconnect":
+            text = received.get("text") or ""
             if len(text) > MOST_QUESTION_BYTES:
-                await self.close(TOO_BIG)
+                await self._close(TOO_BIG)
                 return
             try:
                 yield decode_request(text)
@@ -130,94 +106,47 @@ class Tab:
                 await self.send(error_fields(error))
 
     def cut_off(self) -> None:
-        """Ends `messages`; nothing is sent any more."""
-        self._is_cut_off.set()
+        with suppress(RuntimeError):  # it is over already
+            self._until.reschedule(0)
 
-    async def close(self, code: int) -> None:
+    async def _close(self, code: int) -> None:
         with suppress(*GONE):
             async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code)
 
-    async def _receive(self) -> str | None:
-        """The next text; empty for what is none. None: the tab has gone."""
-        receiving = asyncio.ensure_future(self._websocket.receive())
-        cut_off = asyncio.ensure_future(self._is_cut_off.wait())
-        try:
-            await asyncio.wait((receiving, cut_off), return_when=asyncio.FIRST_COMPLETED)
-            if cut_off.done() or receiving.result()["type"] == "websocket.disconnect":
-                return None
-            return receiving.result().get("text") or ""
-        finally:
-            receiving.cancel()
-            cut_off.cancel()
-            await asyncio.gather(receiving, cut_off, return_exceptions=True)
 
-
-Endpoint = Callable[[WebSocket], Awaitable[None]]
-
-
-def conversation_endpoint(backend: PageBackend) -> Endpoint:
+async def _converse(tab: Tab, backend: PageBackend) -> None:
     """One conversation: the messages of docs/device.md."""
-
-    async def converse(tab: Tab) -> None:
-        async with aclosing(tab.messages()) as messages:
-            async for message in messages:
-                try:
-                    if message.get("do") != "open":
-                        raise DataError("The first message must open a conversation.", hint="Reload the page.")
-                    await serve_surface(message, messages, tab.send, backend.open)
-                    return
-                except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
-                    await tab.send(error_fields(told(error, "What was asked for")))
-
-    return _endpoint(converse)
+    async with aclosing(tab.messages()) as messages:
+        async for message in messages:
+            try:
+                if message.get("do") != "open":
+                    raise DataError("The first message must open a conversation.", hint="Reload the page.")
+                await serve_surface(message, messages, tab.send, backend.open)
+                return
+            except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
+                await tab.send(error_fields(told(error, "What was asked for")))
 
 
-def timeline_endpoint(backend: PageBackend) -> Endpoint:
+async def _show_crossings(tab: Tab, backend: PageBackend) -> None:
     """What crosses the link, one message for each message there."""
 
-    async def show(tab: Tab) -> None:
-        showing = asyncio.create_task(_show(backend.timeline(), tab))
+    async def show() -> None:
         try:
-            async for _ in tab.messages():
-                pass  # it has nothing to ask here
-        finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            async for crossing in backend.timeline():
+                await tab.send(asdict(crossing))
+        except MoaError:
+            tab.cut_off()  # the daemon has not started yet: the tab tries again
 
-    return _endpoint(show)
-
-
-def _endpoint(serve: Callable[[Tab], Awaitable[None]]) -> Endpoint:
-    async def endpoint(websocket: WebSocket) -> None:
-        tab = Tab(websocket)
-        if not is_own(websocket):
-            await tab.close(FOREIGN)
-            return
-        await tab.accept()
-        try:
-            await serve(tab)
-        finally:
-            await tab.close(TRY_AGAIN)  # it knows that it may connect again
-
-    return endpoint
-
-
-async def _show(crossings: AsyncIterator[Crossing], tab: Tab) -> None:
+    showing = asyncio.create_task(show())
     try:
-        async for crossing in crossings:
-            await tab.send(asdict(crossing))
-    except MoaError:
-        tab.cut_off()  # the daemon has not started yet: the tab tries again
+        async for _ in tab.messages():
+            pass  # it has nothing to ask here
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
 
 
-TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-    "txt": "text/plain; charset=utf-8",
-}
 # Scripts and styles from here alone, no HTML from strings at all (trusted types), no frame around the page.
 POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -225,58 +154,46 @@ POLICY = (
 )
 SECURITY = {
     "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), clipboard-write=(self)",
 }
-
-
-class StaticFiles:
-    """All files below the folder `static`, by their path there."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, tuple[bytes, str, str]] = {}
-        folder = Path(__file__).parent / "static"
-        for path in folder.rglob("*"):
-            if (kind := TYPES.get(path.suffix[1:])) is not None:
-                content = path.read_bytes()
-                tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-                self._files[path.relative_to(folder).as_posix()] = content, kind, tag
-
-    async def index(self, request: Request) -> Response:
-        return self._respond(request, "index.html")
-
-    async def file(self, request: Request) -> Response:
-        return self._respond(request, request.path_params["path"])
-
-    def _respond(self, request: Request, path: str) -> Response:
-        found = self._files.get(path)
-        if found is None:
-            return PlainTextResponse("There is no such file in the page.\n", 404, SECURITY)
-        content, kind, tag = found
-        headers = {**SECURITY, "etag": tag, "cache-control": "no-cache", "content-type": kind}
-        if tag in (each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")):
-            return Response(None, 304, headers)
-        return Response(content, 200, headers)
-
-
-MOST_SEARCHED = 200  # characters
 HEADERS = {**SECURITY, "cache-control": "no-store"}
-Handler = Callable[[Request], Awaitable[Response]]
+MOST_SEARCHED = 200  # characters
+mimetypes.add_type("text/javascript", ".js")  # whatever this system says: browsers run nothing else
+
+
+class PageFiles(StaticFiles):
+    """All files below the folder `static`."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update({**SECURITY, "cache-control": "no-cache"})
+        return response
 
 
 def page_routes(backend: PageBackend) -> list[BaseRoute]:
     """All routes of the page, for an application that shows errors of the catalogue (`make_app`)."""
-    static = StaticFiles()
+    files = PageFiles(directory=Path(__file__).parent / "static")
+
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    async def converse(websocket: WebSocket) -> None:
+        await Tab(websocket).serve(lambda tab: _converse(tab, backend))
+
+    async def show_crossings(websocket: WebSocket) -> None:
+        await Tab(websocket).serve(lambda tab: _show_crossings(tab, backend))
 
     async def status(request: Request) -> Response:
-        return _json(backend.status())
+        return JSONResponse(backend.status(), 200, HEADERS)
 
     async def conversations(request: Request) -> Response:
-        kept = await backend.conversations(request.query_params.get("search", "")[:MOST_SEARCHED])
-        return _json({"conversations": [asdict(each) for each in kept]})
+        found = await backend.conversations(request.query_params.get("search", "")[:MOST_SEARCHED])
+        names = ("title", "updated", "model", "answers", "unverified")
+        shown = [{"id": each.identifier, **{name: getattr(each, name) for name in names}} for each in found]
+        return JSONResponse({"conversations": shown}, 200, HEADERS)
 
     async def conversation(request: Request) -> Response:
         identifier = request.path_params["id"]
@@ -289,7 +206,9 @@ def page_routes(backend: PageBackend) -> list[BaseRoute]:
         return Response(await backend.export(identifier, "json"), 200, HEADERS, EXPORT_TYPES["json"][0])
 
     async def export(request: Request) -> Response:
-        form = _form(request.query_params.get("format", "markdown"))
+        form = request.query_params.get("format", "markdown")
+        if form not in EXPORT_TYPES:
+            raise ConfigError(f"There is no export as {form[:40]!r}.", hint="Use format=markdown or format=json.")
         content_type, ending = EXPORT_TYPES[form]
         text = await backend.export(request.path_params["id"], form)
         name = re.sub(r"[^\w-]", "", request.path_params["id"], flags=re.ASCII)[:64]
@@ -298,38 +217,18 @@ def page_routes(backend: PageBackend) -> list[BaseRoute]:
 
     async def wish(request: Request) -> Response:
         backend.set_offline(request.url.path.endswith("/offline"))
-        return _json(backend.status())
+        return await status(request)
 
+    own = f"{PAGE}v1"
     return [
-        Route("/", static.index),
-        Route("/page/{path:path}", static.file),
-        WebSocketRoute("/moa/v1/conversation", conversation_endpoint(backend)),
-        WebSocketRoute("/moa/v1/timeline", timeline_endpoint(backend)),
-        Route("/moa/v1/status", _own(status)),
-        Route("/moa/v1/conversations", _own(conversations)),
-        Route("/moa/v1/conversations/{id}", _own(conversation), methods=["GET", "DELETE"]),
-        Route("/moa/v1/conversations/{id}/export", _own(export)),
-        Route("/moa/v1/offline", _own(wish), methods=["POST"]),
-        Route("/moa/v1/online", _own(wish), methods=["POST"]),
+        Route("/", index),
+        Mount("/page", files),
+        WebSocketRoute(f"{own}/conversation", converse),
+        WebSocketRoute(f"{own}/timeline", show_crossings),
+        Route(f"{own}/status", status),
+        Route(f"{own}/conversations", conversations),
+        Route(f"{own}/conversations/{{id}}", conversation, methods=["GET", "DELETE"]),
+        Route(f"{own}/conversations/{{id}}/export", export),
+        Route(f"{own}/offline", wish, methods=["POST"]),
+        Route(f"{own}/online", wish, methods=["POST"]),
     ]
-
-
-def _own(handler: Handler) -> Handler:
-    """Refuses requests of other sites' pages, also of those that may use the endpoint."""
-
-    async def guarded(request: Request) -> Response:
-        if not is_own(request):
-            raise RequestError(403, "Another site's page has sent this request: conversations are for moa's own page.")
-        return await handler(request)
-
-    return guarded
-
-
-def _form(name: str) -> ExportForm:
-    if name not in EXPORT_TYPES:
-        raise ConfigError(f"There is no export as {name[:40]!r}.", hint="Use format=markdown or format=json.")
-    return name
-
-
-def _json(content: object) -> Response:
-    return JSONResponse(content, 200, HEADERS)
