@@ -75,7 +75,7 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
     check("The address is '127.0.0.1': expected HOST:PORT", "add", "a", "127.0.0.1")
     check("would be sent without encryption. Add the server with --tls", "add", "a", "gpu.example:1", *key_file)
     check("Others can read the key file TMP/open.", "add", "a", "gpu.example:1", "--tls", *key_file)
-    check("in a file or in the keyring, not in both", "add", "a", "gpu.example:1", "--key-keyring", *key_file)
+    check("--key-keyring is gone: keys are kept in files.", "add", "a", "gpu.example:1", "--key-keyring")
     check("would cross the network without encryption", "add", "a", "gpu.example:1")
     check("There is no file TMP/none.pem.", "add", "a", "gpu.example:1", "--tls-ca", str(tmp_path / "none.pem"))
     check("There is no server named a.", "use", "a")

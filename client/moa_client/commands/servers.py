@@ -6,8 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from moa_shared.errors import ConfigError
 
 FILE = click.Path(path_type=Path)
+
+
+def _refuse_keyring(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        raise ConfigError("--key-keyring is gone: keys are kept in files.", hint="servers add takes --key-file FILE.")
+
+
+_no_keyring = click.option(
+    "--key-keyring", is_flag=True, hidden=True, expose_value=False, is_eager=True, callback=_refuse_keyring
+)
 
 
 @click.group()
@@ -26,9 +37,7 @@ def servers() -> None:
 @click.option("--tls-key", metavar="FILE", type=FILE, help="Its private key; others must not be able to read it.")
 @click.option("--insecure", is_flag=True, help="Talk to a server beyond this device without encryption.")
 @click.option("--key-file", metavar="FILE", type=FILE, help="FILE holds the API key.")
-@click.option(
-    "--key-keyring", is_flag=True, help="Keep the API key, asked for now or read from a pipe, in the system's keyring."
-)
+@_no_keyring
 def add(name: str, address: str, **given: Any) -> None:
     """Add a server, or change the one of that name; the first one is in use."""
     from moa_client.commands.actions import servers as actions
@@ -39,22 +48,22 @@ def add(name: str, address: str, **given: Any) -> None:
 @servers.command()
 @click.argument("name")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--key-keyring", is_flag=True, help="Keep the API key in the system's keyring, not in a file.")
+@_no_keyring
 @click.option("--replace", "replaces", is_flag=True, help="Replace the server that is listed as NAME, and its key.")
-def join(name: str, file: Path | None, key_keyring: bool, replaces: bool) -> None:
+def join(name: str, file: Path | None, replaces: bool) -> None:
     """Add the server of an invitation, which is asked for now, read from a pipe or from FILE, and try it.
 
     `moa-server setup` and `moa-server invite` print invitations.
     """
     from moa_client.commands.actions import servers as actions
 
-    actions.join(name, file, in_keyring=key_keyring, replaces=replaces)
+    actions.join(name, file, replaces=replaces)
 
 
 @servers.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(as_json: bool) -> None:
-    """Show each server: address, TLS, where its key is, and, asked now, its model, round trip and load."""
+    """Show each server: address, TLS, whether it has a key, and, asked now, its model, round trip and load."""
     from moa_client.commands.actions import servers as actions
 
     actions.show(as_json=as_json)
@@ -72,7 +81,7 @@ def use(names: tuple[str, ...]) -> None:
 @servers.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Remove a server from the list, and its key from the keyring."""
+    """Remove a server from the list, and the key that its invitation brought."""
     from moa_client.commands.actions import servers as actions
 
     actions.remove(name)

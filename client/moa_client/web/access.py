@@ -24,7 +24,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from moa_client.servers.keys import read_key_file
+from moa_client.servers.book import read_key_file
 from moa_client.web.error_form import RequestError
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")

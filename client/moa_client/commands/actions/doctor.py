@@ -12,7 +12,7 @@ from moa_client.device.kept_companion import with_kept
 from moa_client.doctor.examination import ServerExamination, checks_json
 from moa_client.in_process import use_threads
 from moa_client.servers.book import at_addresses, find_servers, read_book
-from moa_client.servers.connecting import make_servers
+from moa_client.servers.connecting import make_server
 from moa_client.settings import ClientSettings
 
 
@@ -30,7 +30,7 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
         if not as_json:
             write_output(f"{entry.name} ({entry.address})\n" if entry.name else f"{entry.address}\n")
         try:
-            [server] = make_servers([entry], settings)
+            server = make_server(entry, settings)
         except MoaError as error:  # its key or its certificates; others may be well
             checks.append(Check("protection", "fail", error.message.rstrip("."), error.hint, error.exit_code))
             if not as_json:

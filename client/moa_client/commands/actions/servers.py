@@ -15,44 +15,47 @@ from moa_shared.programs.entry import write_output
 from moa_shared.protocol.invitation import read_invitation
 
 from moa_client.link.security import Security
-from moa_client.servers.book import FILES, ServerBook, check_name, make_entry, read_book, write_book
+from moa_client.servers.book import (
+    FILES,
+    ServerBook,
+    ServerEntry,
+    check_name,
+    forget,
+    keep_invitation,
+    read_book,
+    write_book,
+)
 from moa_client.servers.connecting import ask_servers, describe_server, list_json, list_table, security_of
-from moa_client.servers.keys import check_invitation, check_key, forget, keep_invitation, store_key
 from moa_client.settings import SECTION, ClientSettings, check_address
 
 
 def add(name: str, address: str, given: dict[str, Any]) -> None:
     """Adds a server, or changes the one of that name. `given`: the other fields of its entry."""
-    if given["key_file"] is not None and given["key_keyring"]:
-        raise ConfigError("A key is in a file or in the keyring, not in both.", hint="Give one of the two options.")
     check_name(name)
     try:
         check_address(address)
     except ValueError as error:
         raise ConfigError(f"The address is {address!r}: {error}.", hint="") from None
     given |= {each: given[each].expanduser().absolute() for each in FILES if given[each] is not None}
-    entry = make_entry(name=name, address=address, **given)
-    key = "key" if entry.has_key else ""  # which is not asked for yet
-    Security(entry.tls, key=key, insecure=entry.insecure).check(address)
+    entry = ServerEntry(name, address, **given)
+    # before the key is read, and an error now, rather than at the first question
+    Security(entry.tls, key="key" if entry.key_file is not None else "", insecure=entry.insecure).check(address)
     book = read_book()
-    if entry.key_keyring:
-        store_key(entry, check_key(_asked_key(), "What was given"))
-    security_of(entry).credentials()  # an error now, rather than at the first question
+    security_of(entry).credentials()
     before = book.listed(name)
     book = book.add(entry)
     write_book(book)
     if before is not None:
-        forget(before, entry, book)
+        forget(before, entry)
         print(f"{name} is changed; it was {before.address}.", file=sys.stderr)
     print(_listed(name, book), file=sys.stderr)
 
 
-def join(name: str, file: Path | None, *, in_keyring: bool, replaces: bool) -> None:
+def join(name: str, file: Path | None, *, replaces: bool) -> None:
     """Adds the server of an invitation, and tries it.
 
     Args:
         file: holds the invitation; None: it is asked for.
-        in_keyring: keep the key in the system's keyring.
         replaces: the server that is listed by that name.
     """
     check_name(name)
@@ -64,12 +67,11 @@ def join(name: str, file: Path | None, *, in_keyring: bool, replaces: bool) -> N
             hint=f"Choose another name, or replace it and its key: moa-client servers join {name} --replace.",
         )
     invitation = read_invitation(_asked_invitation() if file is None else _read_text(file))
-    check_invitation(invitation)
-    entry = keep_invitation(name, invitation, in_keyring=in_keyring)
+    entry = keep_invitation(name, invitation)
     book = book.add(entry)
     write_book(book)
     if before is not None:
-        forget(before, entry, book)
+        forget(before, entry)
     in_use = name in book.in_use
     print(_listed(name, book), file=sys.stderr)
     served = asyncio.run(describe_server(entry, load_settings(ClientSettings, SECTION, {})))
@@ -82,11 +84,11 @@ def show(*, as_json: bool) -> None:
     """Shows each server, and what it says now."""
     book = read_book()
     settings = load_settings(ClientSettings, SECTION, {})
-    asked = asyncio.run(ask_servers(book.entries, settings))
+    asked = asyncio.run(ask_servers(book, settings))
     if as_json:
-        write_output(list_json(asked, book))
+        write_output(list_json(asked))
     elif asked:
-        write_output(list_table(asked, book))
+        write_output(list_table(asked))
     else:
         print("No server is listed. Add one: moa-client servers add NAME HOST:PORT", file=sys.stderr)
 
@@ -98,13 +100,12 @@ def use(names: Sequence[str]) -> None:
 
 
 def remove(name: str) -> None:
-    """Removes a server from the list, and its key from the keyring."""
+    """Removes a server from the list, and the key that its invitation brought."""
     book = read_book()
     entry = book.find(name)
-    left = book.remove(name)
-    write_book(left)
+    write_book(book.remove(name))
     print(f"{name} is removed.", file=sys.stderr)
-    forget(entry, None, left)
+    forget(entry)
 
 
 def _listed(name: str, book: ServerBook) -> str:
@@ -144,10 +145,3 @@ def _read_text(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"{file} cannot be read: {why}.", hint="") from None
-
-
-def _asked_key() -> str:
-    """The key that the user types, unseen, or that comes through a pipe."""
-    if sys.stdin.isatty():
-        return str(click.prompt("API key (not shown)", hide_input=True, err=True))
-    return sys.stdin.read()

@@ -1,55 +1,18 @@
-"""API keys: from a file that is private, from a keyring, and only where nobody can read them on the way."""
+"""The user's servers, and their API keys: from a private file, and only where nobody can read them on the way."""
 
 from __future__ import annotations
 
 import stat
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import keyring
-import keyring.backend
-import keyring.backends.fail
 import pytest
 from inline_snapshot import snapshot
 from moa_client.link.security import Security
 from moa_client.servers.book import ServerBook, ServerEntry, at_addresses, find_servers, read_book, write_book
-from moa_client.servers.keys import forget_key, key_of, store_key
 from moa_client.settings import ClientSettings
 from moa_shared.errors import ConfigError, NotFoundError
 
 from tests.support.messages import raises, says
-
-WORK = ServerEntry("work", "gpu.example:443", tls=True, key_keyring=True)
-
-
-class MemoryKeyring(keyring.backend.KeyringBackend):
-    """Forgets all when it ends."""
-
-    priority = 1
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kept: dict[tuple[str, str], str] = {}
-
-    def get_password(self, service: str, username: str) -> str | None:
-        return self.kept.get((service, username))
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self.kept[service, username] = password
-
-    def delete_password(self, service: str, username: str) -> None:
-        if self.kept.pop((service, username), None) is None:
-            raise keyring.errors.PasswordDeleteError("not found")
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryKeyring]:
-    before, backend = keyring.get_keyring(), MemoryKeyring()
-    keyring.set_keyring(backend)
-    yield backend
-    keyring.set_keyring(before)
 
 
 def key_file(folder: Path, text: str, mode: int = 0o600) -> ServerEntry:
@@ -60,19 +23,19 @@ def key_file(folder: Path, text: str, mode: int = 0o600) -> ServerEntry:
 
 
 def test_a_key_from_a_private_file(tmp_path: Path) -> None:
-    assert key_of(key_file(tmp_path, "abc-1\n")) == "abc-1"
+    assert key_file(tmp_path, "abc-1\n").key == "abc-1"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     with raises(ConfigError, snapshot("Others can read the key file TMP/key. Protect it: chmod 600 TMP/key")):
-        key_of(key_file(tmp_path, "abc", mode))
+        _ = key_file(tmp_path, "abc", mode).key
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000])
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
     with says(ConfigError, "The key file TMP/key does not hold one API key."):
-        key_of(key_file(tmp_path, text))
+        _ = key_file(tmp_path, text).key
 
 
 def test_a_key_file_that_is_gone(tmp_path: Path) -> None:
@@ -80,52 +43,7 @@ def test_a_key_file_that_is_gone(tmp_path: Path) -> None:
     assert entry.key_file is not None
     entry.key_file.unlink()
     with raises(NotFoundError, snapshot("There is no key file TMP/key. Add the server again with its key.")):
-        key_of(entry)
-
-
-def test_a_key_in_the_keyring(memory: MemoryKeyring) -> None:
-    store_key(WORK, "abc")
-    assert memory.kept == {("moa", "work"): "abc"}
-    assert key_of(WORK) == "abc"
-    forget_key(WORK)
-    forget_key(WORK)
-    with says(ConfigError, "The keyring has no API key for work (gpu.example:443)."):
-        key_of(WORK)
-
-
-def test_servers_of_one_address_have_keys_of_their_own(memory: MemoryKeyring) -> None:
-    other = replace(WORK, name="other")
-    store_key(WORK, "abc")
-    store_key(other, "def")
-    assert (key_of(WORK), key_of(other)) == ("abc", "def")
-    forget_key(WORK, [other])
-    assert memory.kept == {("moa", "other"): "def"}
-
-
-def test_a_key_that_was_kept_by_its_address_is_found_until_the_last_server_of_it_is_gone(memory: MemoryKeyring) -> None:
-    other = replace(WORK, name="other")
-    memory.kept["moa", WORK.address] = "abc"
-    assert key_of(WORK) == "abc"
-    assert memory.kept["moa", "work"] == "abc"
-    forget_key(WORK, [other])
-    assert key_of(other) == "abc"
-    forget_key(other, [ServerEntry("third", WORK.address)])
-    assert memory.kept == {}
-
-
-def test_a_machine_without_a_keyring(memory: MemoryKeyring) -> None:
-    keyring.set_keyring(keyring.backends.fail.Keyring())  # type: ignore[no-untyped-call]
-    for attempt in (lambda: key_of(WORK), lambda: store_key(WORK, "abc"), lambda: forget_key(WORK)):
-        with pytest.raises(ConfigError) as caught:
-            attempt()
-        assert caught.value.message.startswith("The system's keyring cannot be used: ")
-        assert caught.value.hint == "Keep the key in a file instead: --key-file FILE."
-
-
-def test_a_client_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    with says(ConfigError, "the package keyring is not installed. Install it: PYTHON -m pip install"):
-        key_of(WORK)
+        _ = entry.key
 
 
 @pytest.mark.parametrize(
@@ -159,9 +77,9 @@ def test_a_key_is_in_no_message() -> None:
 
 
 HOME = ServerEntry("home", "127.0.0.1:50051")
-BOOK_WORK = ServerEntry("work", "gpu.example:443", tls=True, tls_ca=Path("/etc/wörk.pem"), key_keyring=True)
+WORK = ServerEntry("work", "gpu.example:443", tls=True, tls_ca=Path("/etc/wörk.pem"), key_file=Path("/k"))
 OTHER = ServerEntry("o.t-h_er", "[::1]:50051", key_file=Path('/tmp/a "key"'))
-BOOK = ServerBook().add(HOME).add(BOOK_WORK).add(OTHER)
+BOOK = ServerBook().add(HOME).add(WORK).add(OTHER)
 
 
 def test_what_is_written_is_read_again_and_private(tmp_path: Path) -> None:
@@ -183,7 +101,7 @@ def test_a_list_that_was_edited_may_begin_with_a_byte_order_mark(tmp_path: Path)
 def test_the_first_server_is_in_use_and_a_removed_one_is_not() -> None:
     assert BOOK.in_use == ("home",)
     assert BOOK.use(["work", "work", "home"]).in_use == ("work", "home")
-    assert BOOK.remove("home") == ServerBook((BOOK_WORK, OTHER))
+    assert BOOK.remove("home") == ServerBook((WORK, OTHER))
     changed = ServerEntry("home", "10.0.0.1:1")
     assert BOOK.add(changed).find("home") is changed
 
@@ -204,9 +122,9 @@ def test_names_that_are_not_listed_are_refused() -> None:
     ("named", "found"),
     [
         ("", (HOME,)),
-        ("work", (BOOK_WORK,)),
-        ("work,10.0.0.1:5,work", (BOOK_WORK, ServerEntry("", "10.0.0.1:5"))),
-        ("gpu.example:443", (BOOK_WORK,)),  # with its key and certificates, however it is named
+        ("work", (WORK,)),
+        ("work,10.0.0.1:5,work", (WORK, ServerEntry("", "10.0.0.1:5"))),
+        ("gpu.example:443", (WORK,)),  # with its key and certificates, however it is named
     ],
 )
 def test_which_servers_are_meant(named: str, found: tuple[ServerEntry, ...]) -> None:
@@ -215,15 +133,13 @@ def test_which_servers_are_meant(named: str, found: tuple[ServerEntry, ...]) -> 
 
 def test_without_a_list_the_server_is_on_this_machine() -> None:
     assert find_servers(ClientSettings(), ServerBook()) == (ServerEntry("", "127.0.0.1:50051"),)
-    assert (
-        at_addresses(ClientSettings(server="home, work"), (HOME, BOOK_WORK)).server == "127.0.0.1:50051,gpu.example:443"
-    )
+    assert at_addresses(ClientSettings(server="home, work"), (HOME, WORK)).server == "127.0.0.1:50051,gpu.example:443"
 
 
 def test_the_options_of_tls_are_for_servers_that_are_not_listed() -> None:
     settings = ClientSettings(server="work,10.0.0.1:5", tls_ca=Path("/ca.pem"), insecure=True)
     other = ServerEntry("", "10.0.0.1:5", tls=True, tls_ca=Path("/ca.pem"), insecure=True)
-    assert find_servers(settings, BOOK) == (BOOK_WORK, other)
+    assert find_servers(settings, BOOK) == (WORK, other)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +150,8 @@ def test_the_options_of_tls_are_for_servers_that_are_not_listed() -> None:
         ("more = 1", "TMP/servers.toml must hold a list `use` and tables [servers.NAME]. Correct it, or delete the file."),
         ("[servers.a]", "servers.a.address in TMP/servers.toml: it is missing. Correct it, or remove the server."),
         ("[servers.a]\naddress = 'b'", "servers.a.address in TMP/servers.toml: expected HOST:PORT, such as 127.0.0.1:50051. Correct it, or remove the server."),
-        ("[servers.a]\naddress = 'b:1'\nkey = 'x'", "servers.a.key in TMP/servers.toml: it is not a setting of a server; known ones: address, tls, tls_ca, tls_cert, tls_key, insecure, key_file, key_keyring. Correct it, or remove the server."),
+        ("[servers.a]\naddress = 'b:1'\nkey = 'x'", "servers.a.key in TMP/servers.toml: it is not a setting of a server; known ones: address, tls, tls_ca, tls_cert, tls_key, insecure, key_file. Correct it, or remove the server."),
+        ("[servers.a]\naddress = 'b:1'\nkey_keyring = true", "servers.a.key_keyring in TMP/servers.toml: a key is kept in a file: name it with key_file, and let only its owner read it. Correct it, or remove the server."),
         ("[servers.'a b']\naddress = 'b:1'", "'a b' cannot be the name of a server. Use at most 40 letters, digits, dots, hyphens and underscores."),
     ],
 )  # fmt: skip
