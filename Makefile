@@ -57,7 +57,7 @@ lint: $(VENV)/.dev ## Style, types, import rules, freshness of what is generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
+	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels:testing $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 	$(BIN)/python docs/options.py --check
 	$(BIN)/python docs/floors.py --check

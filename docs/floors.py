@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "img" / "floors.svg"
 # In reading order.
 SOURCES = ("proto/moa", "kernels/moa_kernels", "shared/moa_shared", "server/moa_server", "client/moa_client")
-SOURCES += ("training/moa_training", "bench/moa_bench", "netsim/netsim")
+SOURCES += ("training/moa_training", "bench/moa_bench", "netsim/netsim", "testing/moa_testing")
 WIDTH, GAP, ROW, TITLE, BELOW = 1200, 10, 20, 24, 14
 Floors = list[list[str]]  # from the top down, each from left to right
 

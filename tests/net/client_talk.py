@@ -1,4 +1,4 @@
-"""A reader of a client's answers: what is on the screen after each event, over links and servers that fail."""
+"""A client's engine and its reader, over links and servers that fail in real time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Earlier,
-    Ended,
-    Event,
-    HeldBack,
-    LinkChanged,
-    LinkState,
-    Notice,
-    Provisional,
-    Refused,
-    Settled,
-)
+from moa_client.conversation.events import Committed, Event, Notice
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
@@ -32,6 +19,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
+from moa_testing import Screen as SeenScreen
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
@@ -41,56 +29,14 @@ PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 
 
-class Screen:
-    """What a reader sees, put together from events."""
+class Screen(SeenScreen):
+    """What a reader sees; `cuts`: that the test has made: the link of a busy machine may be lost by itself, too."""
 
-    def __init__(self) -> None:
-        self.committed: list[int] = []
-        self.provisional: list[int] = []
-        self.states: list[LinkState] = []
-        self.most_provisional = 0
-        self.held_back = 0
-        self.cuts = 0  # that the test has made; the link of a busy machine may be lost by itself, too
-        self.end: Ended | Refused | None = None
-        self.earlier: list[Earlier] = []
-        self.settled: list[Settled] = []
-        self.notices: list[Notice] = []
+    cuts = 0
 
     @property
-    def was_lost(self) -> bool:
-        """Whether the link was: on a busy machine it may be before the test cuts it."""
-        return LinkState.OFFLINE in self.states
-
-    @property
-    def text(self) -> list[int]:
-        """The tokens that the server has decided, in the answer and after it."""
-        return [*self.committed, *(token for each in self.settled for token in each.tokens)]
-
-    def take(self, event: Event) -> None:
-        assert self.end is None or isinstance(event, LinkChanged | Notice | Earlier | Settled), "the answer was over"
-        if isinstance(event, Committed):
-            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
-            del self.provisional[: event.confirmed]
-            assert event.confirmed == len(event.tokens) or not self.provisional
-            self.committed += event.tokens
-        elif isinstance(event, Provisional):
-            self.provisional += event.tokens
-            self.most_provisional = max(self.most_provisional, len(self.provisional))
-        elif isinstance(event, Corrected):
-            assert event.dropped == len(self.provisional) > 0
-            self.provisional.clear()
-        elif isinstance(event, LinkChanged):
-            self.states.append(event.state)
-        elif isinstance(event, Earlier):
-            self.earlier.append(event)
-        elif isinstance(event, Settled):
-            self.settled.append(event)
-        elif isinstance(event, Notice):
-            self.notices.append(event)
-        elif isinstance(event, HeldBack):
-            self.held_back += 1
-        else:
-            self.end = event
+    def notices(self) -> list[Notice]:
+        return [event for event in self.events if isinstance(event, Notice)]
 
 
 class SlowDrafter(MoaDrafter):

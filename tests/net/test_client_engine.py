@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Settled
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
-from moa_server.app import start
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -89,35 +86,6 @@ async def test_a_second_turn_reuses_what_the_server_holds(target: Target) -> Non
         assert engine.figures.down_bytes < 200 * (len(second) + 3)
 
 
-async def test_stop_ends_the_answer_and_the_conversation_continues(target: Target) -> None:
-    async with talking(target, "chain") as engine:
-        tokens: list[int] = []
-        async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
-            new = event.tokens if isinstance(event, Committed) else ()
-            tokens += new
-            if len(tokens) > 5 and len(tokens) - len(new) <= 5:
-                engine.stop()
-        assert 5 < len(tokens) < 150
-        assert engine.conversation.phase is Phase.IDLE
-        settings = AnswerSettings(max_tokens=5)
-        whole = [*engine.conversation.tokens, 3]
-        assert await ask(engine, [3], settings) == plain_text(target, whole, settings)[0]
-
-
-async def test_a_stop_before_the_stream_is_open_counts(target: Target) -> None:
-    async with talking(target) as engine:
-        answered = engine.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
-        first = asyncio.ensure_future(anext(answered, None))
-        await asyncio.sleep(0)  # the question is on its way, the stream not yet open
-        assert not engine.connection.is_up
-        engine.stop()
-        await first
-        async for _ in answered:
-            pass
-        assert engine.conversation.phase is Phase.IDLE
-        assert len(engine.conversation.answer) < 20
-
-
 async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target: Target) -> None:
     settings = AnswerSettings(max_tokens=12)
     async with talking(target, "chain") as engine:
@@ -130,39 +98,6 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         assert engine.figures.accepted == accepted
         drafter: Any = engine.device.drafting.drafter
         assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
-
-
-async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:
-    async with talking(target) as engine:
-        answered = engine.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
-        first = await anext(answered)
-        assert isinstance(first, Committed)
-        tokens = first.tokens
-        await answered.aclose()
-        assert engine.conversation.tokens == [*PROMPT, *tokens]
-        settings = AnswerSettings(max_tokens=5)
-        whole = [*PROMPT, *tokens, 9]
-        assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
-
-
-async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_text(target: Target) -> None:
-    """The device has no drafter: it waits for the server, and the text continues where it was."""
-    settings = AnswerSettings(max_tokens=60, ignore_end_of_text=True)
-    expected, _ = plain_text(target, PROMPT, settings)
-    tokens: list[int] = []
-    running = await start(make_host(target, stepper=stepper(target, 0)))
-    port = running.port
-    async with connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-        async for event in engine.ask(PROMPT, settings):
-            before = len(tokens)
-            tokens += event.tokens if isinstance(event, Committed) else ()
-            if before <= 5 < len(tokens):
-                await running.stop(0.0)
-                running = await start(make_host(target, stepper=stepper(target, 0), port=port))
-        await engine.close()
-    await running.stop(0.0)
-    assert tokens == expected
 
 
 @pytest.mark.parametrize("before", ["tree", "tree of N = 1"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from inline_snapshot import snapshot
@@ -22,23 +20,18 @@ from moa_client.conversation.events import (
 from moa_client.device.drafter_catalog import DrafterChoice
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
-from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.fleet import Fleet
-from moa_client.link.server import Server
-from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
-from moa_server.service.host import Host, Lifecycle
+from moa_server.service.host import Host
 from moa_server.verifier import Target
-from moa_shared.errors import DiskFullError, MismatchError
+from moa_shared.errors import DiskFullError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.memory_codec import Codec
 
-from tests.net.client_device import DRAFTERS_OF_BOTH, device, device_of_both, stepper_of_both
+from tests.net.client_device import DRAFTERS_OF_BOTH, device_of_both, stepper_of_both
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
-from tests.net.server_peer import VOCAB, make_host, plain_text
-from tests.support.messages import says, steady
+from tests.net.server_peer import make_host, plain_text
+from tests.support.messages import steady
 
 FIRST, SECOND = DRAFTERS_OF_BOTH
 PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))
@@ -206,111 +199,3 @@ async def test_a_drafter_that_cannot_be_used_is_named_once_and_not_fetched_again
         after = Screen()
         await watch(engine, after, [9, 9, 4])
         assert (calls, len(screen.notices), after.notices) == (1, 2, [])
-
-
-async def test_another_model_makes_the_answer_wait_for_the_old_one(
-    target: Target, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It goes on by itself where it was, and what was committed stays as it is."""
-    monkeypatch.setattr(replaced_server, "STRANGER_SECONDS", 0.1)
-    screen = Screen()
-    async with talking(target, place.address, PATIENT, held=first_device(target)) as engine:
-        replacing = Replacing(place, screen, FIRST, model="other")
-
-        async def replace_twice(event: Event) -> None:
-            await replacing.on_event(event)
-            if isinstance(event, ServerChanged):
-                await place.serve(FIRST)
-
-        await watch(engine, screen, on_event=replace_twice)
-        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
-        assert screen.end == Ended(Finish.MAX_TOKENS)
-        assert told(screen) == [OTHER_MODEL]
-        assert engine.device.identity.drafter_fingerprint == FIRST.fingerprint
-
-
-class CountingServer(Server):
-    """Counts what is asked of the server."""
-
-    described = opened = 0
-
-    async def describe(
-        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
-    ) -> pb.DescribeResponse:
-        self.described += 1
-        return await super().describe(seconds, padding, prefix_hashes)
-
-    async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
-    ) -> tuple[Stream, pb.Opened]:
-        self.opened += 1
-        return await super().open(message, seconds, traffic, session)
-
-
-@asynccontextmanager
-async def counted(
-    place: Place, held: Device, settings: DraftingSettings
-) -> AsyncIterator[tuple[CountingServer, ClientEngine]]:
-    server = CountingServer(place.address, 5.0, 0.5)
-    engine = ClientEngine(Fleet([server]), held, VOCAB, Codec.INT4, settings)
-    try:
-        yield server, engine
-    finally:
-        await engine.close()
-        await server.close()
-
-
-async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_left_in_peace(
-    target: Target, place: Place
-) -> None:
-    short = replace(SETTINGS, max_tokens=20)
-    at_once = DraftingSettings(standalone=StandaloneRule(end_ms=0.0))
-    first, second = Screen(), Screen()
-    async with counted(place, first_device(target), at_once) as (server, engine):
-        await watch(engine, first, settings=short)
-        await place.serve(FIRST, model="other")
-        await attend_until(engine, first, lambda: bool(first.notices))
-        opened = server.opened
-        assert server.described == 1
-        await watch(engine, second, [9, 9, 4], short)  # who asks does not wait for the next attempt
-        assert (server.opened, server.described) == (opened + 1, 2)
-        assert told(first) == told(second) == [OTHER_MODEL]
-        assert second.end == Ended(Finish.MAX_TOKENS, provisional=True)
-        assert engine.unsettled == 1
-        await place.serve(FIRST)
-        engine.go_online()
-        await attend_until(engine, second, lambda: bool(second.settled))
-        assert list(second.settled[0].tokens) == plain_text(target, [*PROMPT, *first.committed, 9, 9, 4], short)[0]
-
-
-async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(target: Target, place: Place) -> None:
-    screen = Screen()
-    held = device(target, "none")
-    rule = StandaloneRule(end_ms=2_000.0, leave_ms=2_000.0)
-    async with counted(place, held, DraftingSettings(standalone=rule)) as (server, engine):
-        with says(MismatchError, OTHER_MODEL):
-            async for event in engine.ask(PROMPT, SETTINGS):
-                screen.take(event)
-                if len(screen.committed) > 5 and not screen.cuts:
-                    screen.cuts += 1
-                    await place.serve(model="other")
-        assert told(screen) == [OTHER_MODEL]
-        assert server.opened >= 2  # more, where an attempt falls between the two servers
-        assert server.described == 1
-        assert list(engine.conversation.answer) == screen.committed
-
-
-async def test_a_server_that_refuses_without_a_reason_is_tried_twice(
-    target: Target, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It describes itself as what it was: then the answer ends with its refusal."""
-
-    def refuse(lifecycle: Lifecycle) -> None:
-        raise MismatchError("Not you.", hint="Go away.")
-
-    monkeypatch.setattr(Lifecycle, "check_open", refuse)
-    async with counted(place, first_device(target), PATIENT) as (server, engine):
-        with says(MismatchError, "Not you. Go away."):
-            async for _ in engine.ask(PROMPT, SETTINGS):
-                pass
-        assert (server.opened, server.described) == (2, 2)

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from inline_snapshot import snapshot
-from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Committed, Ended, Event, LinkState
+from moa_client.conversation.events import Committed, Ended, Event
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
@@ -25,7 +23,6 @@ from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, once, slow_device, watch
 from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, address, serving_now, told
 from tests.net.server_peer import END_OF_TEXT, VOCAB, plain_text
-from tests.support.messages import steady
 from tests.support.toy_forms import ToyForms, characters_of
 
 
@@ -47,147 +44,22 @@ async def stop_serving(engine: ClientEngine, servers: Servers) -> None:
     await servers.stop(await serving_now(engine, servers))
 
 
-@pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
-async def test_an_answer_goes_on_at_the_other_server(
-    target: Target, servers: Servers, settings: AnswerSettings, drafts: bool
-) -> None:
+async def test_an_answer_goes_on_at_the_other_server(target: Target, servers: Servers) -> None:
     await servers.start("one")
     await servers.start("two")
     screen = Screen()
-    held = slow_device(target) if drafts else device(target, "none")
-    async with talking_to(servers.links(), held) as (route, engine):
-        await watch(engine, screen, PROMPT, settings, once(screen, lambda: stop_serving(engine, servers)))
+    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
+        await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: stop_serving(engine, servers)))
         assert engine.status.server == route.address == engine.connection.dialer.address
-        assert screen.committed == plain_text(target, PROMPT, settings)[0]
+        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
         assert screen.end == Ended(Finish.MAX_TOKENS)
         assert len(told(screen)) == 1
         left = await serving_now(engine, servers)
         assert told(screen)[0].startswith(f"{left} (127.0.0.1:PORT) answers now instead of ")
         after = Screen()
-        await watch(engine, after, [9, 9, 4], settings)  # it stays where it is
-        assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], settings)[0]
+        await watch(engine, after, [9, 9, 4], SAMPLED)  # it stays where it is
+        assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SAMPLED)[0]
         assert not after.notices
-
-
-async def test_both_are_gone_and_the_second_comes_back(target: Target, servers: Servers) -> None:
-    await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
-
-        async def kill(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await servers.stop("one")
-                await servers.stop("two")
-            elif len(screen.provisional) >= 5 and "two" not in servers.running:
-                await servers.start("two")
-
-        await watch(engine, screen, PROMPT, SAMPLED, kill)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert screen.most_provisional >= 5
-        assert LinkState.BACK in screen.states
-        assert len(told(screen)) == 1
-
-
-async def test_a_cut_of_the_stream_alone_stays_at_the_server_that_has_the_text(
-    target: Target, servers: Servers
-) -> None:
-    await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (_, engine):
-        name = ""
-
-        async def lose(event: Event) -> None:
-            nonlocal name
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                name = await serving_now(engine, servers)
-                await engine.connection.lose()
-
-        await watch(engine, screen, PROMPT, SAMPLED, lose)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert not screen.notices
-        assert await serving_now(engine, servers) == name
-
-
-async def test_a_server_that_makes_no_progress_is_left(target: Target, servers: Servers) -> None:
-    one = await servers.start("one")
-    await servers.start("two")
-    screen = Screen()
-    async with talking_to(servers.links(silence_seconds=0.5), device(target, "none")) as (route, engine):
-        near_first(route.servers)
-        # It still answers beats.
-        await watch(engine, screen, PROMPT, SAMPLED, once(screen, one.host.services.engine.stop))
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert [line.partition(". ")[2] for line in told(screen)] == ["The former server makes no progress."]
-
-
-async def test_a_better_server_is_taken_between_answers_and_once(target: Target, servers: Servers) -> None:
-    await servers.start("one")
-    await servers.start("two")
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        one, two = route.servers
-        changes = []
-        for one.rtt_ms, two.rtt_ms in ((50.0, 60.0), (50.0, 5.0), (5.0, 50.0)):
-            screen = Screen()
-            await watch(engine, screen, [9, 9, 4], AnswerSettings(max_tokens=8))
-            changes.append([line.partition(". ")[2] for line in told(screen)])
-        assert changes == [[], ["It is nearer, or has less to do."], []]
-
-
-async def test_a_server_of_another_model_is_left_out_by_name(target: Target, servers: Servers) -> None:
-    await servers.start("one")
-    await servers.start("strange", model="other")
-    await servers.start("three")
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (route, engine):
-        assert [steady(line) for line in route.skipped] == snapshot(
-            ["strange (127.0.0.1:PORT) is left out: it serves other, not tiny."]
-        )
-
-        await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: stop_serving(engine, servers)))
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert servers.sessions("strange") == 0
-
-
-async def test_the_first_server_that_answers_decides_on_the_model(target: Target, servers: Servers) -> None:
-    await servers.start("gone")
-    await servers.stop("gone")
-    await servers.start("strange", model="other")
-    await servers.start("three")
-    async with connect(servers.links()) as route:
-        assert (await route.describe()).identity.target_id == "other"
-        assert [steady(line) for line in route.skipped] == snapshot(
-            [
-                "gone (127.0.0.1:PORT) is left out for now: There is no moa server at gone (127.0.0.1:PORT): the connection was refused.",
-                "three (127.0.0.1:PORT) is left out: it serves tiny, not other.",
-            ]
-        )
-
-
-async def test_an_open_names_no_session_of_another_server(
-    target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever holds a resume token can read the conversation."""
-    await servers.start("one")
-    await servers.start("two")
-    opens: list[tuple[str, bytes]] = []
-    open_as_it_is = Server.open
-
-    async def note(link: Server, message: pb.Open, *rest: object) -> object:
-        opens.append((link.address, message.resume_token))
-        return await open_as_it_is(link, message, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Server, "open", note)
-    screen = Screen()
-    async with talking_to(servers.links(), slow_device(target)) as (_, engine):
-        await watch(engine, screen, PROMPT, GREEDY, once(screen, lambda: stop_serving(engine, servers)))
-        assert len({address for address, _ in opens}) == 2
-        assert all(not token for _, token in opens)
 
 
 FORM = Constraint(ConstraintKind.REGEX, r"([a-z]{3} = [0-9]{4}; ){4}done")

@@ -1,8 +1,7 @@
-"""A server that is gone has others in its place, which it, or its name, had named: the conversation goes on there to the letter."""
+"""Servers that others name, and names that have several addresses: who is followed, where, and with which certificate."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,19 +13,17 @@ from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link import fleet
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.link.server_name import ServerName
 from moa_server.verifier import Target
-from moa_shared.errors import OverloadedError, UnavailableError
+from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.memory_codec import Codec
 
-from netsim import open_link
 from tests.net.client_talk import PROMPT, Screen, once, slow_device, watch
-from tests.net.fleet_servers import SAMPLED, WAITING, Servers, address, leave, serving_now, told
+from tests.net.fleet_servers import SAMPLED, WAITING, Servers
 from tests.net.server_peer import VOCAB, plain_text, until
 from tests.support.certificates import Authority
 from tests.support.messages import says
@@ -39,55 +36,6 @@ async def talking_to(link: Fleet, held: Device) -> AsyncIterator[ClientEngine]:
         yield engine
     finally:
         await engine.close()
-
-
-async def drained_in_the_answer(engine: ClientEngine, servers: Servers, name: str, screen: Screen) -> None:
-    """Asks, and ends the server in the middle of its answer; it has time for a last word."""
-    ending: list[asyncio.Task[None]] = []
-
-    async def end(event: Event) -> None:
-        if isinstance(event, Committed) and len(screen.committed) > 5 and not ending:
-            ending.append(asyncio.create_task(leave(servers, name)))
-
-    await watch(engine, screen, PROMPT, SAMPLED, end)
-    await asyncio.gather(*ending)
-
-
-async def test_an_answer_goes_on_at_the_server_that_is_named(target: Target, servers: Servers) -> None:
-    await servers.start("two")
-    await servers.start("one", peers=f"127.0.0.1:1,{address(servers, 'two')}")  # nobody listens on the first
-    screen, again = Screen(), Screen()
-    async with (
-        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
-        talking_to(link, slow_device(target)) as engine,
-    ):
-        await drained_in_the_answer(engine, servers, "one", screen)
-        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-        assert await serving_now(engine, servers) == "two"
-        assert told(screen) == snapshot(
-            ["127.0.0.1:PORT answers now instead of 127.0.0.1:PORT. The former server is going away."]
-        )
-
-        await servers.start("one")  # it is back: who is served stays, and new conversations begin there
-        async with talking_to(link, slow_device(target)) as other:
-            await watch(other, again, PROMPT, SAMPLED)
-            assert await serving_now(other, servers) == "one"
-        assert again.committed == screen.committed
-        assert await serving_now(engine, servers) == "two"
-
-
-async def test_who_comes_while_a_server_drains_is_told_where_to_go(target: Target, servers: Servers) -> None:
-    await servers.start("two")
-    one = await servers.start("one", peers=address(servers, "two"))
-    one.host.lifecycle.drain()
-    screen = Screen()
-    async with (
-        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
-        talking_to(link, slow_device(target)) as engine,
-    ):
-        await watch(engine, screen, PROMPT, SAMPLED)
-        assert await serving_now(engine, servers) == "two"
-    assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
 
 
 async def test_names_are_few_and_lead_to_nobody_s_own_machine(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,95 +61,6 @@ async def test_a_key_is_not_sent_in_the_clear_to_whom_a_server_names(caplog: pyt
             "127.0.0.1:5 names 198.51.100.1:7: not followed. The API key for 198.51.100.1:7 would be sent without encryption."
         ]
     )
-
-
-async def kill(servers: Servers, name: str) -> None:
-    """Ends a server that names nobody any more."""
-    servers.running[name].host.lifecycle.fleet.update([])
-    await servers.stop(name)
-
-
-async def killed_in_the_answer(engine: ClientEngine, servers: Servers, name: str) -> Screen:
-    screen = Screen()
-
-    await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: kill(servers, name)))
-    assert screen.cuts == 1
-    return screen
-
-
-async def test_an_answer_goes_on_at_a_replica_that_a_killed_server_had_named(target: Target, servers: Servers) -> None:
-    await servers.start("two")
-    await servers.start("one", peers=address(servers, "two"))
-    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
-        await link.describe()
-        async with talking_to(link, slow_device(target)) as engine:
-            before = Screen()
-            await watch(engine, before, PROMPT, SAMPLED)
-            assert await serving_now(engine, servers) == "one"  # which answers: nobody else is asked
-            assert servers.sessions("two") == 0
-        async with talking_to(link, slow_device(target)) as engine:
-            screen = await killed_in_the_answer(engine, servers, "one")
-            assert screen.committed == before.committed == plain_text(target, PROMPT, SAMPLED)[0]
-            assert await serving_now(engine, servers) == "two"
-            [line] = told(screen)
-            assert line.startswith("127.0.0.1:PORT answers now instead of 127.0.0.1:PORT.")
-
-
-async def test_an_answer_goes_on_elsewhere_when_the_way_to_its_server_is_cut(target: Target, servers: Servers) -> None:
-    """A partition: nothing is refused, and nothing comes."""
-    await servers.start("two")
-    one = await servers.start("one", peers=address(servers, "two"))
-    screen = Screen()
-    async with (
-        open_link("perfect", upstream=f"127.0.0.1:{one.port}") as wire,
-        connect([Server(wire.target, 5.0, 20.0)]) as link,
-    ):
-        await link.describe()
-        async with talking_to(link, slow_device(target)) as engine:
-            await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: wire.cut()))
-            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-            assert await serving_now(engine, servers) == "two"
-
-
-async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(target: Target, servers: Servers) -> None:
-    await servers.start("two")
-    one = await servers.start("one", peers=address(servers, "two"))
-    screen = Screen()
-    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
-        await link.describe()
-        async with talking_to(link, slow_device(target)) as engine:
-
-            async def refuse(event: Event) -> None:
-                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                    screen.cuts += 1
-                    [live] = one.host.services.registry.live_sessions
-                    assert live.stream.listener is not None
-                    live.stream.listener.on_failure(OverloadedError("There is no room."))
-
-            await watch(engine, screen, PROMPT, SAMPLED, refuse)
-            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-            assert await serving_now(engine, servers) == "two"
-            assert told(screen) == snapshot(["127.0.0.1:PORT answers now instead of 127.0.0.1:PORT. There is no room."])
-
-
-async def test_a_client_hears_of_replicas_that_come_later(
-    target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "LOOK_SECONDS", 0.0)
-    one = await servers.start("one")
-    await servers.start("two")
-    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
-        [server] = link.servers
-        await link.describe()
-        assert server.named == ()
-        one.host.lifecycle.fleet.update([address(servers, "two")])
-        async with talking_to(link, slow_device(target)) as engine:
-            await watch(engine, Screen(), PROMPT, SAMPLED)
-            await until(lambda: server.named == (address(servers, "two"),))
-            rtt_ms = link.rtt_ms
-            link.hear_names()
-            await until(lambda: link._hearing is None)
-            assert link.rtt_ms == rtt_ms  # of the description that opened the connection
 
 
 async def test_a_replica_that_is_named_by_its_number_has_its_server_s_certificate() -> None:

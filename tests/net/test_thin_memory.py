@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.conversation.events import Committed, Event
+from moa_client.conversation.events import Committed, Event, LinkState
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
@@ -111,7 +111,7 @@ async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(targe
         async def cut_and_heal(event: Event) -> None:
             if isinstance(event, Committed) and not screen.cuts and len(screen.committed) > 20:
                 screen.cuts += 1
-                assert drafter.states == set(range(THIN.states)) or screen.was_lost
+                assert drafter.states == set(range(THIN.states)) or LinkState.OFFLINE in screen.states
                 await link.cut("both")
             elif screen.cuts == 1 and len(screen.provisional) >= 3:
                 screen.cuts += 1

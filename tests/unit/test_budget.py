@@ -33,9 +33,10 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),
     "netsim": (("netsim",), 4274, 25),
+    "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 71949, 446),
+    "tests": (("tests",), 70564, 446),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

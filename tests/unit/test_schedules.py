@@ -12,16 +12,16 @@ import os
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
+from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.conversation.events import (
     AnswerEvent,
-    Committed,
     Corrected,
     Earlier,
     Ended,
@@ -35,26 +35,25 @@ from moa_client.conversation.events import (
 from moa_client.conversation.options import AnswerOptions
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.connection import Backoff
-from moa_client.link.fleet import Fleet
-from moa_client.link.server import Server
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.protocol import finish_rule
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
-
-from tests.unit import simulated_world
-from tests.unit.simulated_world import FIRST_LOOP, SimulatedServer, World, decode, logits_after, plain_answer, simulate
+from moa_testing import Companion, Screen, Target, World, models, simulate
+from moa_testing.link import Call
+from moa_testing.models import FIRST_LOOP, decode
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
+from netsim.core.link import Direction
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
+LOGITS = Target().logits
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)
 SCHEDULES = int(os.environ.get("MOA_SCHEDULES", "2000"))  # `make test-all` tries 10,000; a campaign as many as you like
 SCHEDULES_TOGETHER = 500
@@ -63,7 +62,7 @@ SCHEDULES_TOGETHER = 500
 def target_token(tokens: Sequence[int], sampling: Sampling) -> int:
     """The toy target: what follows depends on everything before it, and on penalties if there are any."""
     if sampling.adjusts:
-        return select(logits_after(tokens, VOCAB)[None], [len(tokens)], sampling, TextBefore(tokens, [()]))[0]
+        return select(LOGITS(tokens, VOCAB)[None], [len(tokens)], sampling, TextBefore(tokens, [()]))[0]
     value = 1
     for token in tokens[-12:]:
         value = (value * 31 + token + 1) % 1009
@@ -269,7 +268,7 @@ class Schedule:
             return
         texts = [[*before, *path] for path in [(), *plan.tree.paths]]
         if plan.sampling.adjusts:
-            rows = np.stack([logits_after(text, VOCAB) for text in texts])
+            rows = np.stack([LOGITS(text, VOCAB) for text in texts])
             chosen = select(rows, plan.positions, plan.sampling, plan.text_before)
         else:
             chosen = [target_token(text, plan.sampling) for text in texts]
@@ -337,78 +336,64 @@ MOST_TOKENS_AFTER_STOP = 60  # what may be under way, or chosen while a resume i
 PATIENCE = 300.0  # seconds of virtual time for an answer, all trouble included
 
 
-@dataclass(eq=False)
-class Asked:
+class Asked(Screen):
     """One question, and what a reader saw of its answer."""
 
-    turn: Sequence[int]
-    settings: AnswerSettings
-    shown: list[int] = field(default_factory=list)  # committed
-    provisional: list[int] = field(default_factory=list)
-    finish: Finish = Finish.UNFINISHED
-    settled: bool = False
-    shown_at_stop: int | None = None
-    given_up: bool = False  # its reader was gone before it ended
-
-    def __post_init__(self) -> None:
+    def __init__(self, turn: Sequence[int], settings: AnswerSettings) -> None:
+        super().__init__()
+        self.turn, self.settings = turn, settings
+        self.finish = Finish.UNFINISHED
+        self.is_settled = self.is_given_up = False  # its reader was gone before it ended
+        self.shown_at_stop: int | None = None
         self.decoder = self._begun()
 
     def _begun(self) -> AnswerDecoder:
         return AnswerDecoder(AnswerText(options=AnswerOptions(stop=self.settings.stop)), decode)
 
     def take(self, event: Event) -> None:
+        super().take(event)
         if isinstance(event, AnswerEvent):
             self.decoder.take_event(event)
-        if isinstance(event, Committed):
-            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
-            del self.provisional[: event.confirmed]
-            assert event.confirmed == len(event.tokens) or not self.provisional
-            self.shown += event.tokens
-        elif isinstance(event, Provisional):
-            self.provisional += event.tokens
-        elif isinstance(event, Corrected):
-            assert event.dropped == len(self.provisional) > 0
-            self.provisional.clear()
-        elif isinstance(event, Ended):
-            self.finish, self.settled = event.finish, not event.provisional
+        if isinstance(event, Ended):
+            self.finish, self.is_settled = event.finish, not event.provisional
             assert event.provisional or not self.provisional
 
     @property
     def may_go_on(self) -> bool:
         """Whether a limit or the user has ended it, so that it can be continued."""
         is_cut = self.finish in (Finish.MAX_TOKENS, Finish.CANCELLED) and not self.settings.stop
-        return is_cut and self.settled and not self.given_up and bool(self.shown)
+        return is_cut and self.is_settled and not self.is_given_up and bool(self.committed)
 
     def go_on(self, tokens: int) -> None:
         """It is continued by at most so many tokens."""
         before = self.decoder.text.committed
-        self.settings = replace(self.settings, max_tokens=len(self.shown) + tokens)
-        self.finish, self.settled, self.shown_at_stop = Finish.UNFINISHED, False, None
+        self.settings = replace(self.settings, max_tokens=len(self.committed) + tokens)
+        self.finish, self.is_settled, self.shown_at_stop = Finish.UNFINISHED, False, None
         self.decoder = self._begun()
         self.decoder.text.committed = before
-        self.decoder.restore(self.shown)
+        self.decoder.restore(self.committed)
 
     def settle(self, event: Settled) -> None:
         self.decoder.take_event(event)
-        self.shown += event.tokens
+        self.committed += event.tokens
         self.provisional.clear()
-        self.finish, self.settled = event.finish, True
+        self.finish, self.is_settled = event.finish, True
 
-    def check(self, before: Sequence[int]) -> None:
+    def check(self, target: Target, before: Sequence[int]) -> None:
         """The answer is the target's, as far as the user let it go."""
-        expected = plain_answer([*before, *self.turn], self.settings)
-        assert self.settled
+        expected = target.answer([*before, *self.turn], self.settings)
+        assert self.is_settled
         text = TextStream(decode, self.settings.stop)
-        if not self.given_up:
-            assert self.decoder.text.committed == text.push(self.shown) + text.finish()
+        if not self.is_given_up:
+            assert self.decoder.text.committed == text.push(self.committed) + text.finish()
         if self.shown_at_stop is None and self.finish is not Finish.CANCELLED:
-            assert self.shown == expected
+            assert self.committed == expected
         else:
-            assert self.shown == expected[: len(self.shown)]
-            assert len(self.shown) <= (self.shown_at_stop or 0) + MOST_TOKENS_AFTER_STOP
+            assert self.committed == expected[: len(self.committed)]
+            assert len(self.committed) <= (self.shown_at_stop or 0) + MOST_TOKENS_AFTER_STOP
 
 
-class Chat:
+class Visit:
     """A user, a client, a server, and trouble; one schedule."""
 
     def __init__(self, world: World) -> None:
@@ -422,14 +407,21 @@ class Chat:
             tree=world.trees,
             standalone=self.any_rule(),
         )
-        fleet = Fleet([cast(Server, SimulatedServer(world))])
         self.drafts = self.chance.random() < 0.7
-        self.engine = ClientEngine(fleet, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
-        self.engine.connection._backoff = Backoff(self.chance)
+        self.engine = world.chat(drafts=self.drafts, settings=settings).engine
         self.asked: list[Asked] = []  # since the conversation began
         self.current: Asked | None = None
         self.asking: asyncio.Task[None] | None = None
         self.wished_offline = False
+        if self.chance.random() < 0.1:
+            world.link().tamper = self.lose_finish
+
+    def lose_finish(self, call: Call, message: Message) -> None:
+        """The client holds an answer's last tokens, and never hears that they are the last."""
+        if isinstance(message, pb.ServerFrame) and message.verdict.finish and self.chance.random() < 0.5:
+            message.verdict.finish = pb.FINISH_UNSPECIFIED
+            asyncio.get_running_loop().call_soon(call.reset)
+            self.world.link().tamper = None
 
     async def run(self) -> None:
         troubles = asyncio.create_task(self.make_trouble())
@@ -440,7 +432,7 @@ class Chat:
         finally:
             troubles.cancel()
             await asyncio.gather(troubles, return_exceptions=True)
-        self.world.heal()
+        self.world.link().heal()
         self.engine.go_online()
         async with asyncio.timeout(PATIENCE):
             while self.engine.unsettled:
@@ -457,12 +449,12 @@ class Chat:
             engine.rewind(0)
             self.asked.clear()
         before, turn = self.current, list(chance.choice(QUESTIONS))
-        if before is not None and not before.shown and chance.random() < 0.7:
+        if before is not None and not before.committed and chance.random() < 0.7:
             turn = list(before.turn)  # once more
         self.current = Asked(turn, self.any_settings())
         self.asked.append(self.current)
         await self.answer(self.current, turn)
-        if self.current.settled and not self.current.shown and (engine.unsettled or self.lacks(self.current)):
+        if self.current.is_settled and not self.current.committed and (engine.unsettled or self.lacks(self.current)):
             self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
         while self.current.may_go_on and not engine.unsettled and chance.random() < 0.4:
             self.current.go_on(chance.choice([1, 10, 60]))
@@ -477,8 +469,8 @@ class Chat:
         else:
             stopper = None
         if stopper is not None and chance.random() < 0.3:
-            asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), self.world.stall, "down")
-            asyncio.get_running_loop().call_later(chance.uniform(0.2, 1.5), self.world.heal)
+            asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), self.world.link().cut, Direction.DOWN)
+            asyncio.get_running_loop().call_later(chance.uniform(0.2, 1.5), self.world.link().heal)
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(self.asking, return_exceptions=True)
@@ -491,7 +483,7 @@ class Chat:
                     if self.drafts:
                         raise
                     self.give_up(asked)  # the device cannot write on, and the rule's time for the server is over
-                    asked.shown_at_stop = len(asked.shown)
+                    asked.shown_at_stop = len(asked.committed)
         finally:
             if stopper is not None:
                 stopper.cancel()
@@ -501,7 +493,7 @@ class Chat:
 
     def lacks(self, asked: Asked) -> bool:
         """Whether the conversation does not end with this question and its answer."""
-        whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
+        whole = sum(len(each.turn) + len(each.committed) for each in self.asked)
         return len(self.engine.conversation.tokens) < whole
 
     def any_rule(self) -> StandaloneRule:
@@ -522,7 +514,7 @@ class Chat:
             chance.choice([0.0, 0.7]), top_p=top_p, seed=chance.choice([1, 2, FIRST_LOOP, FIRST_LOOP + 1])
         )
         if chance.random() < 0.4:
-            sampling = any_penalties(chance, simulated_world.VOCAB)
+            sampling = any_penalties(chance, models.VOCAB)
         return AnswerSettings(
             sampling,
             chance.choice([3, 3, 12, 12, 25, 150]),
@@ -537,7 +529,7 @@ class Chat:
 
     def take(self, event: Event) -> None:
         if isinstance(event, Earlier | Settled):
-            earliest = next(each for each in self.asked if not each.settled)
+            earliest = next(each for each in self.asked if not each.is_settled)
             if isinstance(event, Settled):
                 earliest.settle(event)
             else:
@@ -549,16 +541,16 @@ class Chat:
     def give_up(self, asked: Asked) -> None:
         """The user did not even wait for the answer's end: what is committed of it stays."""
         conversation = self.engine.conversation
-        known = sum(len(each.turn) + len(each.shown) for each in self.asked if each is not asked)
-        asked.shown = conversation.tokens[known + len(asked.turn) :] if not self.engine.unsettled else []
-        asked.finish, asked.settled, asked.given_up = Finish.CANCELLED, True, True
+        known = sum(len(each.turn) + len(each.committed) for each in self.asked if each is not asked)
+        asked.committed = conversation.tokens[known + len(asked.turn) :] if not self.engine.unsettled else []
+        asked.finish, asked.is_settled, asked.is_given_up = Finish.CANCELLED, True, True
 
     async def stop(self, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
             while self.engine.availability.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
                 await asyncio.sleep(0.05)
-        asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
+        asked.shown_at_stop = len(asked.committed) + len(asked.provisional)
         self.engine.stop()
         if self.chance.random() < 0.2 and self.asking is not None:
             await asyncio.sleep(self.chance.uniform(0, 0.5))
@@ -581,9 +573,9 @@ class Chat:
         world, chance = self.world, self.chance
         while True:
             await asyncio.sleep(chance.expovariate(3 * self.trouble + 0.1))
-            kind = chance.choice(["stall", "up", "down", "reset", "restart", *(["user"] if self.drafts else [])])
+            kind = chance.choice(["cut", "up", "down", "reset", "restart", *(["user"] if self.drafts else [])])
             if kind == "reset":
-                world.reset()
+                world.link().reset(at_once=chance.random() < 0.5)
             elif kind == "restart":
                 world.restart()
             elif kind == "user":
@@ -593,81 +585,58 @@ class Chat:
                 self.engine.go_online()
                 self.wished_offline = False
             else:
-                world.stall(*(("up", "down") if kind == "stall" else (kind,)))
+                world.link().cut(*(() if kind == "cut" else (Direction(kind),)))
                 await asyncio.sleep(10 ** chance.uniform(-2, 0.7))
                 if chance.random() < 0.2:
-                    world.reset()
-                world.heal()
+                    world.link().reset()
+                world.link().heal()
 
     def check(self) -> None:
         """The conversation is what a user with no network between would have had."""
         text: list[int] = []
         for asked in self.asked:
-            asked.check(text)
-            text += [*asked.turn, *asked.shown]
+            asked.check(self.world.target, text)
+            text += [*asked.turn, *asked.committed]
         assert self.engine.conversation.tokens == text
-
-
-async def converse(world: World) -> None:
-    chat = Chat(world)
-    try:
-        await chat.run()
-    finally:
-        await chat.engine.connection.drop()
 
 
 CHATS = SCHEDULES // 20  # one takes as long as 20 schedules; 10,000 are half an hour of one core
 CHATS_TOGETHER = 25
 
 
+def any_link(chance: random.Random) -> Conditions:
+    """Near or far, steady or not, and sometimes narrow and lossy."""
+    delay = DelaySpec(10 ** chance.uniform(0.0, 1.6), deviation_ms=chance.choice([0.0, 5.0]))
+    return Conditions(100e3, delay, Bernoulli(0.02)) if chance.random() < 0.2 else Conditions(delay=delay)
+
+
 @pytest.mark.parametrize("first", range(0, CHATS, CHATS_TOGETHER))
 def test_a_user_who_stops_gets_the_targets_text_too(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOOP_TOKENS", 24), ("LONGEST_RUN", 8), ("LOOK_EVERY", 4)):
+        monkeypatch.setattr(finish_rule, name, value)  # the guard against loops ends texts of a simulation's length
     for seed in range(first, first + CHATS_TOGETHER):
+        chance = random.Random(seed)
+        link, trees = any_link(chance), chance.random() < 0.5
         try:
-            simulate(monkeypatch, seed, converse)
+            simulate(lambda world: Visit(world).run(), seed, link=link, right=chance.random(), trees=trees)
         except Exception as error:
             raise AssertionError(f"chat {seed}") from error
 
 
-class ToyCompanion(simulated_world.ToyDrafter):
-    """Reads texts itself, in no time."""
-
-    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
-        return False
-
-    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        return self._guess(draft.tokens, sampling), 0.95
-
-
 async def cut_for_ten_seconds(world: World) -> None:
-    world.right = 1.0  # the target's own weights
     reading = DraftingSettings(standalone=StandaloneRule("auto", tokens_per_s=READING_SPEED, end_ms=30_000.0))
-    held = world.device(drafts=False).with_drafting(drafter=ToyCompanion(world))
-    fleet = Fleet([cast(Server, SimulatedServer(world))])
-    engine = ClientEngine(fleet, held, simulated_world.VOCAB, Codec.INT4, reading)
+    chat = world.chat(held=models.device(world.drafter(Companion)), settings=reading)
     asked = AnswerSettings(Sampling(0.0, seed=1), max_tokens=380, ignore_end_of_text=True, loop_guard=False)
-    shown: list[int] = []
-    written: list[Provisional] = []
-    async for event in engine.ask([1, 2, 3], asked):
-        assert not isinstance(event, Corrected | HeldBack)
-        if isinstance(event, Committed):
-            if not shown:
-                world.stall("up", "down")
-                asyncio.get_running_loop().call_later(10.0, world.heal)
-            shown += event.tokens
-        elif isinstance(event, Provisional):
-            written.append(event)
-    await engine.close()
-    assert shown == plain_answer([1, 2, 3], asked)
-    assert engine.figures.kept == len(written) >= 100
-    assert engine.answers.withdrawn is None
-    likely = [event.likely for event in written]
+    chat.then(lambda: world.link().cut(seconds=10.0), committed=1)
+    screen = await chat.ask([1, 2, 3], asked)
+    assert not screen.of(Corrected) + screen.of(HeldBack)
+    likely = [event.likely for event in screen.of(Provisional)]
+    assert chat.engine.figures.kept == len(likely) >= 100
+    assert chat.engine.answers.withdrawn is None
     assert 10 < sum(likely) < 40  # 0.95 for each: 20 tokens, and a few again after a stream that opened too late
     assert likely == sorted(likely, reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_companion_writes_for_the_whole_cut_and_what_the_target_would_say_is_kept(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulate(monkeypatch, seed, cut_for_ten_seconds)
+def test_a_companion_writes_for_the_whole_cut_and_what_the_target_would_say_is_kept(seed: int) -> None:
+    simulate(cut_for_ten_seconds, seed, right=1.0)
