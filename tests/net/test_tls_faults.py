@@ -14,7 +14,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import LinkState
-from moa_client.doctor.steps import check_tls
+from moa_client.doctor import check_tls
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security

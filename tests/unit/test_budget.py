@@ -14,10 +14,10 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 26285, 152),
+    "client": (("client",), 26102, 150),
     "client: endpoint": (("client/moa_client/endpoint",), 3051, 12),
     "client: tools": (("client/moa_client/tools",), 2222, 13),
-    "client: link": (("client/moa_client/link",), 3154, 16),
+    "client: link": (("client/moa_client/link",), 3137, 16),
     "client: chat": (("client/moa_client/chat",), 2388, 12),
     "client: conversation, engine, host, surface, daemon": (
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6358, 31,
@@ -26,17 +26,17 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3784, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 3572, 24,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3406, 22,
     ),
     "server": (("server",), 16232, 99),
-    "shared": (("shared",), 16368, 104),
+    "shared": (("shared",), 16356, 104),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),
     "netsim": (("netsim",), 4274, 25),
     "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
-    "tests": (("tests",), 70564, 446),
+    "tests": (("tests",), 70459, 446),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

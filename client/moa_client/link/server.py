@@ -101,19 +101,15 @@ class Server:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def describe(
-        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
-    ) -> pb.DescribeResponse:
+    async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
         """What the server serves.
 
         Args:
             seconds: how long to wait; None: as for connecting.
-            padding: fields that no version knows, to measure how much the link carries.
             prefix_hashes: of a text after each 64th token: how much of it need the server not read?
         """
         began, seconds = time.monotonic(), seconds or self.connect_seconds
-        request = pb.DescribeRequest.FromString(padding)
-        request.prefix_hashes.extend(prefix_hashes)
+        request = pb.DescribeRequest(prefix_hashes=prefix_hashes)
         try:
             with heeded_cancellation(), self._channel.current().used() as calls:
                 served = await calls.Describe(

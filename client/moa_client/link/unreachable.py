@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,17 +58,6 @@ FIRST_BYTES_SECONDS = 1.0  # a server of HTTP/2 speaks first, within a round tri
 REFUSALS = ("ALERT_CERTIFICATE", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_EX")
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """A handshake that went well.
-
-    `certificate`: of the server, as Python's ssl shows it; `speaks_http2`: by its own words.
-    """
-
-    certificate: dict[str, Any]
-    speaks_http2: bool
-
-
 class HandshakeError(Exception):
     """A handshake that went wrong; `reason` says why."""
 
@@ -78,8 +66,8 @@ class HandshakeError(Exception):
         self.reason = reason
 
 
-async def shake_hands(address: str, security: Security) -> Handshake:
-    """One handshake; the caller sets how long to wait.
+async def shake_hands(address: str, security: Security) -> dict[str, Any]:
+    """The server's certificate, as Python's ssl shows it, after one handshake; the caller sets how long to wait.
 
     Raises:
         HandshakeError: why it went wrong.
@@ -100,8 +88,7 @@ async def shake_hands(address: str, security: Security) -> Handshake:
         raise HandshakeError(_refusal(security) if _is_refusal(error) else call_reasons.NO_TLS) from None
     try:
         await _wait_for_first_bytes(reader, security)
-        tls = writer.get_extra_info("ssl_object")
-        return Handshake(writer.get_extra_info("peercert") or {}, tls.selected_alpn_protocol() == "h2")
+        return writer.get_extra_info("peercert") or {}
     finally:
         writer.transport.abort()
 

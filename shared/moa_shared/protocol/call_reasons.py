@@ -3,8 +3,6 @@
 Each reason completes "The server cannot be reached: ". Invariant: there is always one, and it has no word of gRPC.
 """
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -67,16 +65,6 @@ def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = Fal
     if why in (RESET, CLOSED) and _ATTEMPT in words:
         return MAY_HAVE_ENDED if has_answered else CLOSES
     return why
-
-
-def system_reason(error: OSError) -> str:
-    """What the system's error in making a connection means."""
-    if isinstance(error, TimeoutError):
-        return NO_ANSWER
-    # asyncio has words of its own beside a number; for several addresses, the numbers are in its words only
-    numbers = [error.errno] if error.errno is not None else map(int, re.findall(r"Errno (\d+)", str(error)))
-    words = " ".join([str(error), *(os.strerror(number) for number in numbers if number > 0)])
-    return _reason_in(words) or LOST
 
 
 def _reason_in(words: str) -> str | None:

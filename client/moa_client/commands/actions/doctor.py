@@ -9,7 +9,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.programs.run_loop import make_runner
 
 from moa_client.device.kept_companion import with_kept
-from moa_client.doctor.examination import ServerExamination, checks_json
+from moa_client.doctor import ServerExamination, checks_json
 from moa_client.in_process import use_threads
 from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.servers.connecting import make_server

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
-
 import grpc
 import grpc.aio
 import pytest
@@ -34,7 +30,6 @@ from moa_shared.protocol.call_reasons import (
     UNKNOWN_NAME,
     WENT_SILENT,
     call_reason,
-    system_reason,
     tls_reason,
 )
 from moa_shared.protocol.handshake_checks import error_from_rpc
@@ -99,24 +94,6 @@ def test_no_error_repeats_the_words_of_grpc_or_has_none(status: grpc.StatusCode,
     assert not GRPC_WORDS.search(str(error))
     assert len(error.message) > len("The server cannot be reached: .")
     assert not isinstance(error, InternalError)  # no defect of moa
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), REFUSED),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] ..."), REFUSED),
-        (OSError(errno.ENETUNREACH, "Connect call failed ('203.0.113.1', 1)"), NO_ROUTE),
-        (OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)), NO_ROUTE),
-        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), RESET),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UNKNOWN_NAME),
-        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), NO_NAME_SERVER),
-        (TimeoutError(), NO_ANSWER),
-        (OSError(), LOST),
-    ],
-)
-def test_an_error_of_the_system(error: OSError, reason: str) -> None:
-    assert system_reason(error) == reason
 
 
 HANDSHAKE = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"

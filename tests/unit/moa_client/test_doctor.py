@@ -12,8 +12,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
-from moa_client.doctor.examination import checks_json, examine_companion
-from moa_client.doctor.steps import judge_certificate, judge_expectation, judge_goodput, judge_round_trip, judge_speed
+from moa_client.doctor import checks_json, examine_companion, judge_download, judge_drafts, judge_round_trip
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import MismatchError
@@ -32,18 +31,11 @@ def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None
     served = pb.DescribeResponse(identity=pb.Identity(target_id="large", target_fingerprint=b"l" * 32))
     settings = ClientSettings(companion=str(small), model=str(large), cache_dir=tmp_path)
     checks = [examine_companion(settings, served, None, SilentProgress())]
-    save_tokenizer(small, template="{{ messages[0] }}")
-    checks.append(examine_companion(settings, served, None, SilentProgress()))
     unknown = ClientSettings(companion=str(small), cache_dir=tmp_path)
     checks.append(examine_companion(unknown, served, None, SilentProgress()))
     assert [(check.state, TIME.sub("N", check.message), check.hint) for check in checks] == snapshot(
         [
             ("ok", "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms", ""),
-            (
-                "ok",
-                "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms; its chat template is another one: it reads conversations in the server's",
-                "",
-            ),
             (
                 "warn",
                 "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms",
@@ -79,77 +71,40 @@ def test_without_one_it_says_which_there_could_be(tmp_path: Path) -> None:
     )
 
 
-DAY = 86_400.0
 QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
-
-
 ADAPTS = "The memory sent adapts, and fewer drafts are made: the text is the same, and comes more slowly."
-PLAIN = "plain streaming, about 250 tokens/s; drafts from here add little, and the server drafts while it has time"
+LITTLE = "drafts from here add little, and the server drafts while it has time"
 
 
 @pytest.mark.parametrize(
     ("check", "message", "hint"),
     [
-        (judge_certificate("host", 90 * DAY, 0.0), "the certificate of host is valid for 90 more days", ""),
+        (judge_round_trip(20.0, 0.25), "20.0 ms, the median of 7; 25 % of the server is taken", ""),
+        (judge_round_trip(200.0, 0.25), "200.0 ms, ", "Text comes as fast, but begins later: use a nearer server."),
         (
-            judge_certificate("host", 1.2 * DAY, 0.0),
-            "the certificate of host is valid for 1 more day",
-            "Whoever runs the server should renew it.",
-        ),
-        (judge_round_trip(20.0, 7, 0.25), "20.0 ms, the median of 7; 25 % of the server is taken", ""),
-        (
-            judge_round_trip(200.0, 7, 0.25),
-            "200.0 ms, the median of 7; 25 % of the server is taken",
-            "Text comes as fast, but begins later: use a nearer server.",
-        ),
-        (
-            judge_round_trip(20.0, 7, 0.95),
-            "20.0 ms, the median of 7; 95 % of the server is taken",
+            judge_round_trip(20.0, 0.95),
+            "95 % of the server is taken",
             "It may refuse: ask later, or add another server.",
         ),
+        (judge_download(400_000, 0.5, 10.0), "800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s", ""),
+        (judge_download(400_000, 8.0, 10.0), "50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s", ADAPTS),
+        (judge_download(4_000, 1.0, 0.0), "4 kB/s (4 kB in 1 s)", ""),
         (
-            judge_goodput("download", 400_000, 0.5, 10.0),
-            "800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s",
-            "",
-        ),
-        (
-            judge_goodput("download", 400_000, 8.0, 10.0),
-            "50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s",
-            ADAPTS,
-        ),
-        (
-            judge_goodput("upload", 4_000, 1.0, 10.0),
-            "4 kB/s (4 kB in 1 s); text with drafts takes up to 12 kB/s",
-            "Fewer drafts are sent: the text is the same, and comes more slowly.",
-        ),
-        (judge_goodput("upload", 4_000, 1.0, 0.0), "4 kB/s (4 kB in 1 s)", ""),
-        (
-            judge_speed([QUICK, DEEP], 8.0),
-            "a level of a draft takes 2.0 ms (online), 4.4 ms (deep); a plain step of the server 8.0 ms",
-            "",
-        ),
-        (
-            judge_speed([QUICK], 1.0),
-            "a level of a draft takes 2.0 ms (online); a plain step of the server 1.0 ms",
+            judge_drafts([QUICK], ServerPace(1.0, 1.0, 1.0)),
+            "a level of a draft takes 2.0 ms (online); a plain step of the server 1.0 ms, 1000 tokens/s",
             "Drafts from here come too late: give the drafter more --threads.",
         ),
+        (judge_drafts([QUICK], ServerPace(0.0, 0.0, 1.0)), "the server does not say how long a step takes", ""),
         (
-            judge_speed([QUICK], 0.0),
-            "a level of a draft takes 2.0 ms (online); the server does not say how long a step takes",
+            judge_drafts([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
+            "4.4 ms (deep); a plain step of the server 50.0 ms, 20 tokens/s: about 1.7 times that with drafts from here (deep)",
             "",
         ),
-        (
-            judge_expectation([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
-            "about 1.7 times plain streaming (20 tokens/s) with drafts from here (deep)",
-            "",
-        ),
-        (judge_expectation([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)), PLAIN, ""),
-        (judge_expectation([], ServerPace(4.0, 1.0, 200.0)), PLAIN, ""),
-        (judge_expectation([QUICK], ServerPace(0.0, 0.0, 1.0)), "the server does not say how fast it is", ""),
+        (judge_drafts([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)), LITTLE, ""),
     ],
 )
 def test_what_a_user_reads(check: Check, message: str, hint: str) -> None:
-    assert (check.state, check.message, check.hint) == ("warn" if hint else "ok", message, hint)
+    assert (check.state, message in check.message, check.hint) == ("warn" if hint else "ok", True, hint)
 
 
 def test_the_exit_code_is_that_of_the_first_failure() -> None:
