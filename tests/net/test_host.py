@@ -27,13 +27,13 @@ async def texts_of(conversation: TextConversation, questions: Sequence[str]) -> 
     """Asks one question after another; the answers, when all of them are decided."""
     watched = Watch(conversation)
     for question in questions:
-        conversation.ask(question, OPTIONS)
+        conversation.task.ask(question, OPTIONS)
     async for _ in watched.updates():
-        answers = conversation.answers
+        answers = conversation.publisher.answers
         if len(answers) == len(questions) and not any(each.is_running or each.is_unsettled for each in answers):
             break
     await watched.close()
-    return [answer.committed for answer in conversation.answers]
+    return [answer.committed for answer in conversation.publisher.answers]
 
 
 def plain_texts(target: Target, questions: Sequence[str]) -> list[str]:
@@ -70,7 +70,7 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
     async with hosting(target, drafters) as host:
         leaving, staying = host.converse(is_read=False), host.converse(is_read=False)
         watched = Watch(leaving, host.leave)
-        leaving.ask(first[0], OPTIONS)
+        leaving.task.ask(first[0], OPTIONS)
         async for update in watched.updates():
             if isinstance(update.event, Committed):
                 break
@@ -88,19 +88,22 @@ async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, 
         conversation = conversation or host.converse(is_read=False)
         questions = QUESTIONS["first"][:1]
         watched = Watch(conversation)
-        conversation.ask(questions[0], OPTIONS)
+        conversation.task.ask(questions[0], OPTIONS)
         async for update in watched.updates():
-            if not conversation.answers or conversation.answers[0].is_running:
+            if not conversation.publisher.answers or conversation.publisher.answers[0].is_running:
                 continue
             assert update.status is not None
             break
-        assert conversation.status.state is LinkState.OFFLINE
-        assert (conversation.answers[0].committed, conversation.answers[0].is_unsettled) == ("", True)
+        assert conversation.engine.status.state is LinkState.OFFLINE
+        assert (conversation.publisher.answers[0].committed, conversation.publisher.answers[0].is_unsettled) == (
+            "",
+            True,
+        )
         host.set_offline(False)
         async for _ in watched.updates():
-            if not conversation.answers[0].is_unsettled:
+            if not conversation.publisher.answers[0].is_unsettled:
                 break
-        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)
+        assert [answer.committed for answer in conversation.publisher.answers] == plain_texts(target, questions)
 
 
 async def test_one_without_questions_leaves_its_stream_and_continues_on_another(target: Target) -> None:
@@ -109,8 +112,8 @@ async def test_one_without_questions_leaves_its_stream_and_continues_on_another(
         host.settings = replace(host.settings, idle_seconds=0.01)
         conversation = host.converse(is_read=False)
         for asked, question in enumerate(questions, 1):
-            conversation.ask(question, OPTIONS)
-            while conversation.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)
+            conversation.task.ask(question, OPTIONS)
+            while conversation.task.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)
                 await asyncio.sleep(0)
             assert conversation.engine.connection.stream_number >= asked
-        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)
+        assert [answer.committed for answer in conversation.publisher.answers] == plain_texts(target, questions)

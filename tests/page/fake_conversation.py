@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
+from functools import partialmethod
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
@@ -39,15 +38,10 @@ class FakeConversation:
         self.subscriptions: list[Subscription] = []
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
-        self.calls: dict[
+        self.waiting: dict[
             str, tuple[events.CallWanted, asyncio.Future[events.Permission]]
         ] = {}  # that wait for permission
-        self.engine = SimpleNamespace(
-            go_offline=partial(self.wish, True),
-            go_online=partial(self.wish, False),
-            write_standalone=partial(self.request, "standalone"),
-            session_figures=SimpleNamespace(lines=lambda: "12 tokens in 0.50 s"),
-        )
+        self.engine = self.publisher = self.task = self.calls = self
         self._play = play
         self._cross = cross
         self._todo: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
@@ -64,7 +58,7 @@ class FakeConversation:
 
     def subscribe(self) -> Subscription:
         subscription = Subscription()
-        for wanted, _ in self.calls.values():
+        for wanted, _ in self.waiting.values():
             subscription.push_update(Update(wanted, len(self.answers)))
         self.subscriptions.append(subscription)
         return subscription
@@ -89,12 +83,10 @@ class FakeConversation:
         self.requests.append(f"continue {max_tokens}")
         self._todo.put_nowait(self._go_on)
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         self.requests.append("stop")
         if self._running is not None:
             self._running.cancel()
-
-    abandon = stop
 
     def rewind(self, answers: int) -> None:
         async def rewind() -> None:
@@ -105,21 +97,21 @@ class FakeConversation:
     async def permission(self, wanted: events.CallWanted) -> events.Permission:
         """What a reader says of a call."""
         decided: asyncio.Future[events.Permission] = asyncio.get_running_loop().create_future()
-        self.calls[wanted.call] = wanted, decided
+        self.waiting[wanted.call] = wanted, decided
         self.publish(Update(wanted, len(self.answers)))
         try:
             return await decided
         finally:
-            del self.calls[wanted.call]
+            del self.waiting[wanted.call]
 
     def permit(self, call: str, permission: events.Permission) -> None:
-        self.calls[call][1].set_result(permission)
+        self.waiting[call][1].set_result(permission)
 
-    def keep(self) -> None:
-        self.request("keep")
-
-    def request(self, what: str) -> None:
+    def _request(self, what: str) -> None:
         self.requests.append(what)
+
+    write_standalone = partialmethod(_request, "standalone")
+    keep = partialmethod(_request, "keep")
 
     def set_system(self, system: str | None) -> None:
         self.facts = replace(self.facts, system=system)
@@ -132,6 +124,9 @@ class FakeConversation:
         state = events.LinkState.OFFLINE if is_offline else events.LinkState.GOOD
         self.set_link(state)
         self.publish(Update(events.LinkChanged(state)))
+
+    go_offline = partialmethod(wish, True)
+    go_online = partialmethod(wish, False)
 
     def forget_waiting(self) -> None:
         """Questions that wait for their turn are lost, as with a daemon that is killed."""

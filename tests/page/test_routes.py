@@ -117,8 +117,8 @@ def test_a_conversation_over_a_websocket(served: ServedPage) -> None:
         tab.send('{"do": "ask", "question": "Is it?", "options": {"temperature": 0, "seed": 3}}')
         events = [json.loads(tab.recv(30)) for _ in range(3)]
         assert [(each["event"], each["answer"]) for each in events] == [("asked", 1), ("committed", 1), ("ended", 1)]
-        tab.send('{"do": "stats"}')
-        assert json.loads(tab.recv(30)) == {"event": "stats", "lines": "12 tokens in 0.50 s"}
+        tab.send('{"do": "title", "title": "Tides"}')
+        assert json.loads(tab.recv(30))["title"] == "Tides"
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_what_an_open_conversation_cannot_follow_is_answered(
         error = json.loads(tab.recv(30))
         assert error["event"] == "error"
         assert f"{error['message']} {error['hint']}" == message
-        tab.send('{"do": "stats"}')
-        assert json.loads(tab.recv(30))["event"] == "stats"
+        tab.send('{"do": "title", "title": "Tides"}')
+        assert json.loads(tab.recv(30))["event"] == "titled"
 
 
 def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) -> None:

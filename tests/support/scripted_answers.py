@@ -55,15 +55,12 @@ class ScriptedAnswer:
     def __init__(self, prompt: Sequence[int], options: AnswerOptions) -> None:
         self.prompt = tuple(prompt)
         self.options = options
+        self.conversation = self.engine = self
         self.closed = asyncio.Event()
         self.state = LinkState.GOOD
         self._written: list[str] = []
         self._updates = Subscription()
         self._script: asyncio.Task[None] | None = None
-
-    @property
-    def conversation(self) -> ScriptedAnswer:
-        return self
 
     @property
     def status(self) -> LinkStatus:

@@ -175,14 +175,13 @@ class Figures:
 
 
 class SessionFigures:
-    """The figures of a session: of its newest answer, and of all text that was written without a server.
+    """The figures of a session's answers.
 
-    State: the figures of answers that ended without the server, oldest first, until it has decided them.
+    State: those of the newest answer, and of answers that ended without the server, until it has decided them.
     """
 
     def __init__(self) -> None:
         self.newest = Figures()
-        self._all = Figures()
         self._unsettled: deque[Figures] = deque()
 
     def begin(self) -> Figures:
@@ -191,7 +190,6 @@ class SessionFigures:
 
     def on_event(self, event: events.Event, seconds: float) -> None:
         """Counts an event, `seconds` after the newest question."""
-        self._all.on_event(event.event if isinstance(event, events.Earlier) else event, seconds)
         if isinstance(event, events.Earlier):
             if self._unsettled:
                 self._unsettled[0].on_later(event.event)
@@ -214,14 +212,6 @@ class SessionFigures:
         self.newest = Figures()
         while len(self._unsettled) > unsettled:
             self._unsettled.pop()
-
-    def lines(self) -> str:
-        """What the newest answer cost, and how much of all standalone text was right, for a person."""
-        count = self._all
-        lines = [self.newest.line(), self.newest.details()]
-        if count.provisional:
-            lines.append(f"this session: {standalone_words(count.provisional, count.kept, count.undecided)}")
-        return "\n".join(filter(None, lines))
 
 
 def drafted_words(by_server: float, by_device: float) -> str:

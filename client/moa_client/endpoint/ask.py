@@ -85,7 +85,7 @@ class HostModel:
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
         watch = Watch(conversation, self._host.leave)
-        conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
+        conversation.task.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return watch
 
     async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:

@@ -134,7 +134,7 @@ class AnswerResponse(Response):
 
     async def _read(self, conversation: Watch) -> None:
         answer, now = self._answer, asyncio.get_running_loop().time
-        answer.on_link(conversation.conversation.status.state, now())
+        answer.on_link(conversation.conversation.engine.status.state, now())
         try:
             async with asyncio.timeout_at(answer.deadline) as clock:
                 async with aclosing(cast("Any", conversation.updates())) as updates:

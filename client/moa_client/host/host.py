@@ -188,7 +188,7 @@ class Host:
 
     def status(self) -> LinkStatus:
         if newest := self._newest_first():
-            return newest[0].status
+            return newest[0].engine.status
         reached = self._reached
         state = LinkState.OFFLINE if reached.served is None else LinkState.GOOD
         return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0, server=self.link.address)
@@ -196,7 +196,7 @@ class Host:
     @property
     def reason(self) -> str:
         """Why the newest link is as it is, for a person; empty: there is nothing to say."""
-        reasons = [conversation.link_reason for conversation in self._newest_first()]
+        reasons = [conversation.publisher.link_reason for conversation in self._newest_first()]
         return reasons[0] if reasons else (self._reached.absent.message if self._reached.absent is not None else "")
 
     def set_offline(self, is_offline: bool) -> None:
@@ -207,7 +207,7 @@ class Host:
             (engine.go_offline if is_offline else engine.go_online)()
 
     def _newest_first(self) -> Sequence[TextConversation]:
-        return sorted(self.conversations, key=lambda conversation: -conversation.asked_at)
+        return sorted(self.conversations, key=lambda conversation: -conversation.task.asked_at)
 
     async def leave(self, conversation: TextConversation) -> None:
         if conversation in self.conversations:
@@ -238,7 +238,7 @@ class Host:
         self.device = changed
         engine.change_device(changed)
         standalone = changed.drafting.choice.standalone if changed.drafting.choice is not None else ""
-        conversation.tell(DrafterChanged(choice.name, choice.reason, standalone))
+        conversation.publisher.publish(DrafterChanged(choice.name, choice.reason, standalone))
 
     def _keep_agreement(self, device: Device) -> None:
         """Keeps for the next start how often the companion was right."""

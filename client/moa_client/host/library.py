@@ -78,7 +78,7 @@ class Library:
             except (DiskFullError, HistoryError) as error:
                 unkept = self.host.converse(is_read=is_read, system=system, box=self._box)
                 local = Watch(unkept, self.host.leave)
-                local.conversation.tell(NotKept(error))
+                local.conversation.publisher.publish(NotKept(error))
                 return local
             self._open[identifier] = self._make(identifier, system, is_read=is_read)
         else:
@@ -105,7 +105,7 @@ class Library:
         if self.store is None:
             return
         if (conversation := self._open.get(identifier)) is not None:
-            if conversation.watchers:
+            if conversation.publisher.subscriptions:
                 raise ConflictError("The conversation is open.", hint="Close it first, wherever it is shown.")
             await self._close(identifier)
         self.store.delete([identifier])
@@ -153,7 +153,7 @@ class Library:
         return Watch(self._open[identifier], partial(self._left, identifier))
 
     async def _left(self, identifier: str, conversation: TextConversation) -> None:
-        if not conversation.watchers and self._open.get(identifier) is conversation:
+        if not conversation.publisher.subscriptions and self._open.get(identifier) is conversation:
             self._unwatched[identifier] = time.monotonic()
             await self._close_unneeded()
 
@@ -170,8 +170,8 @@ class Library:
         now = time.monotonic()
         for identifier, since in list(self._unwatched.items()):
             conversation = self._open[identifier]
-            is_needed = conversation.watchers or conversation.is_answering or conversation.engine.unsettled
-            if not is_needed and now - since >= self._unwatched_seconds:
+            is_used = conversation.publisher.subscriptions or conversation.task.is_answering
+            if not (is_used or conversation.engine.unsettled) and now - since >= self._unwatched_seconds:
                 await self._close(identifier)
 
     async def _close(self, identifier: str) -> None:
@@ -179,7 +179,7 @@ class Library:
         conversation = self._open.pop(identifier)
         await self.host.leave(conversation)
         if self.store is not None:
-            if not conversation.answers:
+            if not conversation.publisher.answers:
                 self.store.delete([identifier])  # nothing was ever asked
             self.store.release(identifier)
         trim_heap()

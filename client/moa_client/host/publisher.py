@@ -221,7 +221,7 @@ class Publisher:
         self._tell(Update(taken, text.number, figures=figures))
 
     def _figures(self, event: events.SurfaceEvent) -> Figures | None:
-        return self._engine.figures if isinstance(event, events.Ended) else None
+        return self._engine.figures if isinstance(event, events.Ended | events.Settled) else None
 
     def _tell(self, update: Update) -> None:
         update = replace(update, status=self._engine.status)

@@ -54,7 +54,7 @@ class Watch:
         self, conversation: TextConversation, leave: Callable[[TextConversation], Awaitable[None]] | None = None
     ) -> None:
         self.conversation = conversation
-        self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]  # before all updates
+        self.answers: Sequence[AnswerText] = [copy(text) for text in conversation.publisher.answers]  # before updates
         self._leave = leave
         self._is_closed = False
         self._subscription = conversation.subscribe()
@@ -85,7 +85,7 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
     identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
     watch = await open_it(identifier, system, first.get("single") is True)
     try:
-        await send(opened_fields(watch.conversation.facts, watch.conversation.status, watch.answers))
+        await send(opened_fields(watch.conversation.facts, watch.conversation.engine.status, watch.answers))
         ways = [
             asyncio.create_task(_follow_all(messages, watch.conversation, send)),
             # Without this one, a surface would wait for ever.
@@ -107,7 +107,7 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
 async def _follow_all(messages: AsyncIterator[Fields], conversation: TextConversation, send: Send) -> None:
     async for message in messages:
         try:
-            await _follow(message, conversation, send)
+            _follow(message, conversation)
         except GONE:
             raise
         except BaseException as error:  # noqa: BLE001 (a defect, too, is told, and the surface goes on)
@@ -135,7 +135,7 @@ async def _send_updates(watch: Watch, send: Send) -> None:
         await send(error_fields(error))
 
 
-async def _follow(message: Mapping[str, Any], conversation: TextConversation, send: Send) -> None:
+def _follow(message: Mapping[str, Any], conversation: TextConversation) -> None:
     match message.get("do"):
         case "ask":
             question, options = message.get("question"), message.get("options", {})
@@ -143,13 +143,13 @@ async def _follow(message: Mapping[str, Any], conversation: TextConversation, se
                 raise DataError("The question is empty.", hint="Give it as the text `question`.")
             if not isinstance(options, dict):
                 raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
-            conversation.ask(question, options_of(options), _number(message, "instead_of"))
+            conversation.task.ask(question, options_of(options), _number(message, "instead_of"))
         case "continue":
-            conversation.continue_answer(_number(message, "max_tokens"))
+            conversation.task.continue_answer(_number(message, "max_tokens"))
         case "stop":
-            conversation.stop()
+            conversation.task.stop()
         case "abandon":
-            conversation.abandon()
+            conversation.task.stop(at_once=True)
         case "permit":
             call, word = message.get("call"), message.get("permission")
             if not isinstance(call, str) or word not in [each.value for each in Permission]:
@@ -157,7 +157,7 @@ async def _follow(message: Mapping[str, Any], conversation: TextConversation, se
                     "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
                     hint="docs/device.md has the messages.",
                 )
-            conversation.permit(call, Permission(word))
+            conversation.calls.permit(call, Permission(word))
         case "offline":
             conversation.engine.go_offline()
         case "online":
@@ -165,15 +165,13 @@ async def _follow(message: Mapping[str, Any], conversation: TextConversation, se
         case "standalone":
             conversation.engine.write_standalone()
         case "keep":
-            conversation.keep()
+            conversation.task.keep()
         case "rewind":
-            conversation.rewind(_number(message, "answers", None))
+            conversation.task.rewind(_number(message, "answers", None))
         case "system":
             conversation.set_system(_text_or_none(message, "system"))
         case "title":
             conversation.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE])
-        case "stats":
-            await send({"event": "stats", "lines": conversation.engine.session_figures.lines()})
         case other:
             raise DataError(
                 f"There is nothing to do that is called {shortened(other)}.", hint="docs/device.md has the messages."

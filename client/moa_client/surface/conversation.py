@@ -87,28 +87,24 @@ class OpenConversation:
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
-        self._writer = writer
-        self._facts = made_of(ConversationFacts, opened)
+        self.is_gone = False  # the process that runs it: it must be opened again
         self.status = made_of(LinkStatus, opened["status"])  # of the link, and the newest answer's figures
         self.answers: Sequence[AnswerText] = [made_of(AnswerText, answer) for answer in opened["answers"]]
-        self._subscription = Subscription()
-        self.updates = self._subscription.updates
-        self._stats: asyncio.Queue[str] = asyncio.Queue()
-        self._is_leaving = False
-        self._reading = asyncio.create_task(self._read(reader))
+        self._facts = made_of(ConversationFacts, opened)
+        self._reader, self._writer = reader, writer
 
     @property
     def facts(self) -> ConversationFacts:
         online = self.status.state is not events.LinkState.OFFLINE
         return replace(self._facts, server=self.status.server, online=online)
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the process that runs it has gone: it must be opened again."""
-        return self._reading.done()
+    async def updates(self) -> AsyncIterator[Update]:
+        """May be read by one reader after another: nothing is lost in between."""
+        while not (self.is_gone or self._writer.is_closing()):
+            yield await self._next()
 
     def _send(self, **message: Any) -> None:
-        if self._reading.done():
+        if self.is_gone or self._reader.at_eof():
             raise GONE
         self._writer.write(encode_line(message))
 
@@ -143,47 +139,26 @@ class OpenConversation:
     def set_title(self, title: str) -> None:
         self._send(do="title", title=title)
 
-    async def stats(self) -> str:
-        """Figures of the newest answer and of what was written without a server, for a person."""
-        self._send(do="stats")
-        waiting = asyncio.ensure_future(self._stats.get())
-        await asyncio.wait((waiting, self._reading), return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            waiting.cancel()
-            raise GONE
-        return waiting.result()
-
     async def close(self) -> None:
-        self._is_leaving = True
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-        self._subscription.close()
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _next(self) -> Update:
         gone: MoaError = GONE
         try:
-            while True:
-                self._on_message(decode_line(await reader.readuntil()))
+            message = decode_line(await self._reader.readuntil())
+            if message["event"] == "error":
+                return Update(events.Failed(error_of(message), taken_back=True))
+            update = update_of(message)
+            self._note(update)
+            return update
         except (OSError, asyncio.IncompleteReadError):
             pass
         except BaseException as error:  # noqa: BLE001 (what is no message of this version's)
             gone = told(error, "Reading what the daemon says")
-        if not self._is_leaving:
-            self._subscription.push_update(Update(events.Failed(gone, taken_back=True)))
-
-    def _on_message(self, message: Mapping[str, Any]) -> None:
-        match message["event"]:
-            case "stats":
-                self._stats.put_nowait(str(message["lines"]))
-            case "error":
-                self._subscription.push_update(Update(events.Failed(error_of(message), taken_back=True)))
-            case _:
-                update = update_of(message)
-                self._note(update)
-                self._subscription.push_update(update)
+        self.is_gone = True
+        return Update(events.Failed(gone, taken_back=True))
 
     def _note(self, update: Update) -> None:
         if update.status is not None:

@@ -90,10 +90,6 @@ class Conversation:
     def rewind(self, answers: int) -> None:
         del self.asked[answers:]
 
-    async def stats(self) -> str:
-        self.stop()
-        return "figures"
-
     async def close(self) -> None:
         self.is_closed = True
 
@@ -160,7 +156,7 @@ def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(talk.err) == 3
 
 
-@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/stats"])
+@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
     talk = Talk(is_gone=True)
     assert await talk.commands.on_line(line)

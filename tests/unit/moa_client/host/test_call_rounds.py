@@ -19,9 +19,10 @@ from moa_client.history.reading import (
     pack_options,
     unpack_options,
 )
-from moa_client.host.call_rounds import DENIED_WORDS, MOST_RESULT
+from moa_client.host.calls import DENIED_WORDS, MOST_RESULT
+from moa_client.host.conversation_task import MOST_ROUNDS
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
+from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 from moa_shared.protocol.finish_rule import Finish
@@ -84,7 +85,7 @@ class Talk:
 
     async def ask(self, *answer: str) -> Any:
         """Asks; the first call that is wanted."""
-        self.conversation.ask("When?", OPTIONS)
+        self.conversation.task.ask("When?", OPTIONS)
         await self.until(events.Asked)
         return await self.write("".join(answer))
 
@@ -108,12 +109,12 @@ async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -
         assert talk.events[0] == events.ToolsChanged("One server is missing.")
         assert talk.events[-2] == events.Ended(Finish.END_OF_TEXT, calls=1)
         assert wanted == events.CallWanted(wanted.call, "now", "{}", "clock")
-        assert not talk.conversation.is_answering  # a call may wait for ever
+        assert not talk.conversation.task.is_answering  # a call may wait for ever
         again = Watch(talk.conversation)  # a page that is loaded again is asked, too
         async with aclosing(cast("Any", again.updates())) as updates:
             assert [(await anext(updates)).event for _ in range(2)][1] == wanted
-        talk.conversation.permit("another", events.Permission.DENIED)
-        talk.conversation.permit(wanted.call, events.Permission.ALWAYS)
+        talk.conversation.calls.permit("another", events.Permission.DENIED)
+        talk.conversation.calls.permit(wanted.call, events.Permission.ALWAYS)
         talk.box.answers.put_nowait("12:00")
         asked = await talk.until(events.Asked)
         assert talk.events[-3:-1] == [
@@ -123,7 +124,7 @@ async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -
         assert asked.options.results == (AnsweredCall(ToolCall(wanted.call, "now", "{}"), "12:00"),)
         assert (asked.question, asked.options.tools) == ("", ())
         assert (asked.options.seed, asked.options.max_tokens) == (3, 9)
-        assert talk.conversation.answers[0].options.tools == talk.box.tools
+        assert talk.conversation.publisher.answers[0].options.tools == talk.box.tools
 
         second = await talk.write(CALL)
         assert (second.waits, second.call != wanted.call) == (False, True)
@@ -142,7 +143,7 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
         wanted = await talk.ask(OTHER, CALL)
         assert (wanted.tool, wanted.waits, wanted.server) == ("tomorrow", False, "")
         wanted = await talk.until(events.CallWanted)
-        talk.conversation.permit(wanted.call, events.Permission.DENIED)
+        talk.conversation.calls.permit(wanted.call, events.Permission.DENIED)
         asked = await talk.until(events.Asked)
         assert [(each.content, each.is_error) for each in asked.options.results] == [
             ("There is none.", True),
@@ -153,10 +154,10 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
 
 async def test_a_conversation_remembers_whose_tool_it_was() -> None:
     async with talking() as talk:
-        talk.conversation.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
+        talk.conversation.calls.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
         talk.box.answers.put_nowait("12:00")
         await talk.until(events.Asked)
-        tools = talk.conversation.answers[0].options
+        tools = talk.conversation.publisher.answers[0].options
         assert unpack_options(pack_options(tools)).tools == talk.box.tools
         talk.box.owner = "another clock"  # has a tool of that name, too
         assert not (await talk.write(CALL)).server
@@ -166,34 +167,34 @@ async def test_a_conversation_remembers_whose_tool_it_was() -> None:
 async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_is_continued() -> None:
     async with talking() as talk:
         first = await talk.ask(CALL)
-        talk.conversation.permit(first.call, events.Permission.ONCE)
+        talk.conversation.calls.permit(first.call, events.Permission.ONCE)
         await talk.box.called.wait()
-        assert talk.conversation.is_answering
-        talk.conversation.stop()
+        assert talk.conversation.task.is_answering
+        talk.conversation.task.stop()
         await talk.until(events.CallsLeft)
-        assert not talk.conversation.is_answering
-        talk.conversation.continue_answer(0)
+        assert not talk.conversation.task.is_answering
+        talk.conversation.task.continue_answer(0)
         wanted = await talk.until(events.CallWanted)
         assert talk.events[-3:-1] == [
-            events.Continued(talk.conversation.answers[0].options),
+            events.Continued(talk.conversation.publisher.answers[0].options),
             events.Ended(END.finish, calls=1),
         ]
         assert wanted == first
-        talk.conversation.continue_answer(0)  # another surface wants to be asked
+        talk.conversation.task.continue_answer(0)  # another surface wants to be asked
         assert await talk.until(events.CallWanted) == first
-        talk.conversation.ask("Something else?", OPTIONS)
+        talk.conversation.task.ask("Something else?", OPTIONS)
         await talk.until(events.CallsLeft)
         assert (await talk.until(events.Asked)).question == "Something else?"
         talk.engine.tell(events.Committed((0,)), events.Ended(Finish.STOP))
         await talk.until(events.Ended)
-        talk.conversation.ask("Never mind?", OPTIONS)
+        talk.conversation.task.ask("Never mind?", OPTIONS)
         assert (await talk.until(events.Asked)).question == "Never mind?"
 
 
 async def test_a_long_result_is_cut_with_a_word_and_one_that_is_no_text_is_marked() -> None:
     async with talking() as talk:
         wanted = await talk.ask(CALL)
-        talk.conversation.permit(wanted.call, events.Permission.ONCE)
+        talk.conversation.calls.permit(wanted.call, events.Permission.ONCE)
         talk.box.answers.put_nowait("\ud800" + "x" * (1 << 20))
         content = (await talk.until(events.Asked)).options.results[0].content
         assert content.startswith("\ufffdxxx")
@@ -202,7 +203,7 @@ async def test_a_long_result_is_cut_with_a_word_and_one_that_is_no_text_is_marke
 
 async def test_a_model_that_calls_for_ever_is_stopped() -> None:
     async with talking() as talk:
-        talk.conversation.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
+        talk.conversation.calls.permit((await talk.ask(CALL)).call, events.Permission.ALWAYS)
         for _ in range(MOST_ROUNDS - 1):
             talk.box.answers.put_nowait("12:00")
             await talk.until(events.Asked)
@@ -216,7 +217,7 @@ async def test_a_model_that_calls_for_ever_is_stopped() -> None:
 async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user() -> None:
     tokens = tuple(map(ord, CALL))
     async with talking() as talk:
-        talk.conversation.ask("When?", OPTIONS)
+        talk.conversation.task.ask("When?", OPTIONS)
         await talk.until(events.Asked)
         talk.engine.tell(
             events.Committed(tokens[:1]), events.Provisional(tokens[1:]), events.Ended(END.finish, provisional=True)
@@ -229,7 +230,7 @@ async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user
         )
         assert (await talk.until(events.CallsLeft)).reason == "The answer calls a tool."
         assert not talk.box.called.is_set()
-        talk.conversation.continue_answer(0)
+        talk.conversation.task.continue_answer(0)
         assert (await talk.until(events.CallWanted)).tool == "now"
 
 

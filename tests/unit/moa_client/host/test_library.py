@@ -32,13 +32,15 @@ from tests.support.thinking_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINK
 class Conversation:
     """One that is continued as it is kept, or fails."""
 
-    watchers, is_answering, engine = 0, False, SimpleNamespace(unsettled=1)
-    answers: Sequence[int] = ()
+    engine, task = SimpleNamespace(unsettled=1), SimpleNamespace(is_answering=False)
+
+    def __init__(self) -> None:
+        self.publisher = SimpleNamespace(answers=[], subscriptions=[])
 
     def resume(self, stored: Any) -> None:
         if stored.title == "bad":
             raise ZeroDivisionError
-        self.answers = [1]
+        self.publisher.answers = [1]
 
 
 def kept(folder: Path, **targets: bytes) -> HistoryStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -34,8 +34,9 @@ from moa_client.conversation.events import (
     Titled,
 )
 from moa_client.conversation.options import AnswerOptions
+from moa_client.host.conversation_task import MOST_WAITING
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import MOST_WAITING, TextConversation
+from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
@@ -85,10 +86,10 @@ class Talk:
 
     @property
     def texts(self) -> list[str]:
-        return [answer.committed + answer.provisional for answer in self.conversation.answers]
+        return [answer.committed + answer.provisional for answer in self.conversation.publisher.answers]
 
     async def answer(self, question: str, *events: Event) -> Update:
-        self.conversation.ask(question, OPTIONS)
+        self.conversation.task.ask(question, OPTIONS)
         await self.surface.until(Asked)
         self.engine.tell(*(events or (Committed((0,)), STOP)))
         return await self.surface.until(Ended)
@@ -110,17 +111,17 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
-            talk.conversation.ask("one", AnswerOptions(temperature=-1.0))
+            talk.conversation.task.ask("one", AnswerOptions(temperature=-1.0))
         for _ in range(MOST_WAITING):
-            talk.conversation.ask("one", OPTIONS)
+            talk.conversation.task.ask("one", OPTIONS)
         with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
-            talk.conversation.ask("one", OPTIONS)
+            talk.conversation.task.ask("one", OPTIONS)
 
 
 async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
-            talk.conversation.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
+            talk.conversation.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
 
 
 # ---------------------------------------------------------------- an answer goes on
@@ -133,7 +134,7 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
     journal = Journal()
     async with talking(journal=journal) as talk:
         await talk.answer("one", *CUT)
-        talk.conversation.continue_answer(8)
+        talk.conversation.task.continue_answer(8)
         await talk.surface.until(Continued)
         talk.engine.tell(Committed((2,)), STOP)
         await talk.surface.until(Ended)
@@ -142,22 +143,22 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
         assert talk.texts == ["abc"]
         assert talk.engine.turns == ["[user]one", ""]
         assert talk.engine.settings[1] == longer.settings()
-        assert talk.conversation.answers[0].options == longer
+        assert talk.conversation.publisher.answers[0].options == longer
         assert journal.notes[-3:] == [("continue", 10), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
 
 
 async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
     async with talking() as talk:
         await talk.answer("one", Committed((0,)), Ended(Finish.CANCELLED))
-        talk.conversation.continue_answer(0)
+        talk.conversation.task.continue_answer(0)
         await talk.surface.until(Continued)
         talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
         await talk.surface.until(Ended)
         assert talk.engine.settings[1].max_tokens == 0
-        while talk.conversation.is_answering:  # noqa: ASYNC110 (its end is no update)
+        while talk.conversation.task.is_answering:  # noqa: ASYNC110 (its end is no update)
             await asyncio.sleep(0)
-        talk.conversation.continue_answer(0)
-        talk.conversation.stop()  # before anything new has come
+        talk.conversation.task.continue_answer(0)
+        talk.conversation.task.stop()  # before anything new has come
         await talk.surface.until(Ended)
         await talk.answer("two")
         assert talk.texts == ["ab", "a"]
@@ -178,11 +179,11 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
         if events:
             await talk.answer("one", *events)
         before = talk.texts
-        talk.conversation.continue_answer(8)
+        talk.conversation.task.continue_answer(8)
         failed = (await talk.surface.until(Failed)).event
         assert isinstance(failed, Failed)
         assert str(failed.error) == words
-        assert (failed.taken_back, talk.texts, talk.conversation.is_answering) == (True, before, False)
+        assert (failed.taken_back, talk.texts, talk.conversation.task.is_answering) == (True, before, False)
 
 
 # ---------------------------------------------------------------- surfaces
@@ -196,10 +197,10 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
 
     async with talking() as talk:
         other = Surface(Watch(talk.conversation, leave))
-        assert talk.conversation.watchers == 2
+        assert len(talk.conversation.publisher.subscriptions) == 2
         for _ in range(2):
             await other.open.close()
-        assert (talk.conversation.watchers, left) == (1, [talk.conversation])
+        assert (len(talk.conversation.publisher.subscriptions), left) == (1, [talk.conversation])
         await talk.answer("one")
         assert [update async for update in other.open.updates()] == []
         await talk.conversation.close()
@@ -209,13 +210,11 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
 # ---------------------------------------------------------------- the end of an answer
 
 
-@pytest.mark.parametrize("way", [TextConversation.stop, TextConversation.abandon])
-async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
-    way: Callable[[TextConversation], None],
-) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(at_once: bool) -> None:
     async with talking() as talk:
-        talk.conversation.ask("one", OPTIONS)
-        way(talk.conversation)
+        talk.conversation.task.ask("one", OPTIONS)
+        talk.conversation.task.stop(at_once=at_once)
         await talk.surface.until(Rewound)
         assert talk.surface.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
         await talk.answer("two")
@@ -224,12 +223,12 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
 
 async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
     async with talking() as talk:
-        talk.conversation.ask("one", AnswerOptions(stop=("bz",)))
+        talk.conversation.task.ask("one", AnswerOptions(stop=("bz",)))
         await talk.surface.until(Asked)
         talk.engine.tell(Committed((0, 1)), Provisional((2,)))
         await talk.surface.until(Provisional)
         assert talk.texts == ["abc"]
-        talk.conversation.abandon()
+        talk.conversation.task.stop(at_once=True)
         ended = await talk.surface.until(Ended)
         assert ended.event == Ended(Finish.CANCELLED, text="b")
         assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
@@ -245,13 +244,13 @@ async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_
     before: tuple[Event, ...],
 ) -> None:
     async with talking() as talk:
-        talk.conversation.ask("one", OPTIONS)
+        talk.conversation.task.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         talk.engine.tell(*before, Panic())
         failed = await talk.surface.until(Failed)
         assert isinstance(failed.event, Failed)
         assert (failed.answer, failed.event.taken_back) == (1, not before)
-        assert not talk.conversation.is_answering
+        assert not talk.conversation.task.is_answering
         talk.engine.tell(Panic())  # between two
         assert (await talk.surface.until(Failed)).answer == 0
         await talk.answer("two")
@@ -265,11 +264,11 @@ async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None
 
     async with talking() as talk:
         talk.engine.device.decode = decode
-        talk.conversation.ask("one", OPTIONS)
+        talk.conversation.task.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         talk.engine.tell(Committed((0,)), Committed((25,)))
         assert (await talk.surface.until(Failed)).answer == 1
-        assert not talk.conversation.is_answering
+        assert not talk.conversation.task.is_answering
         await talk.answer("two")
 
 
@@ -283,7 +282,7 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
 
     async with talking() as talk:
         monkeypatch.setattr(PlainTokenizer, "encode", encode_slowly)
-        talk.conversation.ask("one", OPTIONS)
+        talk.conversation.task.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         has_continued.set()
         talk.engine.tell(Committed((0,)), STOP)
@@ -293,7 +292,7 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
 
 async def test_a_question_that_cannot_fit_is_taken_back_and_the_next_one_is_answered() -> None:
     async with talking() as talk:
-        talk.conversation.ask("a" * 100_000, OPTIONS)
+        talk.conversation.task.ask("a" * 100_000, OPTIONS)
         failed = await talk.surface.until(Failed)
         assert isinstance(failed.event, Failed)
         assert str(failed.event.error) == snapshot(
@@ -316,7 +315,7 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
     after: list[str] = []
 
     async def fail(conversation: TextConversation) -> None:
-        after.append(conversation.answers[-1].committed)
+        after.append(conversation.publisher.answers[-1].committed)
         raise errors.CheckpointError("The other drafter cannot be loaded.")
 
     async with talking(after_answer=fail) as talk:
@@ -331,11 +330,11 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
         with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
-            talk.conversation.keep()
+            talk.conversation.task.keep()
         await talk.answer("one", Committed((0,)), STOP)
         talk.surface.updates.clear()
         talk.engine.answers.withdrawn = "something"
-        talk.conversation.keep()
+        talk.conversation.task.keep()
         await talk.surface.until(Ended)
         assert talk.engine.done[-1] == "keep [user]one"
         assert talk.surface.events == [
@@ -355,14 +354,14 @@ async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that()
     async with talking(journal=journal) as talk:
         await talk.answer("one")
         await talk.answer("two")
-        talk.conversation.ask("other", OPTIONS, 1)
+        talk.conversation.task.ask("other", OPTIONS, 1)
         assert (await talk.surface.until(Asked)).answer == 1
         talk.engine.tell(Committed((1,)), STOP)
         await talk.surface.until(Ended)
-        [text] = talk.conversation.answers
+        [text] = talk.conversation.publisher.answers
         assert (text.question, text.committed, text.versions) == ("other", "b", (("one", "a"),))
         assert talk.engine.done == ["rewind 0"]
-        talk.conversation.ask("more", OPTIONS, 7)  # there is none of that number
+        talk.conversation.task.ask("more", OPTIONS, 7)  # there is none of that number
         assert (await talk.surface.until(Asked)).answer == 2
     assert [note[1:] for note in journal.notes if note[0] == "begin"] == [("one",), ("two",), ("other", 1), ("more",)]
 
@@ -375,7 +374,7 @@ async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> 
         for _ in range(2):
             talk.engine.tell(Refused(errors.ContextLengthError("Too long.")))
         await talk.surface.until(Refused, 2)
-        talk.conversation.rewind(2)
+        talk.conversation.task.rewind(2)
         await talk.surface.until(Rewound)
         assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
 
@@ -384,7 +383,7 @@ async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
     async with talking() as talk:
         await talk.answer("one", *ALONE)
         await talk.answer("two", *ALONE)
-        talk.conversation.rewind(1)
+        talk.conversation.task.rewind(1)
         await talk.surface.until(Rewound)
         talk.engine.tell(*CORRECTED, SETTLED, SETTLED, LinkChanged(LinkState.GOOD))
         talk.surface.updates.clear()
@@ -403,7 +402,7 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
     async with talking() as talk:
         talk.conversation.set_system("Be brief.")
         assert talk.conversation.facts.system == "Be brief."
-        talk.conversation.ask("one", OPTIONS)
+        talk.conversation.task.ask("one", OPTIONS)
         with says(errors.ConflictError, "The conversation has begun."):
             talk.conversation.set_system(None)
         await talk.surface.until(Asked)
@@ -467,11 +466,11 @@ async def test_what_happens_is_kept_in_order() -> None:
         talk.engine.tell(*CORRECTED, SETTLED)
         await talk.surface.until(Settled)
         for events in ((errors.UnavailableError("Gone."),), (Committed((0,)), errors.UnavailableError("Gone."))):
-            talk.conversation.ask("two", OPTIONS)
+            talk.conversation.task.ask("two", OPTIONS)
             await talk.surface.until(Asked)
             talk.engine.tell(*events)
             await talk.surface.until(Failed)
-        talk.conversation.rewind(1)
+        talk.conversation.task.rewind(1)
         await talk.surface.until(Rewound)
     assert journal.notes == [
         ("title", "t"),

@@ -188,6 +188,7 @@ class Conversation:
     status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
 
     def __init__(self, most_unread: int = 10) -> None:
+        self.engine = self.publisher = self.task = self.calls = self
         self.answers = (AnswerText("why?", 1, committed="ab", runs=(TextRun(2, Provenance.COPY),)),)
         self.subscription = Subscription(most_unread)
         self.is_closed = False
