@@ -23,8 +23,7 @@ from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.host.calls import Calls
-from moa_client.host.publisher import Publisher
-from moa_client.host.reasoning import reasoned
+from moa_client.host.publisher import Publisher, reasoned
 
 MOST_WAITING = 16  # questions behind the one that is answered
 MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever

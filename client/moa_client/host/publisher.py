@@ -10,33 +10,30 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
+from jinja2 import TemplateError
+from moa_shared.errors import ConfigError
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update, apply_update
 from moa_client.conversation.events import BY_LETTER, TextRun, fitted, runs_of
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
+from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
-from moa_client.host.reasoning import answer_decode
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
+from moa_client.tools.grammars import Reasoning, limited_grammar
+from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking, have_any
 
-MOST_ATTRIBUTED = 4096  # tokens of the newest answers, decoded again: 36 ms with the default model's tokenizer
-
-
-def attributed(answers: Sequence[StoredAnswer]) -> int:
-    """How many answers come before those whose writers are told."""
-    tokens = 0
-    for count in range(len(answers), 0, -1):
-        tokens += answers[count - 1].answer_tokens
-        if tokens > MOST_ATTRIBUTED:
-            return count
-    return 0
+MOST_ATTRIBUTED = 8  # of the newest answers, which are decoded again: 9 ms for a thousand tokens
 
 
 def reopened(
@@ -106,9 +103,8 @@ class Publisher:
         self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
 
     def resume(self, stored: StoredConversation) -> None:
-        first = attributed(stored.answers)
         for number, answer in enumerate(stored.answers, 1):
-            decoder = reopened(answer, number, self._decode, has_runs=number > first)
+            decoder = reopened(answer, number, self._decode, has_runs=number > len(stored.answers) - MOST_ATTRIBUTED)
             self.answers.append(decoder.text)
             if not answer.is_part:
                 self._gone.add(number)
@@ -237,3 +233,55 @@ class Publisher:
         except BaseException as error:  # noqa: BLE001
             self._journal = None
             self.publish(events.NotKept(told(error, "Keeping the conversation")))
+
+
+_ASKED = [{"role": "user", "content": "?"}]
+
+
+@lru_cache(maxsize=4)
+def reasoning_marks(tokenizer: Tokenizer) -> ReasoningMarks | None:
+    """How answers mark reasoning; None: they have none that is known."""
+    thinking = find_thinking(tokenizer.chat_template or "")
+    if thinking is None:
+        return None
+    opened = {effort: _is_open(tokenizer, thinking, effort) for effort in ("", *EFFORTS)}
+    return ReasoningMarks(
+        thinking.openings,
+        thinking.closings,
+        thinking.is_repeated,
+        thinking.others,
+        tuple(effort for effort, is_open in opened.items() if is_open),
+        tuple(effort for effort in EFFORTS if opened[effort] is not None),
+    )
+
+
+def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
+    """What decodes the tokens of answers: with special tokens where these mark reasoning, else without any."""
+    marks = reasoning_marks(device.tokenizer)
+    if marks is None:
+        return device.decode
+    return device.spelled if have_any(marks.all, device.tokenizer.special_tokens) else device.decode
+
+
+def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
+    tokenizer, effort = device.tokenizer, options.reasoning_effort
+    template = tokenizer.chat_template or ""
+    effort_arguments(template, effort)
+    thinking, marks = find_thinking(template), reasoning_marks(tokenizer)
+    if options.thinking_budget is None or thinking is None or marks is None:
+        return options
+    is_open = (effort or "") in marks.opened
+    if effort == "none" and not is_open:
+        return options  # there is none
+    reasoning = Reasoning(thinking, is_open, options.thinking_budget, tokenizer.token_id)
+    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
+    return replace(options, constraint=Constraint(ConstraintKind.LARK, grammar))
+
+
+def _is_open(tokenizer: Tokenizer, thinking: Thinking, effort: str) -> bool | None:
+    """Whether the prompt opens reasoning with this effort; None: it cannot be asked for."""
+    try:
+        arguments = effort_arguments(tokenizer.chat_template or "", effort or None)
+        return thinking.is_open(tokenizer.apply_chat_template(_ASKED, add_generation_prompt=True, arguments=arguments))
+    except (ConfigError, TemplateError):
+        return None

@@ -19,8 +19,7 @@ from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
 from moa_client.host.conversation_task import ConversationTask
-from moa_client.host.publisher import Publisher
-from moa_client.host.reasoning import reasoning_marks
+from moa_client.host.publisher import Publisher, reasoning_marks
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox

@@ -105,7 +105,7 @@ async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
     reader = asyncio.StreamReader()
     facts = ConversationFacts("", "", "tiny", "first:1", online=True)
     opened = opened_fields(facts, status("first:1"), [])
-    conversation = OpenConversation(reader, Mock(wait_closed=AsyncMock()), opened)
+    conversation = OpenConversation(reader, Mock(is_closing=lambda: False, wait_closed=AsyncMock()), opened)
     told = [status("first:1", LinkState.OFFLINE), status("second:2")]
     named = []
     async with aclosing(cast("Any", conversation.updates())) as updates:
@@ -122,7 +122,7 @@ async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_b
     for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
         reader = asyncio.StreamReader()
         opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
-        conversation = OpenConversation(reader, Mock(wait_closed=AsyncMock()), opened)
+        conversation = OpenConversation(reader, Mock(is_closing=lambda: False, wait_closed=AsyncMock()), opened)
         reader.feed_data(line)
         async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:
             [update] = [await anext(updates)]

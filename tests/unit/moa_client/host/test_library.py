@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,12 +13,11 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.options import AnswerOptions, options_from
-from moa_client.history.reading import AnswerStatus, ConversationOrigin, StoredAnswer
+from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
-from moa_client.host.publisher import MOST_ATTRIBUTED, Publisher, attributed
-from moa_client.host.reasoning import answer_decode, reasoned, reasoning_marks
+from moa_client.host.publisher import Publisher, answer_decode, reasoned, reasoning_marks
 from moa_client.surface.conversation import Subscription
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -123,25 +121,6 @@ async def test_what_fails_after_an_answer_has_ended_is_not_about_it() -> None:
         (1, events.Ended(Finish.STOP)),
         (0, events.Failed(GONE)),
     ]
-
-
-KEPT = StoredAnswer(
-    1,
-    "Why?",
-    AnswerOptions(stop=("!",)),
-    tokens=(7, 7, *b"ab", *"é".encode(), *b"c!"),
-    provenance=b"PPDCSSTT",
-    text="abéc",
-    standing=AnswerStatus.DECIDED,
-    finish="stop",
-)
-
-
-def test_only_the_newest_answers_are_decoded_for_it() -> None:
-    long = replace(KEPT, tokens=tuple(range(MOST_ATTRIBUTED)), provenance=b"T" * MOST_ATTRIBUTED)
-    assert attributed([KEPT, KEPT]) == 0
-    assert attributed([KEPT, long]) == 1
-    assert attributed([KEPT, long, KEPT]) == 2
 
 
 class Templated:
