@@ -29,8 +29,8 @@ COMMANDS = {
     ),
     "doctor": ("moa_client.commands.doctor:doctor", "Examine the way to each server, and what to expect."),
     "history": ("moa_client.commands.history:history", "List, show, export, search and delete kept conversations."),
-    "config": ("moa_client.commands.config:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_client.commands.config:completion", "Print a script that completes commands by Tab."),
+    "config": ("moa_client.commands:config", "Print each setting that is in force, and where it comes from."),
+    "completion": ("moa_client.commands:completion", "Print a script that completes commands by Tab."),
 }
 
 

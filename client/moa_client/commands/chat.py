@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options, text
 from moa_shared.programs.config import load_settings_and_origins
-from moa_shared.programs.entry import StartLine
+from moa_shared.programs.entry import StartLine, close_output
 
 from moa_client.daemon.shared_settings import OF_ENDPOINT, OF_SURFACES
 from moa_client.settings import SECTION, ClientSettings
@@ -46,10 +47,38 @@ def chat(
     settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
     line = StartLine()
     line.show("Starting ...")
-    from moa_client.commands.actions import chat as actions
+    import asyncio
+
+    from moa_shared.programs.run_loop import make_runner
+    from moa_shared.tracing import traced
+
+    from moa_client.app import run
+    from moa_client.logs import configure_log, log_traces
 
     of_daemon = (each for each, value in flags.items() if value not in (None, ()) and each not in OF_SURFACES)
     may_start = config_file is None and not any(of_daemon)
-    name = conversation or ("last" if go_on else None)
     named = {each for each, origin in origins.items() if origin.source != "default"}
-    actions.chat(settings, prompt, line, name, files=files, named=named, may_start=may_start)
+    configure_log(settings.log_file)
+    name = conversation or ("last" if go_on else None)
+    identifier = None if name is None else _find_conversation(settings, name)
+    try:
+        with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
+            started = run(settings, prompt, line, identifier=identifier, files=files, named=named, may_start=may_start)
+            runner.run(started)
+    except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
+        close_output()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _find_conversation(settings: ClientSettings, name: str) -> str:
+    """The identifier of a conversation."""
+    from moa_client.history.store import HistoryStore  # a new chat starts without the database
+
+    if not settings.history:
+        raise ConfigError("Conversations are not kept here: --no-history.", hint="Leave out one of the two options.")
+    store = HistoryStore(settings.history_dir)
+    try:
+        return store.find(name)
+    finally:
+        store.close()

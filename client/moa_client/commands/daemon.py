@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.programs.command_line import settings_options
-from moa_shared.programs.config import SettingOrigin, load_settings, load_settings_and_origins, settings_of
+from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.entry import write_output
 
+from moa_client.commands import ALL, with_settings
+from moa_client.daemon.process import (
+    daemon_command,
+    find_daemon,
+    find_paths,
+    make_unit,
+    restart_daemon,
+    start_daemon,
+    stop_daemon,
+)
 from moa_client.daemon.shared_settings import OF_ANSWERS
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.settings import ClientSettings
 
-
-def given_options(
-    settings: ClientSettings, origins: Mapping[str, SettingOrigin], config_file: Path | None
-) -> list[str]:
-    """Options of `moa-client daemon run` in any folder, and in any environment.
-
-    `origins`: where each of the settings comes from.
-    """
-    options = [] if config_file is None else ["--config", str(config_file.absolute())]
-    known = settings_of(ClientSettings)
-    for name, origin in origins.items():
-        if origin.source not in ("command line", "environment") or name in OF_ANSWERS:
-            continue
-        value = getattr(settings, name)
-        if isinstance(value, bool):
-            options.append(known[name].flag_of(value))
-        elif isinstance(value, tuple):
-            options += [part for each in value for part in (known[name].flag_of(), str(each))]
-        else:
-            options += [known[name].flag_of(), str(value)]
-    return options
-
-
-ALL_BUT_DAEMON_DIR = [name for name in settings_of(ClientSettings) if name != "daemon_dir"]
+ALL_BUT_DAEMON_DIR = [name for name in ALL if name != "daemon_dir"]
 NOT_RUNNING = 3  # the exit code of `status`, as systemctl's
 
 
@@ -46,73 +38,128 @@ def daemon() -> None:
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, OF_ANSWERS)
-def run(config_file: Path | None, **flags: Any) -> None:
+@with_settings(OF_ANSWERS, options=True)
+def run(settings: ClientSettings, options: list[str]) -> None:
     """Run the daemon in the foreground, until Ctrl-C."""
-    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
-    from moa_client.commands.actions import daemon_program
+    from moa_shared.programs.run_loop import make_runner
+    from moa_shared.tracing import traced
 
-    daemon_program.run(settings, given_options(settings, origins, config_file))
+    from moa_client.daemon.program import run_daemon
+    from moa_client.in_process import use_threads
+    from moa_client.logs import configure_log, log_traces
+
+    os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
+    paths = find_paths(settings.daemon_dir)
+    configure_log(settings.log_file)
+    use_threads(settings)
+
+    def say(words: str) -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), words, file=sys.stderr, flush=True)
+
+    def ready(status: Mapping[str, Any]) -> None:
+        say(f"The daemon (process {os.getpid()}) listens on {paths.socket}.")
+
+    with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
+        begins_again = runner.run(run_daemon(settings, paths, options, ready))
+    say("The daemon has ended.")
+    if begins_again:  # with all of its environment
+        os.execv(sys.executable, daemon_command(options))
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, OF_ANSWERS)
-def start(config_file: Path | None, **flags: Any) -> None:
+@with_settings(OF_ANSWERS, options=True)
+def start(settings: ClientSettings, options: list[str]) -> None:
     """Start the daemon in the background; it keeps running when this shell ends."""
-    from moa_client.commands.actions import daemon as actions
-
-    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
-    actions.start(settings, given_options(settings, origins, config_file))
+    paths = find_paths(settings.daemon_dir)
+    if (status := asyncio.run(find_daemon(paths))) is not None:
+        print(f"The daemon is already running (process {status['pid']}).", file=sys.stderr)
+        return
+    _say_started(asyncio.run(start_daemon(paths, options)), paths.log)
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, ALL_BUT_DAEMON_DIR)
-def restart(config_file: Path | None, **flags: Any) -> None:
+@with_settings(ALL_BUT_DAEMON_DIR, options=True)
+def restart(settings: ClientSettings, options: list[str]) -> None:
     """End the daemon and start it again, with the options and the environment that it was started with."""
-    from moa_client.commands.actions import daemon as actions
+    paths = find_paths(settings.daemon_dir)
+    _say_started(asyncio.run(restart_daemon(paths, options)), paths.log)
 
-    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
-    actions.restart(settings, given_options(settings, origins, config_file))
+
+def _say_started(status: Mapping[str, Any], log: Path) -> None:
+    print(f"The daemon has started (process {status['pid']}). Its log: {log}", file=sys.stderr)
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, ALL_BUT_DAEMON_DIR)
-def stop(config_file: Path | None, **flags: Any) -> None:
+@with_settings(ALL_BUT_DAEMON_DIR)
+def stop(settings: ClientSettings) -> None:
     """End the daemon: answers under way are kept as they are, and continue when it is started again."""
-    from moa_client.commands.actions import daemon as actions
-
-    actions.stop(load_settings(ClientSettings, SECTION, flags, config_file))
+    pid = asyncio.run(stop_daemon(find_paths(settings.daemon_dir)))
+    print("No daemon is running." if pid is None else f"The daemon (process {pid}) has ended.", file=sys.stderr)
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, ALL_BUT_DAEMON_DIR)
+@with_settings(ALL_BUT_DAEMON_DIR)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def status(settings: ClientSettings, as_json: bool) -> None:
     """Say whether the daemon runs, and how its link is; exit code 3 if it does not."""
-    from moa_client.commands.actions import daemon as actions
-
-    if not actions.status(load_settings(ClientSettings, SECTION, flags, config_file), as_json=as_json):
+    paths = find_paths(settings.daemon_dir)
+    found = asyncio.run(find_daemon(paths))
+    if as_json:
+        write_output(json.dumps(found or {"phase": "not running"}, indent=2) + "\n")
+    elif found is None:
+        write_output("No daemon is running. `moa-client daemon start` starts one.\n")
+    else:
+        write_output(_status_words(found) + f"log: {paths.log}\n")
+    if found is None:
         raise click.exceptions.Exit(NOT_RUNNING)
 
 
+def _status_words(status: Mapping[str, Any]) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status["since"]))
+    lines = [f"running since {since} (process {status['pid']}, moa {status['version']})"]
+    if status["phase"] != "ready":
+        lines.append(str(status["phase"]))
+    else:
+        rtt = f", round trip {status['rtt_ms']:.0f} ms" if status["rtt_ms"] is not None else ""
+        drafter, companion = status["drafter"] or "none", status.get("companion") or "none"
+        count = status["conversations"]
+        lines += [
+            f"link {status['state']} to {status['server']} ({status['target']}{rtt})",
+            f"drafter {drafter}, companion {companion}, level {status['level'] or 'not known'}",
+            f"{count} open conversation{'' if count == 1 else 's'}",
+        ]
+    if status["url"]:
+        lines.append(f"page and endpoint: {status['url']}")
+    elif status["web_error"]:
+        lines.append(f"no page and no endpoint: {status['web_error']}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 @daemon.command()
-@settings_options(ClientSettings, SECTION, ALL_BUT_DAEMON_DIR)
+@with_settings(ALL_BUT_DAEMON_DIR)
 @click.option("-n", "--lines", metavar="N", default=50, show_default=True, type=click.IntRange(0), help="How many.")
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
-def logs(lines: int, follow: bool, config_file: Path | None, **flags: Any) -> None:
+def logs(settings: ClientSettings, lines: int, follow: bool) -> None:
     """Print the newest lines of the daemon's log."""
-    from moa_client.commands.actions import daemon as actions
-
-    actions.logs(load_settings(ClientSettings, SECTION, flags, config_file), lines, follow=follow)
+    log = find_paths(settings.daemon_dir).log
+    if not log.exists():
+        raise NotFoundError(f"There is no log at {log}.", hint="No daemon has been started there yet.")
+    os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(log)])
 
 
 @daemon.command()
-@settings_options(ClientSettings, SECTION, OF_ANSWERS)
+@with_settings(OF_ANSWERS, options=True)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
-def install(only_print: bool, config_file: Path | None, **flags: Any) -> None:
+def install(settings: ClientSettings, options: list[str], only_print: bool) -> None:
     """Write a systemd user unit (or, on macOS, a launchd agent) that starts the daemon when you log in."""
-    from moa_client.commands.actions import daemon as actions
-
-    # an error now rather than at the next login
-    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
-    actions.install(given_options(settings, origins, config_file), only_print=only_print)
+    path, text, command = make_unit(sys.platform, daemon_command(options), Path.home())
+    if only_print:
+        write_output(text)
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"{path} cannot be written: {why}.", hint="See --print for its text.") from error
+    print(f"Written: {path}\nStart it with: {command}", file=sys.stderr)

@@ -5,21 +5,27 @@ No command needs a server, or that the model of a conversation is still served.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import settings_options, text
-from moa_shared.programs.config import load_settings, settings_of
+from moa_shared.programs.command_line import text
+from moa_shared.programs.entry import write_output
 
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.commands import ALL, with_settings
+from moa_client.settings import ClientSettings
 
-LISTED, FOUND = 20, 20  # conversations, and hits of a search, that fit on a screen
-_OTHERS = [name for name in (*settings_of(ClientSettings), *ClientSettings.RETIRED) if name != "history_dir"]
-_place = settings_options(ClientSettings, SECTION, _OTHERS)
+if TYPE_CHECKING:
+    from moa_client.history.store import HistoryStore
+
+_place = with_settings([name for name in ALL if name != "history_dir"])
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_limit = click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=20, show_default=True)
 
 
 @click.group()
@@ -31,41 +37,49 @@ def history() -> None:
 
 
 @history.command("list")
-@click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=LISTED, show_default=True, help="How many.")
+@_limit
 @click.option("--all", "all_of_them", is_flag=True, help="List all.")
-@click.option("--unverified", is_flag=True, help="Only those with an answer that a server is still to check.")
 @_as_json
 @_place
-def list_(
-    limit: int, all_of_them: bool, unverified: bool, as_json: bool, config_file: Path | None, **flags: Any
-) -> None:
+def list_(settings: ClientSettings, limit: int, all_of_them: bool, as_json: bool) -> None:
     """List conversations, the one last used first."""
-    from moa_client.commands.actions import history as actions
+    from moa_client.history.exports import json_of, list_table
 
-    count = None if all_of_them else limit
-    actions.show_list(_folder(config_file, flags), count, unverified=unverified, as_json=as_json)
+    with _opened(settings) as store:
+        every = store.list()
+    found = every if all_of_them else every[:limit]
+    if as_json:
+        write_output(json_of(found))
+    elif not found:
+        print("No conversation is kept yet.", file=sys.stderr)
+    else:
+        write_output(list_table(found))
+        if len(every) > len(found):
+            print(f"{len(every) - len(found)} more: --all lists them.", file=sys.stderr)
 
 
 @history.command()
 @click.argument("name", metavar="ID", type=text)
 @_place
-def show(name: str, config_file: Path | None, **flags: Any) -> None:
+def show(settings: ClientSettings, name: str) -> None:
     """Print a conversation; text that no server has verified is marked."""
-    from moa_client.commands.actions import history as actions
+    from moa_client.history.exports import shown_conversation
 
-    actions.show(_folder(config_file, flags), name)
+    with _opened(settings) as store:
+        write_output(shown_conversation(store.load(store.find(name))))
 
 
 @history.command()
 @click.argument("name", metavar="ID", type=text)
 @click.option("--format", "form", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write to FILE.")
 @_place
-def export(name: str, form: str, output: Path | None, config_file: Path | None, **flags: Any) -> None:
+def export(settings: ClientSettings, name: str, form: str) -> None:
     """Print a conversation as Markdown, or all that is kept of it as JSON."""
-    from moa_client.commands.actions import history as actions
+    from moa_client.history.exports import as_json, markdown
 
-    actions.export(_folder(config_file, flags), name, form, output)
+    with _opened(settings) as store:
+        stored = store.load(store.find(name))
+    write_output(markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n")
 
 
 @history.command()
@@ -73,26 +87,56 @@ def export(name: str, form: str, output: Path | None, config_file: Path | None, 
 @click.option("--all", "all_of_them", is_flag=True, help="Delete every conversation, and all responses to programs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @_place
-def delete(names: tuple[str, ...], all_of_them: bool, yes: bool, config_file: Path | None, **flags: Any) -> None:
+def delete(settings: ClientSettings, names: tuple[str, ...], all_of_them: bool, yes: bool) -> None:
     """Delete conversations for good."""
-    from moa_client.commands.actions import history as actions
-
     if bool(names) is all_of_them:
         raise ConfigError("Which conversations are to be deleted?", hint="Give IDs, or --all.")
-    actions.delete(_folder(config_file, flags), None if all_of_them else names, is_agreed=yes)
+    with _opened(settings) as store:
+        found = store.identifiers() if all_of_them else sorted({store.find(name) for name in names})
+        responses = store.responses.count() if all_of_them else 0
+        if not found and not responses:
+            print("No conversation is kept.", file=sys.stderr)
+            return
+        count = f"{len(found)} conversation{'' if len(found) == 1 else 's'}"
+        if responses:
+            count += f" and {responses} response{'' if responses == 1 else 's'} to programs"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ConfigError(f"This would delete {count}.", hint="Add --yes.")
+            click.confirm(f"Delete {count} for good?", abort=True, err=True)
+        store.delete(found)
+        if responses:
+            store.responses.delete_all()
+    print(f"{count} deleted.", file=sys.stderr)
 
 
 @history.command()
 @click.argument("words", nargs=-1, required=True, type=text)
-@click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=FOUND, show_default=True, help="How many.")
+@_limit
 @_as_json
 @_place
-def search(words: tuple[str, ...], limit: int, as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def search(settings: ClientSettings, words: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Find questions and answers that have all WORDS, the newest first."""
-    from moa_client.commands.actions import history as actions
+    from moa_client.history.exports import json_of, shown_hit
+    from moa_client.history.reading import END, START
 
-    actions.search(_folder(config_file, flags), words, limit, as_json=as_json)
+    with _opened(settings) as store:
+        hits = store.search(" ".join(words), limit)
+    if as_json:
+        plain = [replace(hit, snippet=hit.snippet.replace(START, "").replace(END, "")) for hit in hits]
+        write_output(json_of(plain))
+        return
+    write_output("".join(shown_hit(hit, "", "") for hit in hits))
+    if not hits:
+        print("Nothing was found.", file=sys.stderr)
 
 
-def _folder(config_file: Path | None, flags: Mapping[str, Any]) -> Path | None:
-    return load_settings(ClientSettings, SECTION, flags, config_file).history_dir
+@contextmanager
+def _opened(settings: ClientSettings) -> Iterator[HistoryStore]:
+    from moa_client.history.store import HistoryStore
+
+    store = HistoryStore(settings.history_dir)
+    try:
+        yield store
+    finally:
+        store.close()

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.entry import write_output
+
+from moa_client.servers.book import (
+    FILES,
+    ServerBook,
+    ServerEntry,
+    check_name,
+    forget,
+    keep_invitation,
+    read_book,
+    write_book,
+)
+from moa_client.settings import SECTION, ClientSettings, check_address
 
 FILE = click.Path(path_type=Path)
 
@@ -40,14 +56,26 @@ def servers() -> None:
 @_no_keyring
 def add(name: str, address: str, **given: Any) -> None:
     """Add a server, or change the one of that name; the first one is in use."""
-    from moa_client.commands.actions import servers as actions
+    from moa_client.link.security import Security
+    from moa_client.servers.connecting import security_of
 
-    actions.add(name, address, given)
+    check_name(name)
+    try:
+        check_address(address)
+    except ValueError as error:
+        raise ConfigError(f"The address is {address!r}: {error}.", hint="") from None
+    given |= {each: given[each].expanduser().absolute() for each in FILES if given[each] is not None}
+    entry = ServerEntry(name, address, **given)
+    # before the key is read, and an error now, rather than at the first question
+    Security(entry.tls, key="key" if entry.key_file is not None else "", insecure=entry.insecure).check(address)
+    before = read_book().listed(name)
+    security_of(entry).credentials()
+    _list(entry, before, f"{name} is changed; it was {before.address}.\n" if before is not None else "")
 
 
 @servers.command()
 @click.argument("name")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=FILE)
 @_no_keyring
 @click.option("--replace", "replaces", is_flag=True, help="Replace the server that is listed as NAME, and its key.")
 def join(name: str, file: Path | None, replaces: bool) -> None:
@@ -55,33 +83,101 @@ def join(name: str, file: Path | None, replaces: bool) -> None:
 
     `moa-server setup` and `moa-server invite` print invitations.
     """
-    from moa_client.commands.actions import servers as actions
+    from moa_shared.protocol.invitation import read_invitation
 
-    actions.join(name, file, replaces=replaces)
+    from moa_client.servers.connecting import describe_server
+
+    check_name(name)
+    before = read_book().listed(name)
+    if before is not None and not replaces:
+        raise ConfigError(
+            f"{name} is listed already, as {before.address}.",
+            hint=f"Choose another name, or replace it and its key: moa-client servers join {name} --replace.",
+        )
+    invitation = read_invitation(_asked_invitation() if file is None else _read_text(file))
+    entry = keep_invitation(name, invitation)
+    book = _list(entry, before)
+    served = asyncio.run(describe_server(entry, load_settings(ClientSettings, SECTION, {})))
+    where = f"It serves {served.identity.target_id} at {served.execution.level}."
+    how = "moa-client chat" if name in book.in_use else f"moa-client chat --server {name}"
+    print(f"{where} To talk to it: {how}", file=sys.stderr)
 
 
 @servers.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(as_json: bool) -> None:
     """Show each server: address, TLS, whether it has a key, and, asked now, its model, round trip and load."""
-    from moa_client.commands.actions import servers as actions
+    from moa_client.servers.connecting import ask_servers, list_json, list_table
 
-    actions.show(as_json=as_json)
+    asked = asyncio.run(ask_servers(read_book(), load_settings(ClientSettings, SECTION, {})))
+    if as_json:
+        write_output(list_json(asked))
+    elif asked:
+        write_output(list_table(asked))
+    else:
+        print("No server is listed. Add one: moa-client servers add NAME HOST:PORT", file=sys.stderr)
 
 
 @servers.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def use(names: tuple[str, ...]) -> None:
     """Talk to these servers, the nearest first; one goes on where another is lost."""
-    from moa_client.commands.actions import servers as actions
-
-    actions.use(names)
+    write_book(read_book().use(names))
+    print(f"In use: {', '.join(dict.fromkeys(names))}.", file=sys.stderr)
 
 
 @servers.command()
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove a server from the list, and the key that its invitation brought."""
-    from moa_client.commands.actions import servers as actions
+    book = read_book()
+    entry = book.find(name)
+    write_book(book.remove(name))
+    print(f"{name} is removed.", file=sys.stderr)
+    forget(entry)
 
-    actions.remove(name)
+
+def _list(entry: ServerEntry, before: ServerEntry | None, words: str = "") -> ServerBook:
+    """Lists a server in the place of the one `before`, and says what that means for chats, after these words."""
+    name, book = entry.name, read_book().add(entry)
+    write_book(book)
+    if before is not None:
+        forget(before, entry)
+    if name in book.in_use:
+        words += f"{name} is in use."
+    else:
+        together = f"moa-client servers use {' '.join(book.in_use)} {name}"
+        words += (
+            f"{name} is listed; chats talk to {' and '.join(book.in_use)}. "
+            f"For {name} alone: moa-client servers use {name}. "
+            f"For {'both' if len(book.in_use) == 1 else 'all'}, where one takes over when another is lost: {together}"
+        )
+    print(words, file=sys.stderr)
+    return book
+
+
+def _asked_invitation() -> str:
+    """The line that the user pastes, or that comes through a pipe.
+
+    A terminal by itself would take 4095 characters at most, and 1023 on some systems: an editor of lines takes all.
+    """
+    if not sys.stdin.isatty():
+        return sys.stdin.read()
+    from prompt_toolkit import PromptSession  # heavy, and for a terminal only
+    from prompt_toolkit.output import create_output
+
+    session = PromptSession[str]("Invitation: ", output=create_output(sys.stderr))
+    try:
+        return session.prompt()
+    except (EOFError, KeyboardInterrupt):
+        raise click.Abort from None
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {file}.", hint="Name the one that holds the invitation.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"{file} cannot be read: {why}.", hint="") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_client.commands.daemon import given_options
+from moa_client.commands import given_options
 from moa_client.logs import configure_log, default_log_file
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
