@@ -384,10 +384,8 @@ EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
 class Impostor(Server):
     """A server that claims to be another one, and has a chat template of its own."""
 
-    async def describe(
-        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
-    ) -> pb.DescribeResponse:
-        described = await super().describe(seconds, padding, prefix_hashes)
+    async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
+        described = await super().describe(seconds, prefix_hashes)
         described.identity.target_fingerprint = HONEST[0]
         return described
 

@@ -39,9 +39,7 @@ class ScriptedServer(Server):
     def renew(self, lost: int) -> None:
         self.renewed += 1
 
-    async def describe(
-        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
-    ) -> pb.DescribeResponse:
+    async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
         self.asked += 1
         await self.may_answer.wait()
         if self.failure is not None:

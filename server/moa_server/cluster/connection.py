@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from moa_shared.errors import NotFoundError, UnavailableError
-from moa_shared.protocol.call_reasons import system_reason
 
 NAMESPACE = "moa"
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -55,8 +54,7 @@ def _reach(where: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
-        why = system_reason(error) if isinstance(error, OSError) else "there is no such port"
-        raise _silent(where, f"{why}.") from None
+        raise _silent(where, f"{getattr(error, 'strerror', None) or error}.") from None
 
 
 def _silent(where: str, words: str) -> UnavailableError:
