@@ -9,15 +9,17 @@ from moa_bench.report import with_section
 from moa_client.settings import ClientSettings
 from moa_server.listing.drafters import known_table
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.companion import companions_table
+from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.programs.command_line import options_table
 
+COMPANIONS = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
+COMPANIONS += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
 DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
     ("server.md", "options moa-server", options_table(ServerSettings)),
     ("drafters.md", "known drafters", known_table()),
-    ("drafters.md", "companions", companions_table()),
+    ("drafters.md", "companions", "\n".join(COMPANIONS)),
 )
 
 

@@ -26,7 +26,7 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
-from moa_shared.models.sources.files import RAW_TEXT_ONLY, end_of_text, find_pooling, read_sampling_defaults
+from moa_shared.models.sources.files import RAW_TEXT_ONLY, end_of_text, read_sampling_defaults
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
@@ -39,7 +39,7 @@ from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing.drafters import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
-from moa_server.service.services import Served, Services
+from moa_server.service.services import Served, Services, find_pooling
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution

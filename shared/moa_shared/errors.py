@@ -12,11 +12,7 @@ from moa_shared.text.plain_text import plain_line
 
 
 class MoaError(Exception):
-    """Base of all errors that moa reports.
-
-    `message`: one sentence: what happened, expected and got. `hint`: one sentence: what to do; the class's default
-    where None.
-    """
+    """Base of all errors that moa reports: a sentence of what happened, and one of what to do (None: the class's)."""
 
     code: ClassVar[str] = "internal"
     grpc_status: ClassVar[str] = "INTERNAL"
@@ -169,13 +165,9 @@ class TreeError(
 class OverloadedError(
     MoaError, code="overloaded", status="RESOURCE_EXHAUSTED", exit_code=75, hint="Try again in a few seconds."
 ):
-    """The server has no room for one more session, stream or answer.
+    """The server has no room for one more session, stream or answer."""
 
-    Attributes:
-        retry_after_ms: when to try again.
-    """
-
-    retry_after_ms = 2000  # an answer of 50 tokens on one core
+    retry_after_ms = 2000  # when to try again: an answer of 50 tokens on one core
 
 
 class RateLimitError(
@@ -208,13 +200,9 @@ class UnavailableError(
     exit_code=69,
     hint="Check --server HOST:PORT, and that moa-server runs there.",
 ):
-    """The server cannot be reached, or is shutting down.
+    """The server cannot be reached, or is shutting down."""
 
-    Attributes:
-        servers: HOST:PORT of those that go on in its place, best first.
-    """
-
-    servers: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()  # HOST:PORT of those that go on in its place, best first
 
 
 class CancelledAnswerError(MoaError, code="cancelled", status="CANCELLED", exit_code=130, hint=""):

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from moa_server.verifier import Request
 from moa_server.verifier.paged.attention import Attention, FlashInferAttention, SessionAttention
+from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.models.weights.loading import CudaGraphs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT = 1000

@@ -13,9 +13,9 @@ import pytest
 import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
 from moa_server.verifier.paged.pool import over_arrays
+from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import Checkpoint, fresh_tensors
-from moa_shared.models.weights.loading import CudaGraphs
 
 from tests.support.decoders import EVEN, normal
 from tests.support.paged_targets import ATTENTIONS

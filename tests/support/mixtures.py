@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from moa_shared.models.weights.experts import known_name
+from moa_shared.models.tensors import known_name
 from transformers import PreTrainedModel
 
 from tests.support.dense_families import soften_scores

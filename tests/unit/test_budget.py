@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3406, 22,
     ),
-    "server": (("server",), 16230, 99),
-    "shared": (("shared",), 16356, 104),
+    "server": (("server",), 16420, 99),
+    "shared": (("shared",), 16091, 102),
     "training": (("training",), 4698, 30),
     "bench": (("bench",), 5284, 42),
     "netsim": (("netsim",), 4274, 25),
     "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 870, 13),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 872, 13),
     "tests": (("tests",), 70426, 446),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 from moa_shared import drafting
-from moa_shared.constraints.draft_form import DraftForm
+from moa_shared.constraints.grammar import DraftForm
 from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import SHORTEST_STANDALONE, chance_of_copy

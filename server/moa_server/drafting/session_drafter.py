@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.constraints.draft_form import DraftForm
+from moa_shared.constraints.grammar import DraftForm
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
 from moa_shared.drafting.estimates import DrafterTrial, Smoothed
 from moa_shared.programs.machine import ms_since

@@ -11,28 +11,42 @@ files whole.
 import contextlib
 import csv
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE, shipped_drafters_for
+from moa_shared.drafter.checkpoint.shipped import (
+    CONFIG_KEY,
+    DRAFTER_FILE,
+    SHIPPED_DRAFTERS,
+    drafters_folder,
+    shipped_drafter,
+)
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.published import convert, drafter_in_folder, model_key, named_target
 from moa_shared.drafter.published_files import PICKLED, PublishedFiles
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.entry import identify, is_gguf, read_parts
+from moa_shared.models.gguf.entry import files_below, first_parts, identify, is_gguf, is_model_file, read_parts
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
 from moa_shared.models.sources.hub import PREFIX, HubModel, hub_cache, hub_snapshots
 from moa_shared.models.sources.packaged import PACKAGED, packaged_file
-from moa_shared.models.sources.source import Examined, LocalModel, examine, find_model, installed_models, models_in
+from moa_shared.models.sources.source import (
+    Examined,
+    LocalModel,
+    examine,
+    find_model,
+    holds_safetensors,
+    installed_models,
+)
 from moa_shared.models.tensors import read_metadata
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.text.plain_text import parse_json
 from rich.filesize import decimal
 
 
@@ -463,3 +477,32 @@ def drafters_json(listed: DrafterList) -> str:
     ]
     told = {"model": listed.model, "on_this_machine": listed.is_here, "drafters": drafters}
     return json.dumps(told, indent=2) + "\n"
+
+
+def models_in(place: Path) -> Iterator[LocalModel]:
+    """The models below a folder, by their paths; or the one that is a file."""
+    if place.is_file():
+        if is_gguf(place):
+            yield LocalModel(str(place), "folder", place)
+        return
+    if not place.is_dir():
+        raise NotFoundError(f"There is no folder {place}.")
+    files = sorted(files_below(place))
+    folders = {folder for path, folder in files if path.suffix == ".safetensors" and holds_safetensors(folder)}
+    paths = first_parts([path for path, _ in files if is_model_file(path)])
+    for path in sorted([*folders, *paths]):
+        yield LocalModel(str(path), "folder", path)
+
+
+def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], str]) -> list[str]:
+    """The names of the drafters that come with moa for a target."""
+    from moa_shared.models.tensors import read_metadata
+
+    sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
+    folder = drafters_folder()
+    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")) if folder else ():
+        drafter = parse_json(read_metadata(path).get(CONFIG_KEY, "{}"))
+        if all(drafter.get(own) == config.get(of_target) for own, of_target in sizes.items()):
+            known = fingerprint()
+            return [name for name in SHIPPED_DRAFTERS if shipped_drafter(known, name)]
+    return []

@@ -15,18 +15,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 import structlog
 from moa.v1 import moa_pb2 as pb
+from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
-from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaError, NotFoundError, OverloadedError
+from moa_shared.errors import (
+    ConfigError,
+    DiskFullError,
+    MismatchError,
+    MoaError,
+    ModelSourceError,
+    NotFoundError,
+    OverloadedError,
+)
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources import cache
-from moa_shared.models.sources.cache import cache_root, remembered_hash
+from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full, remembered_hash
 from moa_shared.models.sources.files import WEIGHTS_INDEX
 from moa_shared.models.sources.hub import PREFIX, HubModel
-from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
+from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
+from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import manifest_sha256
@@ -397,3 +409,34 @@ def _said_to_clients() -> Iterator[None]:
         raise ConfigError(
             f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
         ) from error
+
+
+def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
+    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too)."""
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name in names:
+        if precision == "packed":
+            tensors |= _pack(reader, name)
+        else:
+            tensors[name] = round_to_bfloat16(reader.array(name))
+    try:
+        write_tensors(path, tensors)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(path.parent, None, path.name) from None
+        raise ModelSourceError(f"{path} cannot be written ({error}).", hint="Check the cache folder.") from None
+
+
+def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
+    shape = reader.shape(name)
+    if len(shape) != 2:
+        return {name: reader.array(name)}
+    if shape[1] % GROUP:
+        return {name: round_to_bfloat16(reader.array(name))}
+    blocks = reader.blocks(name)
+    if blocks is not None:
+        return {f"{name}.{blocks.kind}": blocks.raw}
+    try:
+        return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
+    except ValueError:  # a scale out of float16's range
+        return {name: round_to_bfloat16(reader.array(name))}

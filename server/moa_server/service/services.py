@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, NoFormsError, OverloadedError
-from moa_shared.models.sources.files import UNKNOWN_POOLING, ModelPooling
+from moa_shared.errors import ConfigError, ModelSourceError, NoFormsError, OverloadedError
+from moa_shared.models.sources.files import GGUF_KEY, ModelFiles, Pooling
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
@@ -41,6 +42,40 @@ if TYPE_CHECKING:
 
 MOST_OF_ONE = 32  # that wait: a usual schema takes some milliseconds, the largest a few seconds
 MOST_WAITING = 256  # of all callers: a form may have 256 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPooling:
+    kind: Pooling = Pooling.MEAN
+    is_trained: bool = False  # its files say so: it was made for embeddings
+
+
+UNKNOWN_POOLING = ModelPooling()
+
+
+_MODES = {"pooling_mode_mean_tokens": Pooling.MEAN, "pooling_mode_lasttoken": Pooling.LAST}
+
+
+def find_pooling(files: ModelFiles) -> ModelPooling:
+    """How a model is pooled; the mean where its files do not say. ModelSourceError: they want another way."""
+    if (named := files.config.get(GGUF_KEY)) is not None:
+        return ModelPooling(Pooling(named), is_trained=True)
+    path = files.folder / "1_Pooling/config.json"
+    if not path.is_file():
+        return UNKNOWN_POOLING
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelSourceError(f"{path} cannot be read: {error}.", hint="Fetch the model again.") from None
+    modes = content.items() if isinstance(content, Mapping) else ()
+    wanted = [name for name, is_on in modes if name.startswith("pooling_mode") and is_on is True]
+    kind = _MODES.get(wanted[0]) if len(wanted) == 1 else None
+    if kind is None:
+        raise ModelSourceError(
+            f"{path} pools by {', '.join(wanted) or 'nothing'}, which is not known here.",
+            hint=f"Known: {', '.join(_MODES)}.",
+        )
+    return ModelPooling(kind, is_trained=True)
 
 
 class Forms:

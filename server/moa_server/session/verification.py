@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 from moa_shared.errors import ConfigError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.sampling.coupling import chances_of, select
-from moa_shared.sampling.scores import Scores, TextBefore
-from moa_shared.sampling.settings import Sampling, TokenChances
+from moa_shared.sampling.coupling import permitted, process_logits, select
+from moa_shared.sampling.scores import Scores, TextBefore, largest, log_softmax
+from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 from moa_shared.tree import ROOT, DraftTree, StreamedTree, check_parents, longest_path
 
 if TYPE_CHECKING:
@@ -292,3 +294,28 @@ class StepPlan:
             finish=finish,
             own_accepted=sum(node >= own for node in accepted),
         )
+
+
+def chances_of(
+    logits: Scores,
+    chosen: Sequence[int],
+    positions: Sequence[int],
+    wanted: WantedChances,
+    sampling: Sampling,
+    before: TextBefore | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> tuple[TokenChances, ...]:
+    """The chances of the token chosen from each row; arguments as of `select`. What cannot follow is not told."""
+    if wanted.processed:
+        scores = process_logits(permitted(logits, positions, sampling, before, allowed), sampling)
+    else:
+        scores = log_softmax(logits)
+    own = scores[np.arange(len(chosen)), list(chosen)].tolist()
+    if not wanted.likeliest:
+        return tuple(TokenChances(each) for each in own)
+    values, tokens = largest(scores, min(wanted.likeliest, scores.shape[-1]))
+    possible = np.isfinite(values).sum(-1).tolist()  # the likeliest come first
+    return tuple(
+        TokenChances(each, tuple(of[:count]), tuple(theirs[:count]))
+        for each, of, theirs, count in zip(own, tokens.tolist(), values.tolist(), possible, strict=True)
+    )

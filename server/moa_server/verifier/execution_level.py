@@ -7,7 +7,7 @@ GPUs) rounds differently depending on what is computed together, and says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from moa_shared.models.network.served import (
     unsupported,
 )
 from moa_shared.models.sources.cache import cache_root, canonical_json
-from moa_shared.models.weights.packing import conversions, plan_places
+from moa_shared.models.weights.packing import Place, plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.entry import install_extra
@@ -252,3 +252,23 @@ def _on_torch(
     device = target.device.type
     details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
     return Execution(level, target, details, before, device=device, shares=group.rank.count if group is not None else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What packing in another format does to the size of weights, in bytes."""
+
+    stored: int = 0
+    packed: int = 0
+
+
+def conversions(reader: WeightReader, places: Sequence[Place]) -> dict[str, Conversion]:
+    """By the format of the file: weights that are not packed as they are stored."""
+    found: dict[str, Conversion] = {}
+    for place in places:
+        stored = reader.format_of(place.name)
+        if stored != place.kind:
+            before = found.get(stored, Conversion())
+            packed = before.packed + place.nbytes
+            found[stored] = Conversion(before.stored + reader.stored_bytes(place.name), packed)
+    return found

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import structlog
 import torch
@@ -10,7 +11,6 @@ from moa_shared.defaults import BF16
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.network.served import torch_plan
-from moa_shared.models.weights.loading import CudaGraphs
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
 
@@ -115,3 +115,25 @@ def warm_up(target: TorchTarget) -> None:
             cache = target.new_cache()
             target.forward(cache, [0] * rows)
             cache.release()
+
+
+T = TypeVar("T")
+
+
+class CudaGraphs:
+    """Records graphs."""
+
+    def __init__(self) -> None:
+        self._memory: Any = torch.cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Runs a function once and records it; gives what plays it again, and the tensors that it then writes."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()  # what is compiled or allocated at the first call must not be recorded
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            written = run()
+        return graph.replay, written

@@ -1,4 +1,4 @@
-"""Constraints as llguidance's grammars, and what it refuses in our words.
+"""Constraints as llguidance's grammars, what it refuses in our words, and the form of an answer for whoever drafts it.
 
 Nothing is loosened: a keyword or a number that cannot be enforced is an error that names it. The library computes with
 doubles and int64: beyond 2^53 it writes other values, or allows some that the schema does not.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 
-if TYPE_CHECKING:  # devices go without the library
+if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 _EXACT = 1 << 53  # all integers below are doubles, and so are their neighbours
 _LENGTH_END = 1 << 31  # characters or items that no answer has; the library's expressions count up to 2^32
@@ -188,3 +190,20 @@ def _with_exact_schemas(lark: str) -> str:
         exact = with_exact_numbers(schema, "JSON schema in the Lark grammar")
         written += [mark, json.dumps(exact, ensure_ascii=False), part[end:]]
     return "".join(written)
+
+
+class DraftForm:
+    """Follows one answer. `form`: of the answer; how much of it that has read does not matter."""
+
+    def __init__(self, form: ConstrainedText) -> None:
+        self._form: ConstrainedText | None = form.copy()
+
+    def after(self, answer: Sequence[int]) -> ConstrainedText | None:
+        """The form after the answer's committed tokens, each time more of them; None: they are not of it."""
+        form = self._form
+        if form is not None:
+            try:
+                form.advance(answer[form.read :])
+            except ConfigError:
+                self._form = None
+        return self._form

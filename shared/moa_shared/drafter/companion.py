@@ -9,7 +9,6 @@ or in the cache folder, which name both models, so that one of others is passed 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
-from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import write_record
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.weights import INT8
 from moa_shared.drafting.confidence import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
@@ -63,12 +62,6 @@ def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
         and config.get("vocab_size") in known.vocabularies
         and int(config.get("hidden_size") or 0) > known.hidden_size
     ]
-
-
-def companions_table() -> str:
-    lines = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
-    lines += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
-    return "\n".join(lines)
 
 
 SUFFIX = "confidence.json"  # also of NAME.confidence.json, for folders with several models
@@ -128,9 +121,7 @@ def cache_file(companion: str, target: str, root: Path) -> Path:
 
 
 def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
-    """The fingerprints of the companion and the target that a file is about, and the confidence; None: it is a
-    drafter's.
-    """
+    """The fingerprints of companion and target that a file is about, and the confidence; None: it is a drafter's."""
     try:
         content: Any = parse_json(path.read_text("utf-8"))
         if not isinstance(content, dict):
@@ -149,14 +140,9 @@ def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | N
 
 
 def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:
-    with whole_checkpoint(path, "confidence") as partial:
-        content = {
-            COMPANION_KEY: companion,
-            TARGET_KEY: target,
-            "shift": round(confidence.shift, 4),
-            "evidence": round(confidence.evidence, 4),
-        }
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    fingerprints = {COMPANION_KEY: companion, TARGET_KEY: target}
+    shift, evidence = round(confidence.shift, 4), round(confidence.evidence, 4)
+    write_record(path, {**fingerprints, "shift": shift, "evidence": evidence})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,18 @@ Pickles are read with `weights_only`, which makes tensors and nothing else. Floa
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafter.kinds.config import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
-from moa_shared.models.sources.files import read_config
+from moa_shared.models.sources.files import indexed_files, read_config
 from moa_shared.models.tensors import FileTensor, map_tensors
-from moa_shared.text.plain_text import parse_json
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order
@@ -27,6 +26,7 @@ _REFETCH = "Fetch it again."
 # Of a damaged pickle torch lets through whatever its instructions stumble over.
 _UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, pickle.PickleError)
 
+Read = TypeVar("Read")
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
@@ -42,18 +42,15 @@ class PublishedFiles:
                 return cls(folder, (folder / name,))
             index = folder / f"{name}.index.json"
             if index.is_file():
-                return cls(folder, _shards(index))
+                return cls(folder, _of_checkpoint(indexed_files, index))
         raise CheckpointError(
             f"The folder {folder} holds no drafter: none of drafter.safetensors, {', '.join(_SINGLE)}.",
             hint="Name a folder that moa-train fit wrote, or a checkpoint as it is published.",
         )
 
     def config(self) -> dict[str, Any]:
-        try:
-            return read_config(self.folder)
-        except ModelSourceError as error:
-            hint = "Put the config.json that was published with the checkpoint next to it."
-            raise CheckpointError(error.message, hint=hint) from None
+        hint = "Put the config.json that was published with the checkpoint next to it."
+        return _of_checkpoint(read_config, self.folder, hint)
 
     def tensors(self) -> Tensors:
         """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16, whole numbers as int64.
@@ -77,22 +74,16 @@ class PublishedFiles:
         return shapes
 
 
-def _shards(index: Path) -> tuple[Path, ...]:
+def _of_checkpoint(read: Callable[[Path], Read], path: Path, hint: str = _REFETCH) -> Read:
+    """What is read of a file or folder; what is wrong with it is wrong with the checkpoint."""
     try:
-        names = sorted({str(name) for name in parse_json(index.read_text("utf-8"))["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} cannot be read: {error}.", hint=_REFETCH) from None
-    for name in names:
-        if name != Path(name).name or not (index.parent / name).is_file():
-            raise CheckpointError(f"{index} names {name}, which is not there.", hint=_REFETCH)
-    return tuple(index.parent / name for name in names)
+        return read(path)
+    except ModelSourceError as error:
+        raise CheckpointError(error.message, hint=hint) from None
 
 
 def _mapped(path: Path) -> dict[str, FileTensor]:
-    try:
-        return map_tensors(path)
-    except ModelSourceError as error:
-        raise CheckpointError(error.message, hint=_REFETCH) from None
+    return _of_checkpoint(map_tensors, path)
 
 
 def _stored(tensor: FileTensor) -> npt.NDArray[Any]:

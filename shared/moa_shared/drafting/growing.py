@@ -122,16 +122,13 @@ class GrowingDraft:
         )
 
     def expand(self, draft: DraftTree, sampling: Sampling) -> None:
-        """One step of the drafter below `draft`; `offer` gives what it has found."""
         nodes = self._next_to_expand(self._place(draft, sampling))
         self._expand([node for node in nodes if node is not self._tree.root])
 
     def next_token(
         self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = (), *, copies: bool = True
     ) -> WrittenToken:
-        """What to write after the newest node of a draft: the drafter's own choice, or, with `copies`, what the
-        conversation has after the same tokens if that is likelier; not one of `barred` if the drafter knows another.
-        """
+        """What to write after the newest node: the drafter's choice or, with `copies`, the text's if likelier."""
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
@@ -266,9 +263,7 @@ class GrowingDraft:
         )
 
     def _next_of_chain(self, node: GuessNode, room: int) -> Growth:
-        """The best candidate after a node, and what follows it without a step: what the form forces, and of a block
-        what is likely enough.
-        """
+        """The best candidate after a node, and what follows without a step: forced, or likely in a block."""
         tokens: list[int] = []
         first, in_blocks = node.number, self._drafter.most_depth is not None
         least = self._tree.root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf

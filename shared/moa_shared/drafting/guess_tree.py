@@ -207,9 +207,7 @@ class CandidateRanking:
                 node.add(token, min(0.0, score), said=min(0.0, score))
 
     def _of_block(self, sampling: Sampling, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
-        """`draft_candidates` of rows of a block, which are mostly the same for all nodes of a level: looking through a
-        large vocabulary for each would take longer than the block.
-        """
+        """`draft_candidates` of rows of a block, mostly the same for a level: looked at once, it is fast enough."""
         found: list[tuple[Rows, Rows, TokenIds]] = []
         for row, position in zip(logits, positions, strict=True):
             ranked = self._ranked.get(position)

@@ -84,8 +84,7 @@ class NgramTable:
     Args:
         contexts: [contexts, LONGEST_CONTEXT] token ids, the newest last, after as many NO_TOKEN as are missing.
         counts: [contexts] uint8, how many tokens follow each.
-        tokens: [sum of counts] int32, context by context, likeliest first.
-        chances: [sum of counts] uint8, in parts of CHANCE_STEPS, at least 1.
+        tokens, chances: [sum of counts] int32 and uint8 (in parts of CHANCE_STEPS), likeliest first in each context.
     """
 
     def __init__(
@@ -157,9 +156,7 @@ class TextGuesser(TextIndex):
         return math.log(self._right[size - 1] / self._tries[size - 1])
 
     def copied(self, ahead: Sequence[int] = (), shortest: int = SHORTEST) -> tuple[int, float] | None:
-        """The token to copy after the text and `ahead`, and its log-chance; None: no run of `shortest` tokens occurred
-        before.
-        """
+        """The token to copy after the text and `ahead`, and its log-chance; None: no such run occurred before."""
         position, size = self.matched(ahead, shortest)
         return (self.tokens[position], self.log_chance(size)) if size else None
 

@@ -1,18 +1,20 @@
-"""Tensors as files hold them: the number formats that weights come in, and safetensors files.
+"""Tensors as files hold them: number formats, safetensors files, and experts that one tensor holds together.
 
-A tensor is raw bytes, `uint8 [..., bytes of a row]`; a format says how a row becomes numbers. GGUF's quantised formats
-come in blocks along a row, 32 numbers each in Q4_1 and Q8_0. The results are those of the `gguf` package and of
-transformers to the last bit. Safetensors are a length, a JSON header, the tensors' bytes; files are mapped, not read,
-by a reader of our own: the package knows no bfloat16 in numpy, and a process would end without a word where a mapped
-file shrinks. Invariant: every tensor that a header names lies within its file and is as long as its shape and type say.
+A tensor is raw bytes, `uint8 [..., bytes of a row]`; a format says how a row becomes numbers, with the results of the
+`gguf` package and transformers to the last bit. Safetensors are mapped by a reader of our own: the package knows no
+bfloat16 in numpy, and a process would end without a word where a mapped file shrinks. Experts get a matrix or bias each
+by names such as `model.layers.3.mlp.experts.5.gate_proj.weight`, which brings nothing into memory.
+Invariant: every tensor that a header names lies within its file and is as long as its shape and type say.
 """
 
 import json
 import math
 import mmap
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +236,95 @@ def _tensor(entry: Any, body: Bytes) -> FileTensor:
     if not 0 <= begin <= end <= len(body) or end - begin != expected or any(size < 0 for size in shape):
         raise ValueError(f"a tensor of shape {list(shape)} in the bytes {begin} to {end} of {len(body)}")
     return FileTensor(dtype, shape, body[begin:end])
+
+
+_FUSED = re.compile(
+    r"(?P<prefix>.+\.mlp\.experts)\.(?P<stem>gate_up|gate|up|down)_proj(?P<kind>_bias|\.bias|_blocks|\.weight|)"
+)
+_RENAMED = (
+    ("model.language_model.", "model."),  # the text part of what sees pictures, too
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    (".block_sparse_moe.", ".mlp."),
+    (".mlp.router.", ".mlp.gate."),
+    (".router.proj.", ".mlp.gate."),
+    (".router.scale", ".mlp.gate.scale"),
+    (".router.per_expert_scale", ".mlp.gate.expert_scale"),
+    (".w1.weight", ".gate_proj.weight"),
+    (".w3.weight", ".up_proj.weight"),
+    (".w2.weight", ".down_proj.weight"),
+    (".sinks.weight", ".sinks"),
+)
+_EXPERTS_BESIDE = re.compile(r"(layers\.\d+)\.experts\.")  # Gemma 4's
+_PAIRS = 16  # bytes of 32 codes
+ROUTER_END = ".mlp.gate.weight"  # of the names of routers, which are computed in float32
+BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensor:
+    name: str
+    shape: tuple[int, ...]
+    take: Callable[[Bytes], Bytes]  # its bytes, uint8 [..., bytes of a row], from those of the whole tensor
+
+
+def known_name(name: str) -> str:
+    for theirs, ours in _RENAMED:
+        name = name.replace(theirs, ours)
+    return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
+
+
+def is_of_expert(name: str) -> bool:
+    return ".mlp.experts." in name
+
+
+def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator[ExpertTensor]:
+    """The experts' parts of a tensor of that shape, in numbers; none: it does not hold several experts.
+
+    `turned`: its rows are inputs, and outputs of gates and ups lie in turn (gpt-oss's in floats).
+    """
+    match = _FUSED.fullmatch(name)
+    is_bias = match is not None and "bias" in match["kind"]
+    if match is None or len(shape) != (2 if is_bias else 3):
+        return
+    interleaved = turned or match["kind"] == BLOCKS_END
+    flipped = turned and not is_bias and match["kind"] == ""
+    outputs, kind = shape[2 if flipped else 1], "bias" if is_bias else "weight"
+    parts = {f"{match['stem']}_proj": slice(0, outputs)}
+    if match["stem"] == "gate_up":
+        half = outputs // 2
+        gate, up = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(0, half), slice(half, outputs))
+        parts = {"gate_proj": gate, "up_proj": up}
+    for number in range(shape[0]):
+        for stem, rows in parts.items():
+            own = len(range(outputs)[rows])
+            yield ExpertTensor(
+                f"{match['prefix']}.{number}.{stem}.{kind}",
+                (own,) if is_bias else (own, shape[1] if flipped else shape[2]),
+                partial(_take, number, rows, shape[1:], flipped or is_bias),
+            )
+
+
+def _take(number: int, rows: slice, shape: tuple[int, ...], by_number: bool, raw: Bytes) -> Bytes:
+    """One expert's rows; `by_number`: of a bias, or of a matrix whose rows lie as columns."""
+    own = raw[number]
+    if not by_number:
+        return np.ascontiguousarray(own[rows])
+    numbers = own.reshape(*shape, -1)  # the bytes of each number
+    if len(shape) == 1:
+        return np.ascontiguousarray(numbers[rows]).reshape(-1)
+    taken = np.ascontiguousarray(numbers[:, rows].swapaxes(0, 1))
+    return taken.reshape(len(taken), -1)
+
+
+def take_mxfp4(take: Callable[[Bytes], Bytes], all_scales: Bytes, all_blocks: Bytes) -> Bytes:
+    """A part of gpt-oss's tensors in MXFP4 as GGUF has the format, [rows, bytes].
+
+    Both have exponents of 8 bits; of 32 codes, GGUF has the first half in the low nibbles, and gpt-oss every second.
+    Scales are [experts, outputs, groups], blocks [experts, outputs, 16 bytes a group].
+    """
+    scales = take(all_scales)
+    pairs = take(all_blocks).reshape(*scales.shape, _PAIRS)
+    codes = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(*scales.shape, 2 * _PAIRS)
+    rows = np.concatenate((scales[..., None], codes[..., :_PAIRS] | codes[..., _PAIRS:] << 4), axis=-1)
+    return rows.reshape(len(rows), -1)

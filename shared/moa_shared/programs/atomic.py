@@ -18,9 +18,6 @@ def whole_file(path: Path, *, several_writers: bool = False, durable: bool = Fal
         several_writers: others may write it at the same time, and the last one to end wins; a writer that is killed
             leaves its temporary file. Otherwise the next one overwrites that.
         durable: the content is on the disk before the name is.
-
-    Raises:
-        OSError: the file cannot be written; what was there stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _unique(path) if several_writers else path.with_name(f"{path.name}.partial")

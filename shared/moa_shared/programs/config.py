@@ -137,10 +137,6 @@ def load_settings_and_origins(
         flags: from the command line; None and empty tuples count as not given.
         config_file: TOML file; None takes the one that MOA_CONFIG names, if any.
         shown: how messages name a setting that `flags` give; None: as its option.
-
-    Raises:
-        ConfigError: an unknown name or a value that is not allowed.
-        NotFoundError: the file does not exist.
     """
     known = settings_of(cls)
     given: dict[str, Any] = {}

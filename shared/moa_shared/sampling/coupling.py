@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from moa_shared.errors import InternalError
 from moa_shared.sampling.scores import Scores, TextBefore, adjusted, choose, largest, log_softmax
-from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
+from moa_shared.sampling.settings import Sampling
 
 _FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time
 _LIKELIEST = 512  # tokens looked at for top-p before all are
@@ -252,28 +252,3 @@ def _keep_min_p(scores: Scores, min_p: float) -> Scores:
         least = scores.max(axis=-1, keepdims=True) + np.float32(math.log(min_p))
         scores[scores < least] = -np.inf
     return scores
-
-
-def chances_of(
-    logits: Scores,
-    chosen: Sequence[int],
-    positions: Sequence[int],
-    wanted: WantedChances,
-    sampling: Sampling,
-    before: TextBefore | None = None,
-    allowed: npt.NDArray[np.bool_] | None = None,
-) -> tuple[TokenChances, ...]:
-    """The chances of the token chosen from each row; arguments as of `select`. What cannot follow is not told."""
-    if wanted.processed:
-        scores = process_logits(permitted(logits, positions, sampling, before, allowed), sampling)
-    else:
-        scores = log_softmax(logits)
-    own = scores[np.arange(len(chosen)), list(chosen)].tolist()
-    if not wanted.likeliest:
-        return tuple(TokenChances(each) for each in own)
-    values, tokens = largest(scores, min(wanted.likeliest, scores.shape[-1]))
-    possible = np.isfinite(values).sum(-1).tolist()  # the likeliest come first
-    return tuple(
-        TokenChances(each, tuple(of[:count]), tuple(theirs[:count]))
-        for each, of, theirs, count in zip(own, tokens.tolist(), values.tolist(), possible, strict=True)
-    )

@@ -72,12 +72,8 @@ _SHARE_MARGIN = 1e-4  # of a cumulated probability, float32 over up to 260,000 t
 def choose(scores: Row, noise: Row, top_k: int, top_p: float, min_p: float = 0.0) -> int | None:
     """The token that top-k, top-p, min-p and noise choose.
 
-    Args:
-        scores: [vocab] logits over temperature.
-        noise: [vocab] Gumbel noise of the token's position.
-
-    Returns:
-        None: too near to call, or no numbers: evaluate the rule itself.
+    `scores`: [vocab] logits over temperature; `noise`: [vocab] Gumbel noise of the token's position. None: it is too
+    near to call, or they are no numbers: evaluate the rule itself.
     """
     best = int(scores.argmax())
     top = float(scores[best])

@@ -224,6 +224,12 @@ def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
         raise CheckpointError(message, hint="Choose a folder that can be written.") from None
 
 
+def write_record(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes what was measured for a checkpoint, as JSON, whole or not at all."""
+    with whole_checkpoint(path, "confidence") as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def fresh_tensors(
     config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None, *, norms_near_zero: bool = False
 ) -> dict[str, npt.NDArray[Any]]:

@@ -3,11 +3,9 @@
 The drafters are a distribution of their own, for servers: devices fetch from them what they draft with.
 """
 
-from collections.abc import Callable, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.entry import install_drafters
@@ -35,7 +33,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     """
     from moa_shared.models.tensors import read_metadata
 
-    if folder is None and (folder := _find_folder()) is None:
+    if folder is None and (folder := drafters_folder()) is None:
         if find_ngrams(target_fingerprint) is None:
             return None
         raise ConfigError(
@@ -49,20 +47,6 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     return None
 
 
-def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], str]) -> list[str]:
-    """The names of the drafters that come with moa for a target."""
-    from moa_shared.models.tensors import read_metadata
-
-    sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
-    folder = _find_folder()
-    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")) if folder else ():
-        drafter = parse_json(read_metadata(path).get(CONFIG_KEY, "{}"))
-        if all(drafter.get(own) == config.get(of_target) for own, of_target in sizes.items()):
-            known = fingerprint()
-            return [name for name in SHIPPED_DRAFTERS if shipped_drafter(known, name)]
-    return []
-
-
 def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
     """As `shipped_drafter`, when one was asked for by name."""
     path = shipped_drafter(target_fingerprint, name)
@@ -73,7 +57,7 @@ def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, 
 
 def installed_drafters(target_fingerprint: str) -> dict[str, Path]:
     """The checkpoints made for a target by name; empty where the distribution is not installed, as on most devices."""
-    if _find_folder() is None:
+    if drafters_folder() is None:
         return {}
     return {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target_fingerprint, name)) is not None}
 
@@ -106,7 +90,7 @@ def companions(name: str, drafter: Path | None = None, folder: Path | None = Non
     return [path for path in [*beside, *sorted(ours.glob(f"*/{name}"))] if path.is_file()]
 
 
-def _find_folder() -> Path | None:
+def drafters_folder() -> Path | None:
     """Where the distribution has a folder for each drafter; None: it is not installed. Nothing of it is imported."""
     spec = find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None

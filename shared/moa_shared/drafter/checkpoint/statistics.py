@@ -1,8 +1,5 @@
-"""What is counted of a target or drafter, in files beside the checkpoint: n-grams, and how far standalone text can be
-trusted.
-"""
+"""What is counted of a target or drafter, in files beside the checkpoint: n-grams, and confidence."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import whole_checkpoint, write_record
 from moa_shared.drafter.checkpoint.shipped import NGRAMS_TARGET_KEY, companions, find_ngrams
 from moa_shared.drafting.confidence import Confidence, ReliabilityCurve, TokenOrigin
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
@@ -87,7 +84,5 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
 
 
 def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> None:
-    with whole_checkpoint(path, "confidence") as partial:
-        curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
-        content = {FINGERPRINT_KEY: fingerprint, "curves": curves}
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
+    write_record(path, {FINGERPRINT_KEY: fingerprint, "curves": curves})

@@ -24,7 +24,7 @@ from moa_shared.drafter.kinds.config import (
     Published,
     Shapes,
 )
-from moa_shared.drafter.kinds.layout import check_whole, layer_shapes, rope_of, target_sizes, unused_sizes
+from moa_shared.drafter.kinds.layout import check_whole, own_layer_shapes, rope_of, target_sizes, unused_sizes
 from moa_shared.drafter.layers.state import BaseState, Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.layers.weights import Arithmetic, Rows, check_tables, draft_ids, read_head
 from moa_shared.errors import ProtocolError
@@ -40,15 +40,10 @@ class Baseline(Kind):
     objective = "positions"
 
     def shapes(self, config: DrafterConfig) -> Shapes:
-        hidden, dim = config.hidden_size, config.target_head_dim
-        query, keys = config.target_heads * dim, config.sa_kv_heads * dim
-        shapes: Shapes = {}
-        for name in self.layers(config):
-            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
-            if not config.input_norm:
+        shapes = own_layer_shapes(config)
+        if not config.input_norm:
+            for name in self.layers(config):
                 del shapes[f"{name}.input_layernorm.weight"]
-            if config.qkv_bias:
-                shapes |= {f"{name}.self_attn.{part}_proj.bias": (query if part == "q" else keys,) for part in "qkv"}
         return shapes
 
     def states(self, half: DeviceHalf) -> NewState:
@@ -272,9 +267,7 @@ def _theirs(name: str, shapes: Shapes) -> str:
 
 
 def _convert(layout: str, of: Published) -> Conversion:
-    """Sizes that the configuration does not name are taken from the tensors; so are all that the authors of Mixture of
-    Attentions publish, who name the tensors as we do.
-    """
+    """Sizes that the configuration does not name, as the authors of Mixture of Attentions do, are the tensors'."""
     is_eagles = layout == _EAGLE
     kept = check_whole(of, layout, "fc.weight" if is_eagles else f"{FC}.weight")
     names = {name: _ours(name) if is_eagles else name for name in kept}

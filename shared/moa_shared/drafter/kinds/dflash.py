@@ -342,16 +342,8 @@ class _DFlash(KindOfStates):
 
     def shapes(self, config: DrafterConfig) -> Shapes:
         hidden = config.hidden_size
-        query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
-        shapes: Shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
+        shapes = layout.own_layer_shapes(config, "qkvo") | {"fc.weight": (hidden, len(config.state_entries) * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
-        for name in self.layers(config):
-            shapes |= layout.layer_shapes(name, hidden, query, keys, config.sa_mlp)
-            if config.head_norms:
-                shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-            if config.qkv_bias:
-                widths = {"q": query, "k": keys, "v": keys, "o": hidden}
-                shapes |= {f"{name}.self_attn.{part}_proj.bias": (width,) for part, width in widths.items()}
         if config.markov_rank:
             shapes[MARKOV_IN] = (config.vocab_size, config.markov_rank)
             shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)

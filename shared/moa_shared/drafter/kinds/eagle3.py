@@ -197,23 +197,15 @@ class _Eagle3(KindOfStates):
     def shapes(self, config: DrafterConfig) -> Shapes:
         """Its first layer's queries, keys and values read an embedding beside a state."""
         hidden, states = config.hidden_size, len(config.state_entries) * config.state_width
-        query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
-        shapes: Shapes = {"fc.weight": (hidden, states)}
+        shapes = layout.own_layer_shapes(config) | {"fc.weight": (hidden, states)}
         if config.feature_norm == JOINT:
             shapes["input_norm.weight"] = (states,)
         if config.feature_norm == EACH:
             shapes |= {f"fc_norm.{index}.weight": (config.state_width,) for index in range(len(config.state_entries))}
-        names = self.layers(config)
-        for name in names:
-            shapes |= layout.layer_shapes(name, hidden, query, keys, config.sa_mlp)
-            if config.head_norms:
-                shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-        for part in "qkv":
-            outputs = query if part == "q" else keys
-            shapes[f"{names[0]}.self_attn.{part}_proj.weight"] = (outputs, 2 * hidden)
-            if config.qkv_bias:
-                shapes |= {f"{name}.self_attn.{part}_proj.bias": (outputs,) for name in names}
-        shapes |= {f"{names[0]}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+        first = self.layers(config)[0]
+        for name in (f"{first}.self_attn.{part}_proj.weight" for part in "qkv"):
+            shapes[name] = (shapes[name][0], 2 * hidden)
+        shapes |= {f"{first}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
         shapes[layout.OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
         if config.own_embeddings:
             shapes[layout.OWN_EMBEDDINGS] = (config.vocab_size, hidden)

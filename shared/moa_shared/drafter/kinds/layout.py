@@ -43,6 +43,20 @@ def layer_shapes(name: str, model: int, queries: int, keys: int, inner: int) -> 
     }
 
 
+def own_layer_shapes(config: DrafterConfig, biased: str = "qkv") -> Shapes:
+    """Shapes of the drafter's own layers; `biased`: projections that have a bias where the configuration says so."""
+    query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
+    widths = {"q": query, "k": keys, "v": keys, "o": config.hidden_size}
+    shapes: Shapes = {}
+    for name in config.traits.layers(config):
+        shapes |= layer_shapes(name, config.hidden_size, query, keys, config.sa_mlp)
+        if config.head_norms:
+            shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+        if config.qkv_bias:
+            shapes |= {f"{name}.self_attn.{part}_proj.bias": (widths[part],) for part in biased}
+    return shapes
+
+
 def has_windows(sizes: Mapping[str, Any]) -> bool:
     """Whether layers see a window of the text only, which is computed for no drafter."""
     return bool(sizes.get("use_sliding_window")) or "sliding_attention" in (sizes.get("layer_types") or ())

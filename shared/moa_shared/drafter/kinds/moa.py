@@ -80,9 +80,7 @@ class KernelEncoder:
         return np.concatenate(parts)
 
     def project(self, memory: Rows) -> Rows:
-        """Wire rows from memory rows (without LSA from the target's last hidden state): [tokens, memory width],
-        un-rotated keys then values.
-        """
+        """Wire rows, un-rotated keys then values, from memory rows (without LSA the target's last hidden state)."""
         return self._keys_values(self.arithmetic.norm(memory, self._norm, self.config.rms_norm_eps))
 
     def encode_states(self, states: Rows) -> Rows:

@@ -126,9 +126,8 @@ class DraftNodes:
     def advance(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
         """Makes the node that these committed tokens lead to the root.
 
-        Returns:
-            numbers of the nodes that the tokens follow, as far as they do; and former numbers of those below the last
-            token, now numbered 0, 1, ..., None where the tokens have left the nodes, of which none is kept then.
+        Gives the nodes that the tokens follow, and former numbers of those below the last token, now numbered 0, 1,
+        ...; None where the tokens have left the nodes, of which none is kept then.
         """
         path = self._walk(tokens)
         if len(path) < len(tokens):
@@ -145,9 +144,8 @@ class DraftNodes:
     def visible(self, first: int) -> tuple[Indices, Indices, Indices]:
         """The nodes that those from `first` on see, their ancestors and themselves, as the kernels take them.
 
-        Returns:
-            seen, [rows]: each sees the nodes before that number; where its part of the tail begins, [rows + 1]; tail:
-            the further ones that it sees, ascending.
+        [rows]: each sees the nodes before that number; [rows + 1]: where its part of the tail begins; the tail: further
+        ones that it sees, ascending.
         """
         seen: list[int] = []
         tail: list[int] = []

@@ -158,13 +158,7 @@ def is_ready(entry: Path) -> bool:
 
 
 def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str) -> ModelFiles:
-    """The model that `path` is a file of, by the name `target_id`, with its entry, made now or before.
-
-    Raises:
-        NotFoundError: no such file.
-        ModelSourceError: it cannot be read, parts of it are missing, or it is of a family that is not served.
-        DiskFullError, ChecksumError: no room for the entry, or it was damaged.
-    """
+    """The model that `path` is a file of, by the name `target_id`, with its entry, made now or before."""
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.")
     paths = find_parts(path)

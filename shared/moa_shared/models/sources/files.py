@@ -6,7 +6,6 @@ of pooling: sentence-transformers' `1_Pooling/config.json`, and llama.cpp's `lla
 Invariant: equal fingerprints mean equal targets.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -105,20 +104,23 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
     """The files of weights of a model folder, in the index's order where there is one."""
     if (folder / "model.safetensors").is_file():
         return (folder / "model.safetensors",)
-    index = folder / WEIGHTS_INDEX
-    if not index.is_file():
+    if not (folder / WEIGHTS_INDEX).is_file():
         raise ModelSourceError(
             f"The folder {folder} holds no model.safetensors and no {WEIGHTS_INDEX}.",
             hint="Weights in other formats are not read: save the model with safe_serialization.",
         )
+    return indexed_files(folder / WEIGHTS_INDEX)
+
+
+def indexed_files(index: Path) -> tuple[Path, ...]:
     try:
         names = sorted({str(name) for name in parse_json(index.read_text("utf-8"))["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelSourceError(f"{index} cannot be read: {error}.", hint="Fetch the model again.") from error
     for name in names:
-        if name != Path(name).name or not (folder / name).is_file():
+        if name != Path(name).name or not (index.parent / name).is_file():
             raise ModelSourceError(f"{index} names {name}, which is not there.", hint="Fetch the model again.")
-    return tuple(folder / name for name in names)
+    return tuple(index.parent / name for name in names)
 
 
 GENERATION_CONFIG = "generation_config.json"
@@ -179,34 +181,4 @@ class Pooling(Enum):
     LAST = "last"  # the last token's state
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPooling:
-    kind: Pooling = Pooling.MEAN
-    is_trained: bool = False  # its files say so: it was made for embeddings
-
-
-UNKNOWN_POOLING = ModelPooling()
-_MODES = {"pooling_mode_mean_tokens": Pooling.MEAN, "pooling_mode_lasttoken": Pooling.LAST}
 GGUF_TYPES = {1: Pooling.MEAN, 3: Pooling.LAST}
-
-
-def find_pooling(files: ModelFiles) -> ModelPooling:
-    """How a model is pooled; the mean where its files do not say. ModelSourceError: they want another way."""
-    if (named := files.config.get(GGUF_KEY)) is not None:
-        return ModelPooling(Pooling(named), is_trained=True)
-    path = files.folder / "1_Pooling/config.json"
-    if not path.is_file():
-        return UNKNOWN_POOLING
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelSourceError(f"{path} cannot be read: {error}.", hint="Fetch the model again.") from None
-    modes = content.items() if isinstance(content, Mapping) else ()
-    wanted = [name for name, is_on in modes if name.startswith("pooling_mode") and is_on is True]
-    kind = _MODES.get(wanted[0]) if len(wanted) == 1 else None
-    if kind is None:
-        raise ModelSourceError(
-            f"{path} pools by {', '.join(wanted) or 'nothing'}, which is not known here.",
-            hint=f"Known: {', '.join(_MODES)}.",
-        )
-    return ModelPooling(kind, is_trained=True)

@@ -109,7 +109,7 @@ def _ollama_models(folder: Path) -> Iterator[LocalModel]:
 
 def _in_repository(folder: Path, name: str, place: str) -> Iterator[LocalModel]:
     """The models of a folder that is a repository: NAME:Q4_K_M or NAME:FILE for GGUF, NAME for safetensors."""
-    if _holds_safetensors(folder):
+    if holds_safetensors(folder):
         yield LocalModel(name, place, folder)
     paths = first_parts(sorted(path for path, _ in files_below(folder) if is_model_file(path)))
     labels = [storage_label(path.name) for path in paths]
@@ -119,23 +119,8 @@ def _in_repository(folder: Path, name: str, place: str) -> Iterator[LocalModel]:
         yield LocalModel(f"{name}:{label if alone else path.relative_to(folder).as_posix()}", place, path)
 
 
-def _holds_safetensors(folder: Path) -> bool:
+def holds_safetensors(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-
-
-def models_in(place: Path) -> Iterator[LocalModel]:
-    """The models below a folder, by their paths; or the one that is a file."""
-    if place.is_file():
-        if is_gguf(place):
-            yield LocalModel(str(place), "folder", place)
-        return
-    if not place.is_dir():
-        raise NotFoundError(f"There is no folder {place}.")
-    files = sorted(files_below(place))
-    folders = {folder for path, folder in files if path.suffix == ".safetensors" and _holds_safetensors(folder)}
-    paths = first_parts([path for path, _ in files if is_model_file(path)])
-    for path in sorted([*folders, *paths]):
-        yield LocalModel(str(path), "folder", path)
 
 
 def find_model(name: str, models: Iterable[LocalModel]) -> LocalModel | None:
@@ -238,13 +223,8 @@ def resolve(
             `.gguf` file, a name that `moa-server models` shows, or "hub:owner/name:Q4_K_M", which is fetched unless
             it is here.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
-        progress: where downloads are shown; None: nowhere.
 
-    Raises:
-        NotFoundError: a path that is not there.
-        ModelSourceError: it cannot be fetched or read, or moa does not serve its family.
-        ChecksumError: a file is not what it should be.
-        DiskFullError: no room for the cache.
+    NotFoundError, ModelSourceError, ChecksumError, DiskFullError: it is not there, not served, damaged, or too large.
     """
     progress = progress or SilentProgress()
     root = cache_root(cache_dir)

@@ -3,8 +3,8 @@
 Imports torch and transformers; `moa_shared.models` imports this module only when one of its functions is called.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -86,25 +86,3 @@ def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torc
     """Read only these tensors; `lm_head.weight` of a tied model gives the embeddings."""
     reader = WeightReader(files)
     return {name: torch.from_numpy(reader.array(name)).to(dtype) for name in dict.fromkeys(names)}
-
-
-T = TypeVar("T")
-
-
-class CudaGraphs:
-    """Records graphs."""
-
-    def __init__(self) -> None:
-        self._memory: Any = torch.cuda.graph_pool_handle()
-
-    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """Runs a function once and records it; gives what plays it again, and the tensors that it then writes."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()  # what is compiled or allocated at the first call must not be recorded
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            written = run()
-        return graph.replay, written

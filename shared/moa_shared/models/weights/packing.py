@@ -3,7 +3,7 @@
 State: none. Invariant: of the model only a piece for each thread is on the heap, whatever formats it is stored in.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,8 +12,7 @@ from moa_kernels import Q8_0, KernelError, Tiles, pack, threads, tile_bytes, til
 from moa_kernels.bindings import LANES, STORED_FLOATS
 from moa_kernels.tiles import Bytes
 
-from moa_shared.models.tensors import BLOCKS
-from moa_shared.models.weights.experts import ROUTER_END
+from moa_shared.models.tensors import BLOCKS, ROUTER_END
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, MAPPED_BYTES, WeightReader
 from moa_shared.programs.progress import Task
 
@@ -71,26 +70,6 @@ def _kind(stored: str, floats: str) -> str:
     if stored in BLOCKS:
         return stored
     return floats if stored in STORED_FLOATS else Q8_0
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What packing in another format does to the size of weights, in bytes."""
-
-    stored: int = 0
-    packed: int = 0
-
-
-def conversions(reader: WeightReader, places: Sequence[Place]) -> dict[str, Conversion]:
-    """By the format of the file: weights that are not packed as they are stored."""
-    found: dict[str, Conversion] = {}
-    for place in places:
-        stored = reader.format_of(place.name)
-        if stored != place.kind:
-            before = found.get(stored, Conversion())
-            packed = before.packed + place.nbytes
-            found[stored] = Conversion(before.stored + reader.stored_bytes(place.name), packed)
-    return found
 
 
 def total_bytes(places: list[Place]) -> int:

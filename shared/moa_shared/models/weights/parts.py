@@ -6,16 +6,10 @@ kernels do not compute with its format, and vectors are float32; `WeightReader` 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy.typing as npt
-
-from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.sources.cache import disk_full, is_disk_full
 from moa_shared.models.sources.files import GENERATION_CONFIG, ModelFiles
-from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
 from moa_shared.models.weights.weights import (
     EMBEDDINGS,
     HEAD,
@@ -68,34 +62,3 @@ def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
         if layer in renumbered:
             places[name] = f"model.layers.{renumbered[layer]}.{rest}"
     return places
-
-
-def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
-    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too)."""
-    tensors: dict[str, npt.NDArray[Any]] = {}
-    for name in names:
-        if precision == "packed":
-            tensors |= _pack(reader, name)
-        else:
-            tensors[name] = round_to_bfloat16(reader.array(name))
-    try:
-        write_tensors(path, tensors)
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(path.parent, None, path.name) from None
-        raise ModelSourceError(f"{path} cannot be written ({error}).", hint="Check the cache folder.") from None
-
-
-def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
-    shape = reader.shape(name)
-    if len(shape) != 2:
-        return {name: reader.array(name)}
-    if shape[1] % GROUP:
-        return {name: round_to_bfloat16(reader.array(name))}
-    blocks = reader.blocks(name)
-    if blocks is not None:
-        return {f"{name}.{blocks.kind}": blocks.raw}
-    try:
-        return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
-    except ValueError:  # a scale out of float16's range
-        return {name: round_to_bfloat16(reader.array(name))}

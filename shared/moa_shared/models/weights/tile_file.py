@@ -22,8 +22,7 @@ from moa_kernels.variants import source_hash
 
 from moa_shared.models.sources.cache import combine, locked, require_space, writing
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.tensors import Floats, map_file
-from moa_shared.models.weights.experts import is_of_expert
+from moa_shared.models.tensors import Floats, is_of_expert, map_file
 from moa_shared.models.weights.packing import PAGE, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.atomic import whole_file

@@ -26,19 +26,24 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors import (
     BF16,
     BLOCKS,
+    BLOCKS_END,
     F16,
     F32,
+    SCALES_END,
     Bytes,
     FileTensor,
     Floats,
     TensorFormat,
     are_finite,
     drop_pages,
+    expert_parts,
+    is_of_expert,
+    known_name,
     map_file,
     map_tensors,
+    take_mxfp4,
     to_float32,
 )
-from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_parts, is_of_expert, known_name, take_mxfp4
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"

@@ -15,14 +15,13 @@ from moa_kernels import set_threads, threads, variant_name
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_server.settings import ServerSettings
 from moa_server.verifier import execution_level
-from moa_server.verifier.execution_level import Execution, load_execution
+from moa_server.verifier.execution_level import Conversion, Execution, load_execution
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_server.verifier.parallel.group import Group
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.network import served
-from moa_shared.models.weights.packing import Conversion
 from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.constraints.draft_form import DraftForm
+from moa_shared.constraints.grammar import DraftForm
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, GrowthShape, TextGuesser
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling

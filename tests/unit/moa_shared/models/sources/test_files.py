@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_server.service.services import ModelPooling, find_pooling
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import resolve
 from moa_shared.models.sources.files import (
     GGUF_KEY,
     ModelFiles,
-    ModelPooling,
     Pooling,
     describe_folder,
     end_of_text,
-    find_pooling,
     read_sampling_defaults,
 )
 from moa_shared.sampling.settings import SamplingDefaults

@@ -14,12 +14,13 @@ from random import Random
 import gguf
 import pytest
 from inline_snapshot import snapshot
+from moa_server.listing.drafters import models_in
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.gguf.entry import file_type, storage_label
 from moa_shared.models.gguf.header import GgufHeader, read_header
 from moa_shared.models.sources import packaged, source
-from moa_shared.models.sources.source import Examined, LocalModel, examine, find_model, installed_models, models_in
+from moa_shared.models.sources.source import Examined, LocalModel, examine, find_model, installed_models
 
 from tests.support.messages import says, steady
 from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from moa_server.service import fetch
+from moa_server.service.fetch import write_part
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
 from moa_shared.models.tensors import quantise_q8_0, write_tensors
-from moa_shared.models.weights import parts
-from moa_shared.models.weights.parts import layer_names, layer_places, write_part
+from moa_shared.models.weights.parts import layer_names, layer_places
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 
@@ -108,6 +109,6 @@ def test_trouble_with_the_disk(
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(parts, "write_tensors", full)
+    monkeypatch.setattr(fetch, "write_tensors", full)
     with says(expected, message):
         write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")
