@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 25790, 141),
+    "client": (("client",), 25761, 141),
     "client: endpoint": (("client/moa_client/endpoint",), 3051, 12),
     "client: tools": (("client/moa_client/tools",), 2222, 13),
     "client: link": (("client/moa_client/link",), 3137, 16),
     "client: chat": (("client/moa_client/chat",), 2388, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6275, 31,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6255, 31,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3784, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3406, 22,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3397, 22,
     ),
     "server": (("server",), 16420, 99),
     "shared": (("shared",), 16091, 102),
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 872, 13),
-    "tests": (("tests",), 70426, 446),
+    "tests": (("tests",), 70418, 446),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -12,7 +12,7 @@ from dataclasses import replace
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.conversation import Conversation, ConversationState, Job, Turn
 from moa_client.conversation.events import BY_LETTER, Provenance
 from moa_client.conversation.options import AnswerOptions
@@ -75,29 +75,32 @@ class HistoryRecorder:
         self._store = store
         self._conversation = conversation
         self._keys: list[int] = []  # of all answers, in order
-        self._is_running = False  # the newest of them
         self._stored = 0  # tokens
         if stored is not None:
             self._follow(stored)
 
-    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
-        """A question is asked; the events of its answer follow.
+    def on_update(
+        self, update: Update, text: AnswerText | None = None, figures: Mapping[str, float] | None = None
+    ) -> None:
+        """Stores what an update brings. `text`: of the answer that it is about; `figures`: what that cost."""
+        key = self._keys[update.answer - 1] if 0 < update.answer <= len(self._keys) else 0
+        match update.event:
+            case events.Asked(question, options):
+                if key:
+                    self._rewind(update.answer - 1, keeps_version=True)
+                self._keys.append(self._store.begin_answer(self.identifier, question, options))
+            case events.Continued(options):
+                self._store.continue_answer(key, options)
+            case events.Rewound(answers) if answers < len(self._keys):
+                self._rewind(answers)
+            case events.Titled(title):
+                self._store.set_title(self.identifier, title)
+            case _ if text is not None and key:
+                self._on_answer(key, update.event, text, figures)
 
-        `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
-        """
-        if instead_of:
-            self.rewind(instead_of - 1, keeps_version=True)
-        self._keys.append(self._store.begin_answer(self.identifier, question, options))
-        self._is_running = True
-
-    def continue_answer(self, options: AnswerOptions) -> None:
-        """The newest answer goes on; its events follow."""
-        self._store.continue_answer(self._keys[-1], options)
-        self._is_running = True
-
-    def on_event(self, event: events.AnswerEvent, text: AnswerText, figures: Mapping[str, float] | None = None) -> None:
-        """Stores what an event of an answer brings. `figures`: with `Ended`, what the answer cost."""
-        key = self._keys[text.number - 1]
+    def _on_answer(
+        self, key: int, event: events.SurfaceEvent, text: AnswerText, figures: Mapping[str, float] | None
+    ) -> None:
         match event:
             case events.Committed():
                 self._append(key, event, text)
@@ -105,36 +108,24 @@ class HistoryRecorder:
                 self._store.set_provisional(key, text.waiting, text.provisional, shown=len(tokens))
             case events.Corrected():
                 self._store.set_provisional(key, (), "")
+            case events.Failed() | events.Ended(provisional=False) if not text.tokens:
+                self._store.take_back(self._keys.pop())  # its question got no answer
+            case events.Failed(text=rest):
+                self._store.end_answer(key, "", text=rest)
             case events.Ended(finish, provisional, rest):
-                self._is_running = False
-                waiting, verified, finish_name = text.provisional, not provisional, finish.name.lower()
+                name, waiting = finish.name.lower(), text.provisional
                 self._store.end_answer(
-                    key, finish_name, verified=verified, text=rest, provisional=waiting, figures=figures
+                    key, name, verified=not provisional, text=rest, provisional=waiting, figures=figures
                 )
             case events.Settled(finish=finish, outcome=outcome, text=rest):
                 self._store.settle(key, finish.name.lower(), outcome.value, text=rest)
             case events.Refused():
                 self._store.refuse(key)
 
-    def fail(self, rest: str = "") -> None:
-        """An error, or an impatient user, has ended the running answer with what is committed of it."""
-        if self._is_running:
-            self._is_running = False
-            self._store.end_answer(self._keys[-1], "", text=rest)
-
-    def take_back(self) -> None:
-        """The running answer's question got no answer and is to be forgotten."""
-        if self._is_running:
-            self._is_running = False
-            self._store.take_back(self._keys.pop())
-
-    def rewind(self, answers: int, *, keeps_version: bool = False) -> None:
+    def _rewind(self, answers: int, *, keeps_version: bool = False) -> None:
         """Keeps the first `answers` answers of those that the history shows; the engine was rewound before."""
         self._store.rewind(self.identifier, answers, keeps_version=keeps_version)
         self._follow(self._store.load(self.identifier))
-
-    def set_title(self, title: str) -> None:
-        self._store.set_title(self.identifier, title)
 
     def _follow(self, stored: StoredConversation) -> None:
         self._keys = [answer.key for answer in stored.answers]

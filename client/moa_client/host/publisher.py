@@ -21,7 +21,6 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update, apply_update
 from moa_client.conversation.events import BY_LETTER, TextRun, fitted, runs_of
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
@@ -118,7 +117,6 @@ class Publisher:
         """
         if instead_of:
             self._drop(instead_of - 1)
-        self._keep(lambda journal: journal.begin(question, options, instead_of))
         self.publish(events.Asked(question, options), instead_of or len(self.answers) + 1)
         return AnswerDecoder(self.answers[-1], self._decode)
 
@@ -126,7 +124,6 @@ class Publisher:
         text = self.answers[-1]
         decoder = AnswerDecoder(text, self._decode)
         decoder.restore(self._engine.conversation.answer)
-        self._keep(lambda journal: journal.continue_answer(options))
         self.publish(events.Continued(options), text.number)
         return decoder
 
@@ -140,7 +137,6 @@ class Publisher:
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers."""
         self._drop(answers)
-        self._keep(lambda journal: journal.rewind(answers))
         self.publish(events.Rewound(min(answers, len(self.answers))))
 
     def on_engine_event(self, event: events.Event, current: AnswerDecoder | None = None) -> None:
@@ -173,23 +169,15 @@ class Publisher:
         except BaseException as error:  # noqa: BLE001 (a decoder that has failed once fails again)
             told(error)
             text.apply(event)
-        rest = event.text
-        self._keep(lambda journal: journal.fail(rest) if text.tokens else journal.take_back())
-        self._tell(Update(event, text.number, figures=self._figures(event)))
+        self._tell(event, text)
         if not text.tokens:
             self.answers.remove(text)
             if isinstance(event, events.Ended):
                 self.publish(events.Rewound(len(self.answers)))
 
-    def set_title(self, title: str) -> None:
-        self._keep(lambda journal: journal.set_title(title))
-        self.publish(events.Titled(title))
-
     def publish(self, event: events.SurfaceEvent, answer: int = 0) -> None:
-        """Tells an event that is not kept. `answer`: the number of the one that it is about; 0: none."""
-        update = Update(event, answer)
-        apply_update(self.answers, update)
-        self._tell(update)
+        """Keeps and tells an event. `answer`: the number of the one that it is about; 0: none."""
+        self._tell(event, apply_update(self.answers, Update(event, answer)))
 
     def _drop(self, answers: int) -> None:
         """No answer after the first `answers` is decided any more."""
@@ -211,28 +199,20 @@ class Publisher:
         self._take(event, answer)
 
     def _take(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
-        taken, text = answer.take_event(event), answer.text
-        figures = self._figures(taken)
-        self._keep(lambda journal: journal.on_event(taken, text, object_of(figures) if figures is not None else None))
-        self._tell(Update(taken, text.number, figures=figures))
+        self._tell(answer.take_event(event), answer.text)
 
-    def _figures(self, event: events.SurfaceEvent) -> Figures | None:
-        return self._engine.figures if isinstance(event, events.Ended | events.Settled) else None
-
-    def _tell(self, update: Update) -> None:
-        update = replace(update, status=self._engine.status)
+    def _tell(self, event: events.SurfaceEvent, text: AnswerText | None) -> None:
+        """Keeps what has happened; if that fails, it is said once, and nothing more of the conversation is kept."""
+        figures = self._engine.figures if isinstance(event, events.Ended | events.Settled) else None
+        update = Update(event, text.number if text is not None else 0, self._engine.status, figures)
+        if (journal := self._journal) is not None:
+            try:
+                journal.on_update(update, text, object_of(figures) if figures is not None else None)
+            except BaseException as error:  # noqa: BLE001
+                self._journal = None
+                self.publish(events.NotKept(told(error, "Keeping the conversation")))
         for subscription in self.subscriptions:
             subscription.push_update(update)
-
-    def _keep(self, write: Callable[[HistoryRecorder], None]) -> None:
-        """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
-        if self._journal is None:
-            return
-        try:
-            write(self._journal)
-        except BaseException as error:  # noqa: BLE001
-            self._journal = None
-            self.publish(events.NotKept(told(error, "Keeping the conversation")))
 
 
 _ASKED = [{"role": "user", "content": "?"}]

@@ -12,7 +12,7 @@ from moa_shared.errors import ConflictError
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.events import LinkState
+from moa_client.conversation.events import LinkState, Titled
 from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
 from moa_client.history.reading import StoredConversation
@@ -120,7 +120,7 @@ class TextConversation:
 
     def set_title(self, title: str) -> None:
         self._facts = replace(self._facts, title=title)
-        self.publisher.set_title(title)
+        self.publisher.publish(Titled(title))
 
     async def close(self) -> None:
         """Ends what is under way and says goodbye to the server."""

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Committed
+from moa_client.conversation.events import Asked, Committed
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history import database
 from moa_client.history.database import APPLICATION, FILE, MIGRATIONS, Database
@@ -104,14 +104,14 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     conversation, recorded = Conversation(100), store.create(ORIGIN)
     recorder = HistoryRecorder(store, recorded, conversation)
     conversation.ask([1], AnswerSettings())
-    recorder.begin("Why?", AnswerOptions())
+    recorder.on_update(Update(Asked("Why?", AnswerOptions()), 1))
     pages = store.database.connection.execute("PRAGMA page_count").fetchone()[0]
     store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     said = ""
     with says(DiskFullError, "The disk of the history TMP/history.db is full:"):
         for _ in range(1000):
             conversation.keep([2], Finish.UNFINISHED)
-            recorder.on_event(Committed((2,), text="word " * 100), AnswerText(number=1))
+            recorder.on_update(Update(Committed((2,), text="word " * 100), 1), AnswerText(number=1))
             said += "word " * 100
     assert said
     store.close()

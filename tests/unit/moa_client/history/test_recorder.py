@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.conversation import Conversation, Job, Phase, Turn
 from moa_client.conversation.open_answers import AnswerQueue
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin, StoredAnswer
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.store import HistoryStore
+from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask
 
@@ -69,8 +70,8 @@ class AnyOrderKept(AnyOrder):
                 waiting = [*waiting, *tokens]
             case events.Corrected() | events.Settled():
                 waiting = []
-        text = AnswerText(number=self.row_of(shown), provisional=words(waiting), waiting=tuple(waiting))
-        self.recorder.on_event(taken, text)
+        text = AnswerText(number=self.row_of(shown), provisional=words(waiting), waiting=tuple(waiting), tokens=1)
+        self.recorder.on_update(Update(taken, text.number), text)
 
     def row_of(self, shown: Shown) -> int:
         """The number of the row that an open answer has in the history."""
@@ -85,12 +86,16 @@ class AnyOrderKept(AnyOrder):
         return self.store.load(self.identifier).answers
 
     def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
-        self.recorder.begin(words(turn), AnswerOptions(max_tokens=max_tokens, loop_guard=False))
+        asked = events.Asked(words(turn), AnswerOptions(max_tokens=max_tokens, loop_guard=False))
+        self.recorder.on_update(Update(asked, len(self.stored_answers()) + 1))
         return super().begin(turn, max_tokens)
 
     def leave(self) -> None:
         super().leave()
-        self.recorder.fail()
+        number = len(self.stored_answers())
+        self.recorder.on_update(
+            Update(events.Failed(InternalError("Gone.")), number), AnswerText(number=number, tokens=1)
+        )
 
     def begin_again(self) -> None:
         super().begin_again()
@@ -101,7 +106,7 @@ class AnyOrderKept(AnyOrder):
         cropped = super().keep_answers(answers)
         rows = self.stored_answers()
         parts = [place for place, row in enumerate(rows, 1) if row.is_part]
-        self.recorder.rewind(parts[answers - 1] if answers else 0)
+        self.recorder.on_update(Update(events.Rewound(parts[answers - 1] if answers else 0)))
         return cropped
 
     # ------------------------------------------------------------ a kill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -13,7 +14,6 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
-    AnswerEvent,
     AnswerOutcome,
     Asked,
     Committed,
@@ -144,7 +144,7 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
         assert talk.engine.turns == ["[user]one", ""]
         assert talk.engine.settings[1] == longer.settings()
         assert talk.conversation.publisher.answers[0].options == longer
-        assert journal.notes[-3:] == [("continue", 10), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
+        assert journal.notes[-3:] == [("Continued", 1, "", ""), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
 
 
 async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
@@ -363,7 +363,8 @@ async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that()
         assert talk.engine.done == ["rewind 0"]
         talk.conversation.task.ask("more", OPTIONS, 7)  # there is none of that number
         assert (await talk.surface.until(Asked)).answer == 2
-    assert [note[1:] for note in journal.notes if note[0] == "begin"] == [("one",), ("two",), ("other", 1), ("more",)]
+    asked = [note[1:3] for note in journal.notes if note[0] == "Asked"]
+    assert asked == [(1, "one"), (2, "two"), (1, "other"), (2, "more")]
 
 
 async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> None:
@@ -435,27 +436,13 @@ class Journal:
             raise errors.DiskFullError("The disk is full.")
         self.notes.append(note)
 
-    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
-        self._note("begin", question, *([instead_of] if instead_of else []))
-
-    def continue_answer(self, options: AnswerOptions) -> None:
-        self._note("continue", options.max_tokens)
-
-    def on_event(self, event: AnswerEvent, text: AnswerText, figures: object = None) -> None:
-        added = event.text if isinstance(event, Committed | Ended | Settled) else ""
-        self._note(type(event).__name__, text.number, added, text.provisional)
-
-    def fail(self, piece: str = "") -> None:
-        self._note("fail", piece)
-
-    def take_back(self) -> None:
-        self._note("take back")
-
-    def rewind(self, answers: int) -> None:
-        self._note("rewind", answers)
-
-    def set_title(self, title: str) -> None:
-        self._note("title", title)
+    def on_update(self, update: Update, text: AnswerText | None, figures: object = None) -> None:
+        event = update.event
+        if isinstance(event, Titled | Rewound):
+            self._note(type(event).__name__, *dataclasses.astuple(event))
+        elif text is not None:
+            added = getattr(event, "text", "") or (event.question if isinstance(event, Asked) else "")
+            self._note(type(event).__name__, text.number, added, text.provisional)
 
 
 async def test_what_happens_is_kept_in_order() -> None:
@@ -473,8 +460,8 @@ async def test_what_happens_is_kept_in_order() -> None:
         talk.conversation.task.rewind(1)
         await talk.surface.until(Rewound)
     assert journal.notes == [
-        ("title", "t"),
-        ("begin", "one"),
+        ("Titled", "t"),
+        ("Asked", 1, "one", ""),
         ("Committed", 1, "a", ""),
         ("Provisional", 1, "", "bc"),
         ("Ended", 1, "", "bc"),
@@ -482,12 +469,12 @@ async def test_what_happens_is_kept_in_order() -> None:
         ("Corrected", 1, "", ""),
         ("Committed", 1, "d", ""),
         ("Settled", 1, "", ""),
-        ("begin", "two"),
-        ("take back",),
-        ("begin", "two"),
+        ("Asked", 2, "two", ""),
+        ("Failed", 2, "", ""),
+        ("Asked", 2, "two", ""),
         ("Committed", 2, "a", ""),
-        ("fail", ""),
-        ("rewind", 1),
+        ("Failed", 2, "", ""),
+        ("Rewound", 1),
     ]
 
 
