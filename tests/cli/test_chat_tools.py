@@ -98,7 +98,7 @@ def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., 
     chat = begin()
     chat.wait_for("Talking to tiny.*The MCP server gone does not start")
     chat.at_prompt("w10\r")
-    chat.wait_for(r"\* add \{\"a\":2,\"b\":3\} \(a tool of test\)\n  Run it\?")
+    chat.wait_for(r"\* add \{\"a\": 2, \"b\": 3\} \(a tool of test\)\n  Run it\?")
     chat.type("n")
     chat.wait_for(r"  no\n! The user did not allow this call\.\nDone\.")
     chat.at_prompt("w10\r")

@@ -52,7 +52,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_shared/constraints", "tests/unit/moa_server/session/test_constrained_answers.py"),
     ),
     "tools": (
-        ("client/moa_client/tools/tool.py", "client/moa_client/tools/turns.py", "client/moa_client/tools/thinking.py"),
+        tuple(f"client/moa_client/tools/{name}.py" for name in ("tool", "turns", "answer_reader")),
         ("tests/unit/moa_client/tools",),
     ),
     "trees": (

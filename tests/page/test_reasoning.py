@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import CallsLeft, CallWanted, ToolsChanged
+from moa_client.tools.answer_reader import split_by
 from moa_client.tools.thinking import THINKINGS, ReasoningMarks
 from moa_client.tools.tool import ToolCall
 from playwright.sync_api import expect
@@ -16,7 +17,7 @@ from tests.page.conftest import Open, Serve
 from tests.page.stage import Stage
 
 MARKS = [
-    ReasoningMarks(each.openings, each.closings, each.is_repeated, each.others, opened=("high",)) for each in THINKINGS
+    ReasoningMarks(each.openings, each.closings, each.repeated, each.others, opened=("high",)) for each in THINKINGS
 ]
 TAGS = MARKS[-1]
 DIVIDE = """async (cases) => {
@@ -50,7 +51,7 @@ def cases() -> tuple[list[object], list[list[object]]]:
         add(marks, effort, pieces, pieces.pop())
 
     def add(marks: ReasoningMarks, effort: str, pieces: list[str], provisional: str) -> None:
-        split = marks.split(effort or None)
+        split = split_by(marks, effort or None)
         for count in range(1, len(pieces) + 1):
             split.read("".join(pieces[:count]), count)
         reasoning, rest = split.ahead(provisional)

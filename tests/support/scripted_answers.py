@@ -23,7 +23,8 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
-from moa_client.endpoint.ask import Embeddings, HostModel
+from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.ask import Embeddings, HostModel, Prompt
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
@@ -47,6 +48,12 @@ def chances_of(token: int, likeliest: int) -> TokenChances:
     """What is told of a token: the one after it is likelier."""
     first = tuple(range(token + 1, token + 1 + likeliest))
     return TokenChances(-float(token), first, tuple(-0.25 * (1 + rank) for rank in range(likeliest)))
+
+
+def made_answer(prompt: Prompt | None = None, **more: Any) -> Answer:
+    """An answer that has not begun; `more`: what differs."""
+    fields = {"identifier": "1", "created": 0, "model": "tiny", "fingerprint": "fp", "seed": 5, "settle_seconds": 10.0}
+    return Answer(**{"prompt": prompt or Prompt([]), "ends_unverified": False, **fields, **more})
 
 
 class ScriptedAnswer:

@@ -57,9 +57,11 @@ def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
     return [CallPiece(index, each.name, each.arguments) for index, each in enumerate(calls)]
 
 
-def read(form: ToolFormat, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS) -> list[Piece]:
-    """What comes out of a text that comes in pieces, cut at these places; adjacent texts are one."""
-    reader = AnswerReader(None, form, tools)
+def read(
+    form: ToolFormat | None, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS, **more: Any
+) -> list[Piece]:
+    """What comes out of a text that comes in pieces, cut at these places; `more`: of the reader."""
+    reader = AnswerReader(more.pop("marks", None), form, tools, **more)
     pieces: list[Piece] = []
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     for start, end in pairwise(places):

@@ -18,12 +18,12 @@ from moa_client.chat import messages
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.surface.messages import ConversationFacts, fields_of
-from moa_client.tools.thinking import AnswerSplit, ReasoningMarks
+from moa_client.tools.answer_reader import AnswerSplit, split_by
+from moa_client.tools.thinking import ReasoningMarks
 
 Write = Callable[[str], None]
 Shows = Literal["fold", "show", "off"]
-HEADING = "Thinking:\n"
-BETWEEN = "\n\n"
+HEADING, BETWEEN = "Thinking:\n", "\n\n"
 # A program gets all provisional text instead of what is added to it.
 SURFACES_ONLY = ("answer", "status", "added", "runs")
 
@@ -62,7 +62,7 @@ class Folding:
     def _folded(self, text: AnswerText, marks: ReasoningMarks) -> FoldedAnswer:
         if text not in self._answers:
             effort, is_open = text.options.reasoning_effort, self._shows() == "show"
-            self._answers[text] = FoldedAnswer(marks.split(effort), marks.split(effort), is_open=is_open)
+            self._answers[text] = FoldedAnswer(split_by(marks, effort), split_by(marks, effort), is_open=is_open)
         return self._answers[text]
 
 

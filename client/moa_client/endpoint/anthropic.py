@@ -9,32 +9,37 @@ from typing import Annotated, Any, Literal
 
 from moa_shared.protocol.finish_rule import Finish
 from pydantic import BeforeValidator, Field
-from pydantic_core import from_json
 
 from moa_client.conversation.options import AnswerOptions, draw_seed
-from moa_client.endpoint.answer import Answer, AnswerHeader, Fields, Form, event
-from moa_client.endpoint.ask import ChatAsk, Messages, checked, schema_form
+from moa_client.endpoint.answer import Answer, Fields, Form, event
+from moa_client.endpoint.ask import AskedReasoning, ChatAsk, Messages, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     MOST_MESSAGES,
     REFUSED,
     Paragraphs,
     RequestFields,
-    missing,
     refuse_continuing,
     refused,
     refusing,
 )
-from moa_client.endpoint.openai_fields import MOST_STOPS, Extensions, Finite, Limit, check_stops
-from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.thinking import AskedReasoning, ReasoningPiece, TextPiece
-from moa_client.tools.tool import ChoiceMode, Tool, ToolCall, ToolOffer, ToolResult, check_tools, offer_of
+from moa_client.endpoint.openai_fields import (
+    MOST_STOPS,
+    Extensions,
+    Finite,
+    FunctionField,
+    Limit,
+    check_stops,
+    tool_offer,
+)
+from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
+from moa_client.tools.tool import ToolCall, ToolResult
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 ERROR = "Error: "  # before a result that is one: chat templates have no other place for it
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_MODES = {"auto": ChoiceMode.AUTO, "any": ChoiceMode.REQUIRED, "tool": ChoiceMode.NAMED, "none": ChoiceMode.NONE}
+_EFFORTS = {"enabled": "medium", "disabled": "none"}
 
 
 class TextBlock(RequestFields):
@@ -115,13 +120,11 @@ def _paragraphs(texts: Sequence[str]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-class ToolField(RequestFields):
+class ToolField(FunctionField):
     """A tool of the program; there are no others."""
 
     type: Literal["custom"] = "custom"
-    name: str
-    description: str = ""
-    input_schema: dict[str, Any]
+    parameters: dict[str, Any] = Field(alias="input_schema")
 
 
 class ToolChoiceField(RequestFields):
@@ -164,16 +167,12 @@ class MessagesRequest(RequestFields):
     moa: Extensions = Extensions()
 
     def ask(self) -> ChatAsk:
-        """What is asked; agents always ask for thinking, so models that have none are not asked for it."""
         refuse_continuing(self.messages)
-        if self.thinking.type == "enabled" and self.thinking.budget_tokens is None:
-            raise missing("thinking.budget_tokens")
         check_stops("stop_sequences", self.stop_sequences)
-        form = None
+        form, thinking, choice = None, self.thinking, self.tool_choice
         with refusing("output_config.format"):
             if self.output_config.format is not None:
                 form = schema_form(self.output_config.format.json_schema)
-        is_on = {"enabled": True, "disabled": False}.get(self.thinking.type)
         options = AnswerOptions(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -183,36 +182,27 @@ class MessagesRequest(RequestFields):
             stop=tuple(self.stop_sequences),
             constraint=form,
         )
+        with refusing():
+            options.settings()
+        named = {"type": "function", "name": choice.name}
+        chosen = named if choice.type == "tool" else "required" if choice.type == "any" else choice.type
         return ChatAsk(
             model=self.model,
             stream=self.stream,
-            options=checked(options),
+            options=options,
             messages=conversation(self.system, self.messages),
-            offer=self._offer(),
+            offer=tool_offer(self.tools, chosen, is_parallel=not choice.disable_parallel_tool_use, at=""),
             reasoning=AskedReasoning(
-                is_on=is_on,
-                budget=self.thinking.budget_tokens if is_on else None,
-                param="thinking",
-                budget_param="thinking.budget_tokens",
+                _EFFORTS.get(thinking.type),
+                thinking.budget_tokens if thinking.type == "enabled" else None,
+                "thinking",
+                "thinking.budget_tokens",
             ),
-            spares_reasoning=True,
             unverified=self.moa.unverified,
         )
 
-    def form(self, header: AnswerHeader) -> MessageForm:
-        return MessageForm(header, shows_thinking=self.thinking.display != "omitted")
-
-    def _offer(self) -> ToolOffer:
-        tools = []
-        for number, field in enumerate(self.tools):
-            with refusing(f"tools[{number}]"):
-                tools.append(Tool(field.name, field.description, field.input_schema))
-        with refusing("tools"):
-            check_tools(tools)
-        choice = self.tool_choice
-        with refusing("tool_choice"):
-            is_parallel = not choice.disable_parallel_tool_use
-            return offer_of(tools, _MODES[choice.type], choice.name, is_parallel=is_parallel)
+    def form(self, answer: Answer) -> MessageForm:
+        return MessageForm(answer, shows_thinking=self.thinking.display != "omitted")
 
 
 class MessageForm(Form):
@@ -225,26 +215,24 @@ class MessageForm(Form):
     keep_alive = event({"type": "ping"}, "ping")
     path = "/v1/messages"
 
-    def __init__(self, header: AnswerHeader, *, shows_thinking: bool) -> None:
-        super().__init__(header)
+    def __init__(self, answer: Answer, *, shows_thinking: bool) -> None:
+        super().__init__(answer)
         self._shows_thinking = shows_thinking
         self._content: list[Fields] = []  # the blocks that were begun
         self._texts: list[list[str]] = []  # of each block
         self._open = ""  # the type of the block that has not ended
 
-    def whole(self, answer: Answer) -> Fields:
-        self.next(answer)
+    def whole(self) -> Fields:
+        self.next()
         for block, texts in zip(self._content, self._texts, strict=True):
             key, text = "input" if block["type"] == "tool_use" else block["type"], "".join(texts)
-            block[key] = values_of(text) if key == "input" else text
-        moa = {"seed": self.header.seed, "verified": answer.is_verified}
-        return {**self._message(self._content, answer.completion_tokens), **_end(answer), "moa": moa}
+            block[key] = json.loads(text) if key == "input" else text
+        return {**self._message(self._content), **_end(self.answer), "moa": self._moa}
 
-    def first(self, answer: Answer) -> bytes:
-        message = {**self._message([], 0), "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message=message)
+    def first(self) -> bytes:
+        return _event("message_start", message={**self._message([]), "stop_reason": None, "stop_sequence": None})
 
-    def part(self, piece: Piece, answer: Answer) -> bytes:
+    def part(self, piece: Piece) -> bytes:
         match piece:
             case TextPiece(text):
                 return self._begin("text", text="") + self._delta("text_delta", "text", text)
@@ -254,30 +242,35 @@ class MessageForm(Form):
                 block = self._begin("thinking", thinking="", signature="")
                 return block + self._delta("thinking_delta", "thinking", text)
             case CallPiece(_, name, arguments):
-                block = self._close() + self._begin("tool_use", id=answer.call_id(piece), name=name, input={})
+                block = self._close() + self._begin("tool_use", id=self.answer.call_id(piece), name=name, input={})
                 return block + self._delta("input_json_delta", "partial_json", arguments) + self._close()
 
-    def end(self, answer: Answer) -> bytes:
-        usage, moa = self._usage(answer.completion_tokens), {"seed": self.header.seed}
-        ended = _event("message_delta", delta=_end(answer), usage=usage, moa=moa | {"verified": answer.is_verified})
-        return self._close() + ended + _event("message_stop")
+    def last(self) -> bytes:
+        rest = self.next() + self._close()
+        ended = _event("message_delta", delta=_end(self.answer), usage=self._usage, moa=self._moa)
+        return rest + ended + _event("message_stop")
 
     def failed(self, error: RequestError) -> bytes:
         return event(error.fields_at(self.path), "error")
 
-    def _message(self, content: list[Fields], tokens: int) -> Fields:
+    def _message(self, content: list[Fields]) -> Fields:
         return {
-            "id": f"msg_{self.header.identifier}",
+            "id": f"msg_{self.answer.identifier}",
             "type": "message",
             "role": "assistant",
-            "model": self.header.model,
+            "model": self.answer.model,
             "content": content,
-            "usage": self._usage(tokens),
+            "usage": self._usage,
         }
 
-    def _usage(self, tokens: int) -> Fields:
+    @property
+    def _moa(self) -> Fields:
+        return {"seed": self.answer.seed, "verified": self.answer.is_verified}
+
+    @property
+    def _usage(self) -> Fields:
         """How many tokens there were; none is told apart as cached."""
-        counts = {"input_tokens": self.header.prompt_tokens, "output_tokens": tokens}
+        counts = {"input_tokens": self.answer.prompt_tokens, "output_tokens": self.answer.completion_tokens}
         return counts | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
     def _begin(self, kind: str, **fields: Any) -> bytes:
@@ -302,21 +295,12 @@ class MessageForm(Form):
 
 
 def _end(answer: Answer) -> Fields:
-    ended, stop = REASONS[answer.reason or ""], answer.stop
+    ended = REASONS[answer.reason or ""]
     if ended == "end_turn" and answer.finish is Finish.STOP:
         ended = "stop_sequence"
     elif ended == "max_tokens" and answer.finish is Finish.CONTEXT:
         ended = "model_context_window_exceeded"
-    return {"stop_reason": ended, "stop_sequence": stop if ended == "stop_sequence" else None}
-
-
-def values_of(arguments: str) -> dict[str, Any]:
-    """The arguments of a call by name, as far as they came."""
-    try:
-        values = from_json(arguments, allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return values if isinstance(values, dict) else {}
+    return {"stop_reason": ended, "stop_sequence": answer.stop}
 
 
 def _event(name: str, **fields: Any) -> bytes:

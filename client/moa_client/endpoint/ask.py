@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError, UnavailableError
+from moa_shared.errors import ContextLengthError, ModelSourceError, UnavailableError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
@@ -26,10 +26,10 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.template import ChatTemplate, prompt_tokens
-from moa_client.tools.thinking import AS_IT_IS, AskedReasoning, Thinking, ThinkingReader, find_thinking, have_any
+from moa_client.tools.thinking import Thinking, effort_arguments, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id
 from moa_client.tools.turns import ChatMessage, TemplateInput, template_input
-from moa_client.web.error_form import RequestError, request_error
+from moa_client.web.error_form import request_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,10 @@ class Prompt:
     def is_marked_by(self, special_tokens: Mapping[str, int]) -> bool:
         """Whether some of these tokens, which readers are not shown otherwise, are marks."""
         marks = () if self.form is None else self.form.marks
-        if self.thinking is not None:
-            marks += self.thinking.openings + self.thinking.closings
-        return have_any(marks, special_tokens)
+        return have_any(marks + (() if self.thinking is None else self.thinking.all), special_tokens)
 
     def reader(self) -> AnswerReader:
-        thinking = None if self.thinking is None else ThinkingReader(self.thinking, is_open=self.is_thinking)
-        return AnswerReader(thinking, self.form, self.offer.tools)
+        return AnswerReader(self.thinking, self.form, self.offer.tools, is_open=self.is_thinking)
 
 
 class Messages:
@@ -164,6 +161,22 @@ class Messages:
         self.made.append(ToolResult(call_id, self._called[call_id], content))
 
 
+@dataclass(frozen=True, slots=True)
+class AskedReasoning:
+    """What is asked of the reasoning before an answer.
+
+    Args:
+        effort: one of `EFFORTS`; None: as the model has it.
+        budget: the most tokens of it; None: any number.
+        param, budget_param: of the request, which errors name.
+    """
+
+    effort: str | None = None
+    budget: int | None = None
+    param: str = "reasoning_effort"
+    budget_param: str = "thinking_token_budget"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAsk:
     """What is asked, whichever API it is asked in: the next message of a chat, or the continuation of a text.
@@ -171,7 +184,6 @@ class ChatAsk:
     Args:
         options: how the answer is chosen; what they leave open is the model's, or else as in `defaults`.
         offer: the tools that the answer may call.
-        reasoning: what is asked of it; `spares_reasoning`: nothing, where the model has none.
         text: or its tokens: to be continued, in place of messages; None: there are messages.
         unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
     """
@@ -182,8 +194,7 @@ class ChatAsk:
     defaults: SamplingDefaults = API_DEFAULTS
     messages: Sequence[ChatMessage | ToolResult] = ()
     offer: ToolOffer = NO_TOOLS
-    reasoning: AskedReasoning = AS_IT_IS
-    spares_reasoning: bool = False
+    reasoning: AskedReasoning = AskedReasoning()
     text: str | list[int] | None = None
     unverified: Literal["end", "fail"] | None = None
 
@@ -211,11 +222,9 @@ class ChatAsk:
             model = model.with_tools()
         template, form = model.tokenizer.chat_template or "", self.options.constraint
         thinking, calls = find_thinking(template), find_format(template)
-        if thinking is None and self.spares_reasoning:
-            asked = AS_IT_IS
         given = template_input(calls, template, self.messages, offer.tools)
         with refusing(asked.param):
-            given.arguments.update(asked.arguments(template))
+            given.arguments.update(effort_arguments(template, asked.effort))
         try:
             tokens = model.render(given)
         except ModelSourceError as error:
@@ -226,7 +235,7 @@ class ChatAsk:
             reasoning = Reasoning(thinking, is_open, asked.budget, model.tokenizer.token_id, ends)
         has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
         is_open = reasoning is not None and reasoning.is_open
-        if asked.is_off and not is_open:
+        if asked.effort == "none" and not is_open:
             reasoning = None  # the prompt has closed it
         with refusing(asked.budget_param):
             held = _constraint(calls, offer, model, reasoning, form)
@@ -266,18 +275,3 @@ def _schema(form: Constraint) -> dict[str, Any]:
 
 def schema_form(schema: Mapping[str, Any]) -> Constraint:
     return Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
-
-
-def checked(options: AnswerOptions, within: str = "") -> AnswerOptions:
-    """The options, all of which are within their ranges.
-
-    Args:
-        within: the parameter that has them; empty: they are parameters themselves.
-    """
-    try:
-        options.settings()
-    except ConfigError as error:
-        words = f"{within}: {error.message}" if within else error.message
-        param = within or error.message.partition(" ")[0]
-        raise RequestError(400, words, param=param, code="invalid_value") from None
-    return options

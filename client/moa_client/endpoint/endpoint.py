@@ -23,10 +23,10 @@ from starlette.types import Receive, Scope, Send
 
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.options import AnswerOptions
-from moa_client.endpoint.answer import Answer, AnswerHeader, Form
+from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.ask import ChatAsk, Embeddings, HostModel, Prompt
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.endpoint.tokens import StopSearch, ToldTokens
+from moa_client.endpoint.tokens import ToldTokens
 from moa_client.failures import told
 from moa_client.host.surface_session import Watch
 from moa_client.web.error_form import RequestError, request_error
@@ -78,15 +78,14 @@ class AnswerResponse(Response):
 
     def __init__(
         self,
-        answer: Answer,
+        form: Form,
         slots: AnswerSlots,
         begin: Callable[[], Watch],
-        form: Form,
         closing: asyncio.Event,
         keep_alive_seconds: float | None,
     ) -> None:
         super().__init__()
-        self._answer = answer
+        self._answer = form.answer
         self._slots = slots
         self._begin = begin
         self._form = form
@@ -168,7 +167,7 @@ class AnswerResponse(Response):
         if (failure := self._answer.failure) is not None:
             response = request_error(failure).response(self._form.path)
         else:
-            response = JSONResponse(self._form.whole(self._answer))
+            response = JSONResponse(self._form.whole())
         await response(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,17 +179,17 @@ class AnswerResponse(Response):
                 await request_error(failure).response(form.path)(scope, receive, send)
                 return
             if failure is not None:
-                body = form.next(answer) + form.failed(request_error(failure))
+                body = form.next() + form.failed(request_error(failure))
             elif is_over:
-                body = form.last(answer)
+                body = form.last()
             else:
-                body = form.next(answer) if has_changed else form.keep_alive
+                body = form.next() if has_changed else form.keep_alive
             if not body:
                 continue
             if not has_begun:
                 has_begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                body = form.first(answer) + body
+                body = form.first() + body
             await send({"type": "http.response.body", "body": body, "more_body": not is_over})
             if is_over:
                 return
@@ -247,7 +246,7 @@ class Endpoint:
             raise RequestError(404, words, param="model", code="model_not_found")
         return model
 
-    async def answer(self, ask: ChatAsk, form: Callable[[AnswerHeader], Form], request: Request) -> Response:
+    async def answer(self, ask: ChatAsk, form: Callable[[Answer], Form], request: Request) -> Response:
         """The answer to what is asked.
 
         Args:
@@ -257,23 +256,16 @@ class Endpoint:
         model = await self.model(ask.model)
         prompt = await asyncio.to_thread(ask.prompt, model)
         options = replace(ask.options.decided(model.sampling, ask.defaults), constraint=prompt.constraint)
-        identifier, traceparent = secrets.token_hex(12), request.headers.get(TRACEPARENT, "")
-        tokens, seed = len(prompt.tokens), options.seed or 0
-        header = AnswerHeader(identifier, int(time.time()), model.name, model.fingerprint, tokens, seed)
-        answer = self._answer(ask, model, prompt, options, identifier)
-        keep_alive = self._settings.keep_alive_seconds if ask.stream else None
+        traceparent = request.headers.get(TRACEPARENT, "")
         return AnswerResponse(
-            answer,
+            form(self._answer(ask, model, prompt, options)),
             self._slots,
             lambda: model.begin(prompt.tokens, options, traceparent),
-            form(header),
             self._closing,
-            keep_alive,
+            self._settings.keep_alive_seconds if ask.stream else None,
         )
 
-    def _answer(
-        self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions, identifier: str
-    ) -> Answer:
+    def _answer(self, ask: ChatAsk, model: HostModel, prompt: Prompt, options: AnswerOptions) -> Answer:
         decoder, tokenizer = None, model.tokenizer
         if prompt.is_marked_by(tokenizer.special_tokens):
             decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
@@ -285,12 +277,16 @@ class Endpoint:
             return tokenizer.decode([token for token in tokens if token not in special])
 
         return Answer(
+            identifier=secrets.token_hex(12),
+            created=int(time.time()),
+            model=model.name,
+            fingerprint=model.fingerprint,
+            seed=options.seed or 0,
+            prompt=prompt,
             ends_unverified=(ask.unverified or self._settings.unverified) == "end",
             settle_seconds=self._settings.settle_seconds,
-            identifier=identifier,
-            prompt=prompt,
             decoder=decoder,
-            stops=StopSearch(options.stop, model.spelled) if options.stop else None,
+            stops=options.stop,
             told=ToldTokens(tokenizer, shown) if options.chances is not None else None,
         )
 

@@ -62,6 +62,7 @@ REFUSED_IN_MESSAGES: Mapping[str, Refusal] = {
     **_refusals("Models read text only.", images=[]),
     **_refusals("Answers are not continued.", prefix=False, partial=False),
 }
+REFUSED_HERE: Mapping[str, Refusal] = _refusals("Streams have committed text only.", provisional=False)
 
 
 class RequestFields(BaseModel):
@@ -140,20 +141,24 @@ def missing(param: str) -> RequestError:
     return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
 
 
-def refuse_continuing(messages: Sequence[Any], because: str = "answers are not continued") -> None:
+def refuse_continuing(messages: Sequence[Any]) -> None:
     """Refuses messages of which the last is from the assistant."""
     if messages[-1].role == "assistant":
         path = f"messages[{len(messages) - 1}].role"
-        raise refused(path, f"the last message must not be from assistant: {because}")
+        raise refused(path, "the last message must not be from assistant: answers are not continued")
 
 
 @contextmanager
-def refusing(param: str) -> Iterator[None]:
-    """Refuses the parameter if the block finds that it cannot be used."""
+def refusing(param: str = "") -> Iterator[None]:
+    """Refuses the parameter if the block finds that it cannot be used; without a name, the one that is found."""
     try:
         yield
     except ConfigError as error:
-        raise refused(param, f"{error.message} {error.hint}".rstrip(" .")) from None
+        if param:
+            hint = "" if error.hint == error.default_hint else error.hint  # which is of options
+            raise refused(param, f"{error.message} {hint}".rstrip(" .")) from None
+        found = error.message.partition(" ")[0]
+        raise RequestError(400, error.message, param=found, code="invalid_value") from None
 
 
 def _first_problem(error: ValidationError) -> RequestError:

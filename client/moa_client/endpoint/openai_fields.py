@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -16,20 +15,21 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.options import AnswerOptions, draw_seed, token_bias
-from moa_client.endpoint.ask import Embeddings, HostModel, Messages, checked, schema_form
+from moa_client.endpoint.ask import Embeddings, HostModel, Messages, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     REFUSED,
+    REFUSED_HERE,
     REFUSED_IN_MESSAGES,
     RequestFields,
     Text,
+    missing,
     refuse_continuing,
     refused,
     refusing,
 )
-from moa_client.tools.tool import ChoiceMode, Tool, ToolOffer, ToolResult, check_tools, offer_of
+from moa_client.tools.tool import Tool, ToolOffer, ToolResult, check_tools, offer_of
 from moa_client.tools.turns import ChatMessage
-from moa_client.web.error_form import RequestError
 
 MOST_STOPS, MOST_STOP = 16, 64  # characters of each
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -95,29 +95,23 @@ class StructuredOutputs(RequestFields):
         return Constraint(kind, self.regex or self.grammar or "")
 
 
-class StreamOptions(RequestFields):
-    include_usage: bool = False
-
-
 class Extensions(RequestFields):
     """What only this endpoint has.
 
     Args:
         unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
-        provisional: the stream also has text that the server may take back.
         logprobs: those of the model, or after all settings, of the distribution that tokens are drawn from.
     """
 
+    refused = REFUSED_HERE
     unverified: Literal["end", "fail"] | None = None
-    provisional: bool = False
-    logprobs: Literal["raw", "processed"] | None = None
+    logprobs: Literal["raw", "processed"] = "raw"
 
 
 class AnswerRequest(SamplingFields):
     refused = REFUSED
     model: str = DEFAULT_MODEL
     stream: bool = False
-    stream_options: StreamOptions | None = None
     logit_bias: dict[str, float] = Field(default_factory=dict)
     loop_guard: bool = True
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
@@ -134,12 +128,6 @@ class AnswerRequest(SamplingFields):
             param: that says which form it must have; or `structured_outputs` does.
             likeliest: how many of the likeliest tokens are told at each place, with all chances; None: no chances.
         """
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "only a request with stream: true may have them")
-        if self.moa.provisional and not self.stream:
-            raise refused("moa.provisional", "only a request with stream: true may ask for it")
-        if self.moa.logprobs is not None and likeliest is None:
-            raise refused("moa.logprobs", "only a request with logprobs may ask for it")
         check_stops("stop", self.stop)
         if kind != "text" and self.structured_outputs is not None:
             raise refused("structured_outputs", f"give either it or {param}")
@@ -147,32 +135,25 @@ class AnswerRequest(SamplingFields):
         if likeliest is not None:
             chances = WantedChances(likeliest, processed=self.moa.logprobs == "processed")
         form = None
-        with refusing_as_it_is("logit_bias"):
-            bias = token_bias(self.logit_bias)
-        with refusing_as_it_is(param if self.structured_outputs is None else "structured_outputs"):
+        with refusing(param if self.structured_outputs is None else "structured_outputs"):
             if self.structured_outputs is not None:
                 form = self.structured_outputs.constraint()
             elif kind == "json_object":
                 form = Constraint(ConstraintKind.JSON_OBJECT)
-            elif schema is not None and schema.json_schema is not None:
+            elif kind == "json_schema":
+                if schema is None or schema.json_schema is None:
+                    raise missing(f"{param}{'.json_schema' if param == 'response_format' else ''}.schema")
                 form = schema_form(schema.json_schema)
-        options = self.sampled(
-            seed=self.seed % (1 << 64),  # a negative one is another name of a large one
-            max_tokens=most_tokens,
-            logit_bias=bias,
-            loop_guard=self.loop_guard,
-            chances=chances,
-        )
-        return replace(checked(options), constraint=form)
-
-
-@contextmanager
-def refusing_as_it_is(param: str) -> Iterator[None]:
-    """Refuses the parameter in the words of what finds that it cannot be used."""
-    try:
-        yield
-    except ConfigError as error:
-        raise RequestError(400, error.message, param=param, code="invalid_value") from None
+        with refusing():
+            options = self.sampled(
+                seed=self.seed % (1 << 64),  # a negative one is another name of a large one
+                max_tokens=most_tokens,
+                logit_bias=token_bias(self.logit_bias),
+                loop_guard=self.loop_guard,
+                chances=chances,
+            )
+            options.settings()
+        return replace(options, constraint=form)
 
 
 def check_stops(param: str, stops: Sequence[str]) -> None:
@@ -184,8 +165,8 @@ class FunctionField(RequestFields):
     """A function. Its schema is enforced where a call is required, `strict` or not."""
 
     name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
     strict: bool | None = None
 
 
@@ -203,29 +184,28 @@ def tool_offer(
         choice: its `tool_choice`, which names a function as its tools do.
         at: where a tool of the request has its function; empty: it is one.
     """
-    tools = []
-    for number, function in enumerate(functions):
-        with refusing(f"tools[{number}]{at}"):
-            given: dict[str, Any] = {} if function.parameters is None else {"parameters": function.parameters}
-            tools.append(Tool(function.name, function.description or "", **given))
-    mode, name = ChoiceMode.AUTO, ""
+    name = None
     match choice, at:
-        case None, _:
+        case ((None | "auto" | "none" | "required"), _):
             pass
-        case "auto" | "none" | "required", _:
-            mode = ChoiceMode(choice)
         case ({"type": "function", "function": {"name": str(each)}}, ".function") | (
             {"type": "function", "name": str(each)},
             "",
         ):
-            mode, name = ChoiceMode.NAMED, each
+            name = each
         case _:
             named = "'name': ..." if not at else "'function': {'name': ...}"
             raise refused("tool_choice", f"expected 'auto', 'none', 'required' or {{'type': 'function', {named}}}")
+    tools = []
+    for number, function in enumerate(functions):
+        with refusing(f"tools[{number}]{at}"):
+            parameters = function.parameters or {"type": "object", "properties": {}}
+            tools.append(Tool(function.name, function.description, parameters))
     with refusing("tools"):
         check_tools(tools)
     with refusing("tool_choice"):
-        return offer_of(tools, mode, name, is_parallel=is_parallel)
+        offered = [] if choice == "none" else tools
+        return offer_of(offered, is_forced=choice == "required", name=name, is_parallel=is_parallel)
 
 
 def as_prompts(value: object) -> object:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from moa_shared.errors import MoaError, NotFoundError
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-from moa_client.endpoint.answer import Answer, AnswerHeader, Asked, Fields, Form, event, verification
-from moa_client.endpoint.ask import ChatAsk, Messages
-from moa_client.endpoint.fields import RequestFields, Text, missing, parsed_request, refused
+from moa_client.endpoint.answer import Answer, Asked, Fields, Form, event
+from moa_client.endpoint.ask import AskedReasoning, ChatAsk, Messages
+from moa_client.endpoint.fields import RequestFields, Text, parsed_request, refused
 from moa_client.endpoint.openai_fields import (
     AnswerRequest,
     Effort,
@@ -26,15 +26,12 @@ from moa_client.endpoint.openai_fields import (
     tool_offer,
 )
 from moa_client.history.responses import KeptResponse, KeptResponses
-from moa_client.tools.answer_reader import CallPiece, Piece
-from moa_client.tools.thinking import AskedReasoning, ReasoningPiece
+from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece
 from moa_client.tools.tool import ToolResult
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.error_form import RequestError
 
 MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
-MOST_NOTES = 16  # of metadata, as OpenAI has it
-NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
 PREFIX = "resp_"
 REPEATED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id"),
@@ -149,9 +146,7 @@ class ResponseRequest(AnswerRequest):
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    metadata: dict[Annotated[str, Field(max_length=NOTE_NAME)], Annotated[str, Field(max_length=NOTE)]] = Field(
-        default_factory=dict, max_length=MOST_NOTES
-    )
+    metadata: dict[str, str] = Field(default_factory=dict)
     text: TextConfig = TextConfig()
     reasoning: ReasoningConfig = ReasoningConfig()
     max_output_tokens: Limit | None = None
@@ -161,13 +156,7 @@ class ResponseRequest(AnswerRequest):
 
     def ask(self, before: Sequence[Item] = ()) -> ChatAsk:
         """What is asked; `before`: the items of the responses that this one continues."""
-        if self.stream_options is not None and self.stream_options.include_usage:
-            raise refused("stream_options.include_usage", "a response says how many tokens there were in any case")
-        if self.moa.provisional:
-            raise refused("moa.provisional", "only streams of /v1/chat/completions and /v1/completions have it")
         form = self.text.format
-        if form.type == "json_schema" and form.json_schema is None:
-            raise missing("text.format.schema")
         offer = tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls, at="")
         if offer.tools and self.structured_outputs is not None:
             raise refused("structured_outputs", "an answer of this form calls no tools: use text.format")
@@ -198,7 +187,7 @@ def response_request(body: Mapping[str, Any], kept: KeptResponses | None = None)
             words = f"with the responses before it there are {number} items, at most {MOST_ITEMS} are allowed"
             raise refused("previous_response_id", f"{words}: begin again")
     keeping = kept if request.store is not False else None
-    return request.ask(before), lambda header: ResponseForm(header, request, keeping)
+    return request.ask(before), lambda answer: ResponseForm(answer, request, keeping)
 
 
 def _items_of(identifier: str, kept: KeptResponses | None) -> list[Item]:
@@ -226,8 +215,8 @@ class ResponseForm(Form):
         kept: where it is kept when it is over; None: nowhere.
     """
 
-    def __init__(self, header: AnswerHeader, request: ResponseRequest, kept: KeptResponses | None) -> None:
-        super().__init__(header)
+    def __init__(self, answer: Answer, request: ResponseRequest, kept: KeptResponses | None) -> None:
+        super().__init__(answer)
         self._request = request
         self._kept = kept
         self.items: list[Fields] = []
@@ -236,21 +225,21 @@ class ResponseForm(Form):
         self._space = ""  # held until something follows it: white space alone makes no message
         self._events = 2  # those of the beginning have the first two numbers
 
-    def whole(self, answer: Answer) -> Fields:
-        self.last(answer)
-        return self._ended(answer)
+    def whole(self) -> Fields:
+        self._rest()
+        return self._ended()
 
-    def first(self, answer: Answer) -> bytes:
+    def first(self) -> bytes:
         response, kinds = self._fields("in_progress", []), ("response.created", "response.in_progress")
         events = enumerate(kinds)
         return b"".join(
             event({"type": kind, "sequence_number": number, "response": response}, kind) for number, kind in events
         )
 
-    def part(self, piece: Piece, answer: Answer) -> bytes:
+    def part(self, piece: Piece) -> bytes:
         if isinstance(piece, CallPiece):
-            call = {"call_id": answer.call_id(piece), "name": piece.name, "arguments": ""}
-            begun = self._close() + self._begin("function_call", call)
+            call = {"call_id": self.answer.call_id(piece), "name": piece.name, "arguments": ""}
+            begun = self._close() + self._begin("function_call", **call)
             kind = "response.function_call_arguments"
             self.items[-1]["arguments"] = piece.arguments
             delta = self._event(f"{kind}.delta", **self._place, delta=piece.arguments)
@@ -262,18 +251,11 @@ class ResponseForm(Form):
                 self._space += text
                 return b""
             text, self._space = self._space + text, ""
-        return self._begin_text(kind) + self._delta(text)
+        return self._text(kind, text)
 
-    def end(self, answer: Answer) -> bytes:
-        response = self._ended(answer)
-        return self._event(f"response.{response['status']}", response=response)
-
-    def last(self, answer: Answer) -> bytes:
-        rest = self.next(answer)
-        if not self.items:  # an answer without anything is an empty message
-            rest += self._begin_text("message") + (self._delta(self._space) if self._space else b"")
-        rest += self._close("completed" if answer.is_whole else "incomplete")
-        return rest + self.end(answer) if self._request.stream else b""
+    def last(self) -> bytes:
+        rest, response = self._rest(), self._ended()
+        return rest + self._event(f"response.{response['status']}", response=response)
 
     def failed(self, error: RequestError) -> bytes:
         failure = {"code": FAILURES.get(error.status, "server_error"), "message": str(error), "param": error.param}
@@ -281,29 +263,34 @@ class ResponseForm(Form):
         response = {**self._fields("failed", self.items), "error": failure, "store": False}
         return rest + self._event("response.failed", response=response)
 
+    def _rest(self) -> bytes:
+        rest = self.next()
+        if not self.items:  # an answer without anything is an empty message
+            rest += self._text("message", self._space)
+        return rest + self._close("completed" if self.answer.is_whole else "incomplete")
+
     @property
     def _place(self) -> Fields:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
-    def _begin_text(self, kind: str) -> bytes:
-        if self._open == kind:
-            return b""
-        begun = self._close()
-        begun += self._begin(kind, {"role": "assistant"} if kind == "message" else {"summary": []}, content=[])
-        part = _part(kind, "")
-        return begun + self._event("response.content_part.added", **self._place, content_index=0, part=part)
+    def _text(self, kind: str, text: str) -> bytes:
+        """Text of the open item, or of one that it begins."""
+        begun = b""
+        if self._open != kind:
+            begun = self._close()
+            more: Fields = {"role": "assistant"} if kind == "message" else {"summary": []}
+            begun += self._begin(kind, **more, content=[])
+            begun += self._event("response.content_part.added", **self._place, content_index=0, part=_part(kind, ""))
+        self._texts.append(text)
+        return begun + (self._text_event("delta", delta=text) if text else b"")
 
-    def _begin(self, kind: str, fields: Fields, **more: Any) -> bytes:
+    def _begin(self, kind: str, **fields: Any) -> bytes:
         prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
-        identifier = f"{prefix}_{self.header.identifier}{len(self.items):02}"
-        self.items.append({"id": identifier, "type": kind, "status": "in_progress", **fields, **more})
+        identifier = f"{prefix}_{self.answer.identifier}{len(self.items):02}"
+        self.items.append({"id": identifier, "type": kind, "status": "in_progress", **fields})
         self._open = kind
         item = dict(self.items[-1])
         return self._event("response.output_item.added", output_index=len(self.items) - 1, item=item)
-
-    def _delta(self, text: str) -> bytes:
-        self._texts.append(text)
-        return self._text_event("delta", delta=text)
 
     def _close(self, status: str = "completed") -> bytes:
         if not self._open:
@@ -332,11 +319,11 @@ class ResponseForm(Form):
         self._events += 1
         return event({"type": kind, "sequence_number": self._events - 1, **fields}, kind)
 
-    def _ended(self, answer: Answer) -> Fields:
+    def _ended(self) -> Fields:
         """The response that is over, once it is kept; which tokens were cached is not counted."""
-        fields = self._fields("completed" if answer.is_whole else "incomplete", self.items)
-        asked, answered = self.header.prompt_tokens, answer.completion_tokens
-        fields |= {
+        answer = self.answer
+        asked, answered = answer.prompt_tokens, answer.completion_tokens
+        fields = self._fields("completed" if answer.is_whole else "incomplete", self.items) | {
             "incomplete_details": None if answer.is_whole else {"reason": "max_output_tokens"},
             "usage": {
                 "input_tokens": asked,
@@ -345,7 +332,7 @@ class ResponseForm(Form):
                 "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
                 "total_tokens": asked + answered,
             },
-            "moa": {"seed": self.header.seed, **verification(answer)},
+            "moa": {"seed": answer.seed, **answer.verification},
         }
         if self._kept is not None:
             fields["store"] = self._keep(fields, self._kept)
@@ -363,22 +350,22 @@ class ResponseForm(Form):
         return True
 
     def _fields(self, status: str, output: Sequence[Fields]) -> Fields:
-        header, request = self.header, self._request
+        answer, request = self.answer, self._request
         wanted = request.text.format.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
         return request.model_dump(include=REPEATED) | {
-            "id": PREFIX + header.identifier,
+            "id": PREFIX + answer.identifier,
             "object": "response",
-            "created_at": header.created,
+            "created_at": answer.created,
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": header.model,
+            "model": answer.model,
             "output": output,
             "reasoning": {"effort": request.reasoning.effort, "summary": None},
             "store": self._kept is not None,
             "text": {"format": {"type": request.text.format.type, **wanted}, "verbosity": "medium"},
             "usage": None,
-            "moa": {"seed": header.seed},
+            "moa": {"seed": answer.seed},
         }
 
 

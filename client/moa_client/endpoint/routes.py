@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Fields
-from moa_client.endpoint.ask import ChatAsk, HostModel
+from moa_client.endpoint.ask import HostModel
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
 from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
 from moa_client.endpoint.openai_fields import EmbeddingRequest, embedding_fields
@@ -53,20 +53,20 @@ def endpoint_routes(
     return [
         Route("/v1/models", handlers.models),
         Route("/v1/models/{name:path}", handlers.model),
-        Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
-        Route("/v1/completions", handlers.text, methods=["POST"]),
+        Route("/v1/chat/completions", handlers.answers(openai.ChatRequest), methods=["POST"]),
+        Route("/v1/completions", handlers.answers(openai.TextRequest), methods=["POST"]),
         Route("/v1/embeddings", handlers.embeddings, methods=["POST"]),
         Route("/v1/responses", handlers.respond, methods=["POST"]),
         Route("/v1/responses/{identifier}", handlers.retrieve, methods=["GET"]),
         Route("/v1/responses/{identifier}", handlers.delete, methods=["DELETE"]),
-        Route("/v1/messages", handlers.messages, methods=["POST"]),
+        Route("/v1/messages", handlers.answers(anthropic.MessagesRequest), methods=["POST"]),
         Route("/v1/messages/count_tokens", handlers.count, methods=["POST"]),
         Route("/api/version", handlers.ollama_version),
         Route("/api/tags", handlers.ollama_models),
         Route("/api/ps", handlers.ollama_loaded),
         Route("/api/show", handlers.ollama_model, methods=["POST"]),
-        Route("/api/chat", handlers.ollama_chat, methods=["POST"]),
-        Route("/api/generate", handlers.ollama_text, methods=["POST"]),
+        Route("/api/chat", handlers.answers(ollama.ChatRequest), methods=["POST"]),
+        Route("/api/generate", handlers.answers(ollama.TextRequest), methods=["POST"]),
     ]
 
 
@@ -85,11 +85,20 @@ class Handlers:
     async def model(self, request: Request) -> Response:
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(openai.ChatRequest, request)
+    def answers(
+        self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest | ollama.OllamaRequest]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Answers requests of a kind."""
 
-    async def text(self, request: Request) -> Response:
-        return await self._answer(openai.TextRequest, request)
+        async def answer(request: Request) -> Response:
+            asked = parsed_request(kind, await read_json(request))
+            if not isinstance(asked, ollama.OllamaRequest) or (fields := asked.loaded) is None:
+                return await self._endpoint.answer(asked.ask(), asked.form, request)
+            model = await self._endpoint.model(asked.model)
+            loaded = {"model": model.name, "created_at": ollama.date_of(self._endpoint.since), **fields}
+            return JSONResponse(loaded | {"done": True, "done_reason": "load"})
+
+        return answer
 
     async def embeddings(self, request: Request) -> Response:
         asked = parsed_request(EmbeddingRequest, await read_json(request))
@@ -110,9 +119,6 @@ class Handlers:
         identifier = request.path_params["identifier"]
         self._must_keep().delete(identifier)
         return JSONResponse({"id": identifier, "object": "response", "deleted": True})
-
-    async def messages(self, request: Request) -> Response:
-        return await self._answer(anthropic.MessagesRequest, request)
 
     async def count(self, request: Request) -> Response:
         ask = parsed_request(anthropic.MessagesRequest, {**await read_json(request), "max_tokens": 1}).ask()
@@ -150,29 +156,6 @@ class Handlers:
                 "modified_at": fields["modified_at"],
             }
         )
-
-    async def ollama_chat(self, request: Request) -> Response:
-        body = await read_json(request)
-        return await self._ollama(ollama.chat_request(body), request)
-
-    async def ollama_text(self, request: Request) -> Response:
-        body = await read_json(request)
-        return await self._ollama(ollama.text_request(body), request)
-
-    async def _ollama(self, asked: ollama.AskedOrLoaded, request: Request) -> Response:
-        match asked:
-            case ChatAsk() as ask, form:
-                return await self._endpoint.answer(ask, form, request)
-            case name, fields:
-                model = await self._endpoint.model(name)
-        loaded = {"model": model.name, "created_at": ollama.date_of(self._endpoint.since), **fields}
-        return JSONResponse(loaded | {"done": True, "done_reason": "load"})
-
-    async def _answer(
-        self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest], request: Request
-    ) -> Response:
-        asked = parsed_request(kind, await read_json(request))
-        return await self._endpoint.answer(asked.ask(), asked.form, request)
 
     def _kept(self) -> KeptResponses | None:
         history = self._history()

@@ -7,12 +7,10 @@ tokens, and their bytes, add up to the text.
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
 from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation.answer_text import TextStream
@@ -87,32 +85,3 @@ class ToldTokens:
 
     def _bytes_of(self, token: int) -> bytes:
         return self._decode([token]).encode() if token in self._special else self._tokenizer.token_bytes(token)
-
-
-class StopSearch:
-    """Which of its stop strings has ended an answer: its text ends before that string.
-
-    Args:
-        stops: that may end it; at least one.
-        decode: text of some tokens.
-    """
-
-    def __init__(self, stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
-        self._stops = tuple(stops)
-        self._decode = decode
-        self._newest: deque[int] = deque(maxlen=STOP_WINDOW_TOKENS)
-
-    def push(self, tokens: Sequence[int]) -> None:
-        self._newest.extend(tokens)
-
-    def found(self, more: Sequence[int] = ()) -> str | None:
-        """The stop string that the text has first; None: it has none of them.
-
-        Args:
-            more: tokens after those that were added.
-        """
-        if len(self._stops) == 1:
-            return self._stops[0]
-        text = self._decode([*self._newest, *more][-STOP_WINDOW_TOKENS:])
-        places = {at: stop for stop in reversed(self._stops) if (at := text.find(stop)) >= 0}
-        return places[min(places)] if places else None

@@ -228,7 +228,7 @@ def reasoning_marks(tokenizer: Tokenizer) -> ReasoningMarks | None:
     return ReasoningMarks(
         thinking.openings,
         thinking.closings,
-        thinking.is_repeated,
+        thinking.repeated,
         thinking.others,
         tuple(effort for effort, is_open in opened.items() if is_open),
         tuple(effort for effort in EFFORTS if opened[effort] is not None),

@@ -115,7 +115,7 @@ class Reasoning:
         Where reasoning may come anywhere, it comes only once.
         """
         body = self._counted(frozenset())
-        if not self.thinking.is_repeated:
+        if not self.thinking.repeated:
             rest = "<[*]>*"
             if self.is_open:
                 return f"{body} {rest}"

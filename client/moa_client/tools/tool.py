@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from hashlib import sha256
 from string import ascii_letters, digits
 from typing import Any, Protocol
@@ -124,15 +123,6 @@ class AnsweredCall:
         return ToolResult(self.call.id, self.call.name, self.content)
 
 
-class ChoiceMode(Enum):
-    """Whether a model may, must or must not call tools."""
-
-    AUTO = "auto"
-    NONE = "none"
-    REQUIRED = "required"
-    NAMED = "named"
-
-
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
     """The tools that an answer may call, if any.
@@ -151,22 +141,17 @@ NO_TOOLS = ToolOffer()
 
 
 def offer_of(
-    tools: Sequence[Tool], mode: ChoiceMode = ChoiceMode.AUTO, name: str = "", *, is_parallel: bool = True
+    tools: Sequence[Tool], *, is_forced: bool = False, name: str | None = None, is_parallel: bool = True
 ) -> ToolOffer:
-    """What is offered of these tools.
+    """What is offered of these tools; ConfigError: one must be called that is not there.
 
     Args:
-        name: of the tool that must be called, where the mode is NAMED.
-
-    Raises:
-        ConfigError: one must be called that is not there.
+        is_forced: one must be called; `name`: this one; None: any.
     """
-    if mode is ChoiceMode.NONE:
-        return ToolOffer((), is_parallel=is_parallel)
-    if mode is not ChoiceMode.NAMED:
-        if mode is ChoiceMode.REQUIRED and not tools:
+    if name is None:
+        if is_forced and not tools:
             raise ConfigError("A call is required, but no tool is offered.", hint="Offer one, or require none.")
-        return ToolOffer(tuple(tools), mode is ChoiceMode.REQUIRED, is_parallel)
+        return ToolOffer(tuple(tools), is_forced, is_parallel)
     chosen = tuple(tool for tool in tools if tool.name == name)
     if not chosen:
         raise ConfigError(
@@ -181,7 +166,6 @@ def is_name(name: str) -> bool:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Checks what is offered together."""
     if len(tools) > MOST_TOOLS:
         raise ConfigError(f"{len(tools)} tools are offered, at most {MOST_TOOLS} are allowed.", hint=_FEWER)
     names = [tool.name for tool in tools]
@@ -241,14 +225,7 @@ _ALTERNATIVES = ("anyOf", "oneOf")
 
 
 def check_schema(place: str, schema: Mapping[str, Any]) -> None:
-    """Checks a schema.
-
-    Args:
-        place: of it, for errors.
-
-    Raises:
-        ConfigError: it is nested too deeply, or a keyword has a value that it cannot have.
-    """
+    """Checks a schema, whose `place` errors name: how deep it is, and that its keywords have values of their kinds."""
     if is_deeper(schema, MOST_DEPTH):
         raise ConfigError(f"The schema of {place} is nested more than {MOST_DEPTH} deep.", hint="Flatten it.")
     _check(place, schema)
@@ -293,46 +270,32 @@ def is_deeper(value: Any, most: int) -> bool:
     return most == 0 or any(is_deeper(each, most - 1) for each in inner)
 
 
-MOST_REFERENCES = 8  # that lead to one another
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-
-
-def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """A schema, or the one that it refers to in the whole; None: there is none."""
-    for _ in range(MOST_REFERENCES):
-        if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
-            return schema
-        schema = root if reference.startswith("#/") else None
-        for key in reference.split("/")[1:]:
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
-    return None
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """The types that a schema allows, as a part of the whole; all of them, where it does not say."""
-    types: set[str] = set()
-    seen: set[int] = set()  # schemas may refer to each other in circles
-    waiting = [schema]
-    while waiting:
-        each = resolved(waiting.pop(), root)
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        alternatives = []
-        if isinstance(each, Mapping) and "type" not in each:
-            alternatives = each.get("anyOf", each.get("oneOf", []))
-        waiting += alternatives
-        types |= frozenset() if alternatives else _own_types(each)
-    return frozenset(types)
+    return _types(schema, root, set()) or ANY
 
 
-def _own_types(schema: Any) -> frozenset[str]:
-    if isinstance(schema, Mapping):
-        if "type" in schema:
-            kinds = schema["type"]
-            return (frozenset([kinds] if isinstance(kinds, str) else kinds) & ANY) or ANY
-        if "const" in schema or "enum" in schema:
-            return frozenset(map(type_of, [schema["const"]] if "const" in schema else schema["enum"]))
+def _types(schema: Any, root: Mapping[str, Any], seen: set[int]) -> frozenset[str]:
+    if not isinstance(schema, Mapping):
+        return ANY
+    if id(schema) in seen:  # schemas may refer to each other in circles
+        return frozenset()
+    seen.add(id(schema))
+    if isinstance(reference := schema.get("$ref"), str):
+        found: Any = root if reference.startswith("#/") else None
+        for key in reference.split("/")[1:]:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return _types(found, root, seen)
+    if "type" in schema:
+        kinds = schema["type"]
+        return (frozenset([kinds] if isinstance(kinds, str) else kinds) & ANY) or ANY
+    if alternatives := schema.get("anyOf", schema.get("oneOf")):
+        return frozenset().union(*(_types(each, root, seen) for each in alternatives))
+    if "const" in schema or "enum" in schema:
+        return frozenset(map(type_of, [schema["const"]] if "const" in schema else schema["enum"]))
     return ANY
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
-from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.answer_reader import AnswerReader, find_format, parted
+from moa_client.tools.formats.base import ToolFormat, render_tools
 from moa_client.tools.template import CALL_MARK, ChatTemplate
-from moa_client.tools.thinking import EFFORTS, ThinkingReader, effort_arguments, find_thinking
+from moa_client.tools.thinking import EFFORTS, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def template_input(
     """
     knows_tools = _TOOLS.search(chat_template) is not None
     if tools and not knows_tools:
-        first, text = messages[0] if messages else None, form.render_tools(tools)
+        first, text = messages[0] if messages else None, render_tools(tools)
         if isinstance(first, ChatMessage) and first.role == "system":
             messages = [replace(first, text=f"{first.text}\n\n{text}"), *messages[1:]]
         else:
@@ -80,8 +80,13 @@ def template_input(
     else:
         rendered = [_plain(message, key) for message in _as_text(messages, form)]
     thinking = find_thinking(chat_template)
-    marks = form.marks if thinking is None else (*form.marks, *thinking.openings, *thinking.closings, *thinking.others)
-    return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {}, marks)
+    marks = form.marks if thinking is None else (*form.marks, *thinking.all)
+    arguments: dict[str, Any] = {}
+    if tools and "xml_tools" in chat_template:  # SmolLM3's
+        arguments = {"xml_tools": [tool.function() for tool in tools]}
+    elif tools and knows_tools:
+        arguments = {"tools": [{"type": "function", "function": tool.function()} for tool in tools]}
+    return TemplateInput(rendered, arguments, marks)
 
 
 def _plain(message: ChatMessage, reasoning: str) -> dict[str, Any]:
@@ -189,13 +194,9 @@ class ConversationTurns:
             return ()
         thinking = find_thinking(self._chat_template)
         is_open = thinking is not None and thinking.is_open(self._spelled(before[-PROMPT_END:]))
-        reasoning = None if thinking is None else ThinkingReader(thinking, is_open=is_open)
-        reader = AnswerReader(reasoning, self._form, self.tools)
-        calls = tuple(
-            ToolCall(call_id(identifier, piece.index), piece.name, piece.arguments)
-            for piece in [*reader.push(self._spelled(answer)), *reader.finish()]
-            if isinstance(piece, CallPiece)
-        )
+        reader = AnswerReader(thinking, self._form, self.tools, is_open=is_open)
+        _, _, found = parted([*reader.push(self._spelled(answer)), *reader.finish()])
+        calls = tuple(ToolCall(call_id(identifier, each.index), each.name, each.arguments) for each in found)
         return calls if self._form.is_parallel else calls[:1]
 
     def _of_question(self, question: str, template: ChatTemplate) -> Turn:

@@ -11,7 +11,7 @@ import pytest
 from moa_client.device.loading import Device
 from moa_client.endpoint.ask import HostModel, Prompt
 from moa_client.host.host import Host
-from moa_client.tools.thinking import ReasoningPiece, TextPiece
+from moa_client.tools.answer_reader import ReasoningPiece, TextPiece
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.error_form import RequestError
 from moa_shared.errors import ContextLengthError
@@ -85,11 +85,8 @@ def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> No
     prompt = prompt_of(GptOss(), {})
     assert prompt.is_marked_by(GptOss.special_tokens)
     reader = prompt.reader()
-    assert reader.push("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>fin") == [
-        ReasoningPiece("Hm")
-    ]
-    assert reader.ahead("al<|message|>Hi you") == [TextPiece("Hi you")]
-    assert [*reader.push("al<|message|>Hi"), *reader.finish()] == [TextPiece("Hi")]
+    text = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+    assert [*reader.push(text), *reader.finish()] == [ReasoningPiece("Hm"), TextPiece("Hi")]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,7 @@ def test_what_a_model_cannot_be_asked_is_refused(model: ScriptedSource, given: d
 
 def test_people_are_told_of_a_model_that_does_not_think_by_the_name_of_their_api() -> None:
     with pytest.raises(RequestError, match=r"^think: This model does not reason before it answers"):
-        prompt_of(ScriptedSource(), {"think": True}, "ollama")
+        prompt_of(ScriptedSource(), {"think": "high"}, "ollama")
     with pytest.raises(RequestError, match=r"^reasoning\.effort: This model does not reason"):
         prompt_of(ScriptedSource(), {"reasoning": {"effort": "high"}}, "responses")
     with pytest.raises(ContextLengthError):

@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.events import Committed, Ended, LinkState
+from moa_client.conversation.events import Committed, Ended, ExecutionChanged
 from moa_client.endpoint import anthropic, ollama, openai, responses
-from moa_client.endpoint.answer import Answer, AnswerHeader, Form
+from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES, parsed_request
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
-from moa_client.endpoint.tokens import StopSearch
 from moa_client.tools.formats.json_calls import Hermes
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
@@ -32,7 +31,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 from starlette.routing import Route
 
-from tests.support.scripted_answers import ScriptedSource
+from tests.support.scripted_answers import ScriptedSource, made_answer
 
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
 SAID = ChatMessage("user", "Hi")
@@ -47,8 +46,8 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "text": parser(openai.TextRequest),
     "responses": responses.response_request,
     "anthropic": parser(anthropic.MessagesRequest),
-    "ollama": ollama.chat_request,
-    "generate": ollama.text_request,
+    "ollama": parser(ollama.ChatRequest),
+    "generate": parser(ollama.TextRequest),
 }
 LEAST: dict[str, dict[str, Any]] = {
     "chat": {"messages": [USER]},
@@ -420,10 +419,7 @@ NAMES = {
     "USE": USE,
 }
 WORDS = """
-chat {"top_logprobs": 3} -> top_logprobs: only a request with logprobs: true may have it.
 chat {"logprobs": true, "top_logprobs": 21} -> top_logprobs: expected at most 20.
-chat {"moa": {"logprobs": "processed"}} -> moa.logprobs: only a request with logprobs may ask for it.
-chat {"moa": {"provisional": true}} -> moa.provisional: only a request with stream: true may ask for it.
 chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
 chat {"tools": [{"type": "web_search"}]} -> tools[0].type: expected 'function'.
 chat {"tools": [{"type": "function", "function": {"name": "a b"}}]} -> tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
@@ -432,60 +428,45 @@ chat {"tool_choice": "required"} -> tool_choice: A call is required, but no tool
 chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 chat {"tools": [TOOL], "tool_choice": "must"} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}.
 chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.
-chat {"tools": [TOOL], "stream": true, "moa": {"provisional": true}} -> moa.provisional: calls are not sent before they are verified: do not offer tools with it.
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 chat {"temperature": NaN} -> temperature: expected a finite number.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
-chat {"seed": 18446744073709551616} -> seed: expected less than 18446744073709551616.
 chat {"max_tokens": 0} -> max_tokens: expected at least 1.
-chat {"max_tokens": 1, "max_completion_tokens": 1} -> max_tokens: it is the older name of max_completion_tokens: give one of them.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
 chat {"stop": ["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]} -> stop: list should have at most 16 items, not 17.
-chat {"stream_options": {"include_usage": true}} -> stream_options: only a request with stream: true may have them.
 chat {"response_format": {"type": "xml"}} -> response_format.type: expected 'text', 'json_object' or 'json_schema'.
 chat {"response_format": {"type": "json_schema", "json_schema": {}}} -> response_format.json_schema.schema is missing.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
-chat {"structured_outputs": {"x": 1}} -> Exactly one of json, regex, choice and grammar is expected, 0 were given.
-chat {"structured_outputs": {"choice": []}} -> The choice is of 0 texts, expected 1 to 1000.
+chat {"structured_outputs": {"x": 1}} -> structured_outputs: Exactly one of json, regex, choice and grammar is expected, 0 were given.
+chat {"structured_outputs": {"choice": []}} -> structured_outputs: The choice is of 0 texts, expected 1 to 1000.
 chat {"messages": null} -> messages is missing.
-chat {"messages": []} -> messages: list should have at least 1 item, not 0.
 chat {"messages": [{"role": "robot", "content": "Hi"}]} -> messages[0].role: expected 'system', 'developer', 'user', 'assistant' or 'tool'.
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
-chat {"messages": [{"role": "user", "content": [{"type": "text"}]}]} -> messages[0].content: part 0 has no text.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
 chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1"}]}]} -> messages[0].tool_calls[0].function is missing.
 chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": 5}]} -> messages[2].tool_call_id: expected text.
 chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "2"}]} -> messages[2].tool_call_id: nothing before it made the call '2'.
 chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{"}}]}, USER]} -> messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut.
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
-text {"prompt": null} -> prompt is missing.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
 text {"prompt": [[1], [2]]} -> prompt: list should have at most 1 item, not 2.
-responses {"input": null} -> input is missing.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
 responses {"input": [{"type": "item_reference"}]} -> input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning.
-responses {"input": [{"role": "user", "content": [{"type": "input_file"}]}]} -> input[0].content: part 0 is of type input_file: models read text only.
 responses {"input": [USER, ASSISTANT]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
 responses {"input": [USER, OUTPUT]} -> input[1].call_id: nothing before it made the call '1'.
-responses {"input": [USER, {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "now", "arguments": "{"}, OUTPUT]} -> input[1]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut.
-responses {"tools": [{"type": "function", "name": "a b", "description": "The time.", "parameters": {"type": "object", "properties": {}}}]} -> tools[0]: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
 responses {"tool_choice": {"type": "web_search"}} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.
 responses {"tools": [FLAT], "structured_outputs": {"choice": ["a"]}} -> structured_outputs: an answer of this form calls no tools: use text.format.
 responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
-responses {"moa": {"provisional": true}} -> moa.provisional: only streams of /v1/chat/completions and /v1/completions have it.
-responses {"stream": true, "stream_options": {"include_usage": true}} -> stream_options.include_usage: a response says how many tokens there were in any case.
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
+anthropic {"moa": {"provisional": true}} -> moa.provisional is not supported. Streams have committed text only.
 anthropic {"max_tokens": null} -> max_tokens is missing.
 anthropic {"stop_sequences": [""]} -> stop_sequences: each text must have 1 to 64 characters.
-anthropic {"thinking": {"type": "enabled"}} -> thinking.budget_tokens is missing.
 anthropic {"tools": [{"type": "web_search_20250305", "name": "web_search"}]} -> tools[0].type: expected 'custom'.
 anthropic {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "then"}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 anthropic {"messages": [{"role": "user", "content": [{"type": "image"}]}]} -> messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "document"}]}]}]} -> messages[0].content[0].content: part 0 is of type document: models read text only.
-anthropic {"messages": [{"role": "user", "content": [{"type": "text"}]}]} -> messages[0].content[0].text is missing.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
-anthropic {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}]} -> messages[0].content[0].tool_use_id: nothing before it made the call '1'.
 anthropic {"messages": [{"role": "user", "content": [USE]}]} -> messages[0].content[0]: only a message from assistant has calls.
 anthropic {"messages": [USER, {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}, USER]} -> messages[1].content[0]: only a message from user answers a call.
@@ -494,7 +475,6 @@ ollama {"options": {"top_p": 2}} -> options: top_p is 2.0, expected more than 0 
 ollama {"format": "xml"} -> format: expected 'json' or a JSON schema.
 ollama {"think": "much"} -> think: expected true, false, low, medium, high, max.
 ollama {"messages": [USER, {"role": "tool", "tool_name": "now"}]} -> messages[1].tool_call_id: nothing before it made the call 'now'.
-ollama {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 generate {"raw": true, "system": "a"} -> system: raw uses no template: write it into the prompt.
 """.strip().split("\n")
 
@@ -520,37 +500,30 @@ def test_long_requests_are_refused() -> None:
 
 # ------------------------------------------------------------ answers
 
-HEADER = AnswerHeader("1", 0, "tiny", "fp", 7, 5)
-FORMS: dict[str, Callable[[], Form]] = {
-    api: lambda api=api: PARSERS[api](LEAST[api] | {"stream": True})[1](HEADER)  # type: ignore[misc]
-    for api in ("chat", "responses", "anthropic", "ollama")
-}
+
 OBJECT_CALL = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
 WORDS_OF = ("<think>Hmm</think>", "I look.\n", OBJECT_CALL)
 Told = tuple[str, str, list[tuple[str, Any]], str | None]  # reasoning, text, calls, why it has ended
 Read = Callable[[dict[str, Any]], Told]
+CALLING = Prompt([1] * 7, None, Hermes(), ToolOffer((Tool("now"),)), find_thinking("<think>"))
 
 
-def answer_of(words: list[str], finish: Finish, form: Form, *, calls: bool = True) -> tuple[Answer, bytes]:
+def form_of(api: str, given: dict[str, Any] | None = None, **more: Any) -> Form:
+    """What an answer is sent as that has not begun."""
+    make: Callable[[Answer], Form] = PARSERS[api](LEAST[api] | {"stream": True} | (given or {}))[1]
+    return make(made_answer(**more))
+
+
+def ended(api: str, words: list[str], finish: Finish = Finish.END_OF_TEXT, **more: Any) -> tuple[Any, bytes]:
     """A whole answer, and the stream of it that has come in these words."""
-    prompt = Prompt([])
-    if calls:
-        prompt = Prompt([], None, Hermes(), ToolOffer((Tool("now"),)), find_thinking("<think>"))
-
-    def made() -> Answer:
-        stops = StopSearch(("STOP", "END"), lambda tokens: "Good day END STOP")
-        answer = Answer(ends_unverified=False, settle_seconds=1.0, identifier="1", prompt=prompt, stops=stops)
-        answer.on_link(LinkState.GOOD, 0.0)
-        return answer
-
-    whole, streamed, stream = made(), made(), b""
+    whole, streamed, stream = form_of(api, **more), form_of(api, **more), b""
     for number, word in enumerate(words):
-        for answer in (whole, streamed):
-            answer.apply(Update(Committed((number,), text=word), 1), 0.0)
-        stream += (b"" if stream else form.first(streamed)) + form.next(streamed)
-    for answer in (whole, streamed):
-        answer.apply(Update(Ended(finish), 1), 0.0)
-    return whole, stream + form.last(streamed)
+        for form in (whole, streamed):
+            form.answer.apply(Update(Committed((number,), text=word), 1), 0.0)
+        stream += (b"" if stream else streamed.first()) + streamed.next()
+    for form in (whole, streamed):
+        form.answer.apply(Update(Ended(finish), 1), 0.0)
+    return whole.whole(), stream + streamed.last()
 
 
 def chunks_of(stream: bytes) -> list[dict[str, Any]]:
@@ -659,51 +632,42 @@ REASONS = {"chat": "tool_calls", "responses": "completed", "anthropic": "tool_us
 def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> None:
     text = "".join(WORDS_OF)
     ends = [0, *[place for place in places if place < len(text)], len(text)]
-    words = [text[start:end] for start, end in pairwise(ends)]
-    made, stream = answer_of(words, Finish.END_OF_TEXT, FORMS[api]())
-    whole = FORMS[api]().whole(made)
+    whole, stream = ended(api, [text[start:end] for start, end in pairwise(ends)], prompt=CALLING)
     read, added = READERS[api]
     reasoning, said, calls, reason = read(whole)
-    assert (reasoning, said, [values for _, values in calls], reason) == (
-        "Hmm",
-        "I look.",
-        [{"zone": "UTC"}],
-        REASONS[api],
-    )
-    assert calls[0][0].startswith("call_")
-    chunks = chunks_of(stream)
-    assert added(chunks) == (reasoning, said, calls, reason)
+    assert (reasoning, said, reason) == ("Hmm", "I look.", REASONS[api])
+    assert [(id[:5], values) for id, values in calls] == [("call_", {"zone": "UTC"})]
+    assert added(chunks_of(stream)) == (reasoning, said, calls, reason)
     assert whole["moa"]["seed"] == 5
 
 
 @pytest.mark.parametrize(
-    ("finish", "reason", "stop"),
+    ("finish", "stops", "reason"),
     [
-        (Finish.END_OF_TEXT, "end_turn", None),
-        (Finish.STOP, "stop_sequence", "END"),
-        (Finish.MAX_TOKENS, "max_tokens", None),
-        (Finish.LOOP, "max_tokens", None),
-        (Finish.CONTEXT, "model_context_window_exceeded", None),
+        (Finish.END_OF_TEXT, ("END",), ("end_turn", None)),
+        (Finish.STOP, ("END",), ("stop_sequence", "END")),
+        (Finish.STOP, ("STOP", "END"), ("stop_sequence", None)),
+        (Finish.MAX_TOKENS, (), ("max_tokens", None)),
+        (Finish.LOOP, (), ("max_tokens", None)),
+        (Finish.CONTEXT, (), ("model_context_window_exceeded", None)),
     ],
 )
-def test_why_an_answer_has_ended_as_anthropic_has_it(finish: Finish, reason: str, stop: str | None) -> None:
-    made, _ = answer_of(["Good day "], finish, FORMS["anthropic"](), calls=False)
-    whole = FORMS["anthropic"]().whole(made)
-    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, stop)
+def test_why_an_answer_has_ended_as_anthropic_has_it(finish: Finish, stops: Any, reason: tuple[str, Any]) -> None:
+    whole, _ = ended("anthropic", ["Good day "], finish, stops=stops)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == reason
 
 
 def test_thinking_may_be_left_out() -> None:
     omitted = {"thinking": {"type": "adaptive", "display": "omitted"}}
     for api, wish in (("anthropic", omitted), ("ollama", {"think": False})):
-        form = PARSERS[api](LEAST[api] | wish)[1]
-        made, stream = answer_of(list(WORDS_OF), Finish.END_OF_TEXT, form(HEADER))
+        whole, stream = ended(api, list(WORDS_OF), given=wish, prompt=CALLING)
         assert b"Hmm" not in stream
-        assert READERS[api][0](form(HEADER).whole(made))[0] == ""
+        assert READERS[api][0](whole)[0] == ""
 
 
 def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:
     error = RequestError(503, "Lost.")
-    failed = {api: chunks_of(form().failed(error))[-1] for api, form in FORMS.items()}
+    failed = {api: chunks_of(form_of(api).failed(error))[-1] for api in READERS}
     assert failed["chat"]["error"] == {"message": "Lost.", "type": "server_error", "param": None, "code": None}
     assert failed["responses"]["response"]["error"] == {"code": "server_error", "message": "Lost.", "param": None}
     assert failed["anthropic"] == {"type": "error", "error": {"type": "overloaded_error", "message": "Lost."}}
@@ -712,6 +676,30 @@ def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:
 
 def test_white_space_and_nothing_are_messages_of_responses_only_alone() -> None:
     for words, texts in (([], [""]), ([" \n"], [" \n"]), ([f"\n{OBJECT_CALL}\n"], [])):
-        made, _ = answer_of(list(words), Finish.END_OF_TEXT, FORMS["responses"]())
-        items = FORMS["responses"]().whole(made)["output"]
-        assert [item["content"][0]["text"] for item in items if item["type"] == "message"] == texts
+        whole, _ = ended("responses", list(words), prompt=CALLING)
+        said = [item["content"][0]["text"] for item in whole["output"] if item["type"] == "message"]
+        assert said == texts
+
+
+def test_a_program_learns_that_another_level_continues_its_answer() -> None:
+    def told(form: Form, data: bytes) -> dict[str, Any]:
+        (chunk,) = chunks_of(data)
+        assert chunk["system_fingerprint"] == form.answer.fingerprint
+        return chunk.get("moa", {})  # type: ignore[no-any-return]
+
+    form, changed = form_of("chat"), ExecutionChanged("float32", exact=False, fingerprint="fp_float32")
+    answer = form.answer
+    assert told(form, form.first()) == {"seed": 5}
+    answer.apply(Update(Committed((1,), text="He"), 1), 0.0)
+    assert told(form, form.next()) == {}
+    for event in (changed, Committed((2,), text="y")):
+        answer.apply(Update(event, 1), 0.0)
+    assert told(form, form.next()) == {"execution": "float32"}
+    assert answer.fingerprint not in ("fp", "fp_float32")
+    answer.apply(Update(Ended(Finish.END_OF_TEXT), 1), 0.0)
+    assert told(form, form.last()) == {"verified": True}
+    form = form_of("chat")
+    for each in (changed, Committed((1,), text="Hey"), Ended(Finish.END_OF_TEXT)):
+        form.answer.apply(Update(each, 1), 0.0)
+    whole = form.whole()
+    assert (whole["system_fingerprint"], whole["moa"]["execution"]) == ("fp_float32", "float32")  # all of it

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from inline_snapshot import snapshot
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_shared.errors import (
@@ -123,30 +122,6 @@ class MistralSource(ScriptedSource):
 
     def spelled(self, tokens: Sequence[int]) -> str:
         return "".join(self.words[token] for token in tokens)
-
-
-class Reasoning(ScriptedSource):
-    """Its template marks reasoning."""
-
-    chat_template = "<think>{{ message.content }}"
-
-
-async def test_what_is_provisional_is_apart_too() -> None:
-    async def script(answer: ScriptedAnswer) -> None:
-        answer.commit("<think>", "Hm")
-        answer.write(".", "</think>", "Good")
-        await asyncio.sleep(0.05)
-        answer.commit(".", "</think>", "Good", " day.")
-        answer.end()
-
-    async with serving(Reasoning(script)) as server, openai_client(server.url) as client:
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=HI, stream=True, extra_body={"moa": {"provisional": True}}
-        )
-        seen = [moa_of(chunk) async for chunk in stream]
-    assert {"provisional": "Good", "provisional_reasoning": "."}.items() <= next(
-        each for each in seen if each.get("waiting")
-    ).items()
 
 
 async def test_special_tokens_that_mark_calls_are_read() -> None:
@@ -313,38 +288,6 @@ async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> 
     assert moa_of(chunks[-2]) == {"verified": False, "verified_characters": 4}
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 3
-
-
-async def test_who_asks_for_it_sees_provisional_text_and_its_end() -> None:
-    async with asking() as (client, source):
-        stream = (
-            await asyncio.gather(
-                client.chat.completions.create(
-                    model=MODEL, messages=HI, stream=True, extra_body={"moa": {"provisional": True}}
-                ),
-                commit_to(source, "Good"),
-            )
-        )[0]
-        events, answer = stream.__aiter__(), source.answers[0]
-        chunks = [await anext(events), await anext(events)]
-        answer.link(LinkState.OFFLINE)
-        answer.write(" mor", "ning")
-        chunks.append(await anext(events))
-        answer.link(LinkState.BACK)
-        answer.commit(" day")
-        chunks.append(await anext(events))
-        answer.end()
-        chunks += [chunk async for chunk in events]
-    assert text_of(chunks) == "Good day"
-    assert [moa_of(chunk) for chunk in chunks[1:]] == snapshot(
-        [
-            {"provisional": "", "likely": 0, "waiting": 0, "withdrawn": 0, "link": "good"},
-            {"provisional": " morning", "likely": 8, "waiting": 2, "withdrawn": 0, "link": "offline"},
-            {"provisional": "", "likely": 0, "waiting": 0, "withdrawn": 2, "link": "back"},
-            {"verified": True},
-        ]
-    )
-    assert [bool(chunk.choices) for chunk in chunks] == [True, True, False, True, True]
 
 
 # ------------------------------------------------------------ clients

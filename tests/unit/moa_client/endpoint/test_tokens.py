@@ -1,4 +1,4 @@
-"""The texts and bytes of tokens add up to the text that they make; which stop string has ended it."""
+"""The texts and bytes of tokens add up to the text that they make."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.endpoint.tokens import StopSearch, ToldTokens
-from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS
+from moa_client.endpoint.tokens import ToldTokens
 from moa_shared.sampling.settings import TokenChances
 
 END = 300  # a special token without text
@@ -65,15 +64,3 @@ def test_a_space_that_the_tokenizer_leaves_out_is_left_out() -> None:
     taken.finish("a")
     assert (text_of(taken), [token.chance for token in taken.tokens]) == ("a", [-2.0, -1.0])
     assert taken.tokens[1].likeliest == ((b"b", -0.5), (b"\xc3", -0.75))
-
-
-def test_the_first_stop_string_in_the_text_has_ended_it() -> None:
-    search = StopSearch(("bc", "ab", "abc"), decode)
-    search.push(b"xxa")
-    assert search.found() is None
-    assert search.found(b"b") == "ab"  # of tokens that are not committed
-    search.push(b"bc")
-    assert search.found() == "ab"
-    search = StopSearch(("ab", "cd"), decode)
-    search.push(b"ab" + b"x" * STOP_WINDOW_TOKENS + b"cd")
-    assert search.found() == "cd"  # what came long before the end does not count

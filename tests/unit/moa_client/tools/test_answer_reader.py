@@ -1,27 +1,42 @@
-"""What holds of all forms, however a text is cut; and examples of each family's own documents."""
+"""What holds of all forms and marks, however a text is cut; and examples of each family's own documents."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from time import process_time
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from moa_client.tools.answer_reader import DEFAULT, FORMATS, AnswerReader, CallPiece, Piece, find_format
+from moa_client.tools.answer_reader import (
+    DEFAULT,
+    FORMATS,
+    AnswerReader,
+    AnswerSplit,
+    CallPiece,
+    Piece,
+    ReasoningPiece,
+    TextPiece,
+    find_format,
+    held_back,
+    split_by,
+)
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.gemma4 import Gemma4
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.json_calls import Gemma3, Hermes, Llama, Mistral, Mistral11
-from moa_client.tools.formats.qwen_xml import QwenXml, json_of
-from moa_client.tools.thinking import THINKINGS, ReasoningPiece, TextPiece, ThinkingReader, held_back
+from moa_client.tools.formats.json_calls import Hermes, Llama, Mistral, Mistral11
+from moa_client.tools.formats.qwen_xml import QwenXml
+from moa_client.tools.thinking import THINKINGS, Marks, ReasoningMarks, Thinking, find_thinking, marks_from
 from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.tool_calls import TOOLS, call, calls_of_tools, cuts, events_of, read
 
+HARMONY, GEMMA4, MISTRAL, TAGS = THINKINGS
 each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form).__name__)
-MARKS = sorted({mark for form in FORMATS for mark in (*form.openings, *form.likely_openings, form.closing) if mark})
+MARKS = sorted({mark for form in FORMATS for mark in (*form.openings, form.closing) if mark})
 PARTS = (
     '{"name": "now", "arguments": {',
     '{"name": "get_weather", "parameters": {"city": "Paris"}}',
@@ -31,9 +46,9 @@ PARTS = (
     "<parameter=city>\nParis\n</parameter>",
     "</function>",
     '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": "b"}',
-    "<|channel|>final<|message|>",
     'call:get_weather{city:<|"|>Paris<|"|>}',
     "Hello",
+    *(mark for each in THINKINGS for mark in each.all),
 )
 
 
@@ -44,46 +59,70 @@ def model_texts() -> st.SearchStrategy[str]:
     return st.lists(part | cut_part, max_size=10).map("".join)
 
 
-def writable(form: ToolFormat, call: ToolCall) -> bool:
-    """Whether the form can write this: its texts do not hold the mark that ends a text."""
-    end = {QwenXml: "</parameter>", Gemma4: '<|"|>'}.get(type(form))
-    return end is None or end not in json.dumps(call.values, ensure_ascii=False).replace('\\"', '"')
-
-
 @each_format
 @given(
     calls=st.lists(calls_of_tools(), min_size=1, max_size=3), places=cuts(), text=st.sampled_from(["", "Let me see."])
 )
 def test_what_is_written_is_read(form: ToolFormat, calls: list[ToolCall], places: list[int], text: str) -> None:
-    assume(all(writable(form, each) for each in calls))
     before: list[Piece] = [TextPiece(text)] if text else []
     assert read(form, form.render(text, calls), places) == before + events_of(calls)
 
 
+def in_xml(each: ToolCall) -> str:
+    lines = ""
+    for key, value in each.values.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines += f"<parameter={key}>\n{written}\n</parameter>\n"
+    return f"<tool_call>\n<function={each.name}>\n{lines}</function>\n</tool_call>"
+
+
+def in_gemmas(value: Any) -> str:
+    match value:
+        case ToolCall():
+            return f"<|tool_call>call:{value.name}{in_gemmas(value.values)}<tool_call|>"
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case dict():
+            return "{" + ",".join(f"{key}:{in_gemmas(each)}" for key, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(in_gemmas, value)) + "]"
+    return json.dumps(value)
+
+
+@given(calls=st.lists(calls_of_tools(), min_size=1, max_size=3), places=cuts())
+def test_notations_of_their_own_are_read(calls: list[ToolCall], places: list[int]) -> None:
+    said = [json.dumps(each.values, ensure_ascii=False).replace('\\"', '"') for each in calls]
+    if not any("</parameter>" in each for each in said):
+        assert read(QwenXml(), "\n".join(map(in_xml, calls)), places) == events_of(calls)
+    if not any('<|"|>' in each for each in said):
+        assert read(Gemma4(), "".join(map(in_gemmas, calls)), places) == events_of(calls)
+
+
 @each_format
-@given(text=model_texts(), places=cuts())
-def test_a_text_is_read_alike_in_all_pieces(form: ToolFormat, text: str, places: list[int]) -> None:
-    whole = read(form, text)
-    assert read(form, text, places) == whole
-    assert read(form, text, range(len(text))) == whole
+@given(
+    text=model_texts(),
+    places=cuts(),
+    marks=st.sampled_from([None, *THINKINGS]),
+    is_open=st.booleans(),
+    drops_others=st.booleans(),
+)
+def test_a_text_is_read_alike_in_all_pieces(
+    form: ToolFormat, text: str, places: list[int], marks: Marks | None, is_open: bool, drops_others: bool
+) -> None:
+    how: dict[str, Any] = {"marks": marks, "is_open": is_open and marks is not None, "drops_others": drops_others}
+    whole = read(form, text, **how)
+    assert read(form, text, places, **how) == read(form, text, range(len(text)), **how) == whole
+    assert read(None, text, places, **how) == read(None, text, **how)
     calls = [piece for piece in whole if isinstance(piece, CallPiece)]
     assert [each.index for each in calls] == list(range(len(calls)))
     assert all(isinstance(json.loads(each.arguments), dict) for each in calls)
-    if not calls and not isinstance(form, Harmony):  # whose marks are dropped
+    if not calls and not isinstance(form, Harmony) and marks is None:  # whose marks are dropped
         assert "".join(piece.text for piece in whole if isinstance(piece, TextPiece)) == text
-
-
-@each_format
-@given(text=st.text(max_size=40))
-def test_text_without_marks_comes_out_as_it_is(form: ToolFormat, text: str) -> None:
-    assume(not any(mark in text for mark in MARKS))
-    assert read(form, text) == ([TextPiece(text)] if text else [])
 
 
 @each_format
 @given(call=calls_of_tools(), data=st.data())
 def test_a_call_that_is_cut_is_whole_or_text(form: ToolFormat, call: ToolCall, data: st.DataObject) -> None:
-    assume(writable(form, call))
     written = form.render("", [call])
     text = written[: data.draw(st.integers(0, len(written)))]
     assume(not isinstance(form, Gemma4) or not held_back(text, ['<|"|>']))  # which is one token
@@ -98,10 +137,12 @@ def test_a_call_that_is_cut_is_whole_or_text(form: ToolFormat, call: ToolCall, d
 
 
 @each_format
-@pytest.mark.parametrize("flood", ['{"name": "now", "arguments": {"a": "', "a", " ", "<", "</tool_call>", "\n```"])
+@pytest.mark.parametrize(
+    "flood", ['{"name": "now", "arguments": {"a": "', "a", " ", "<", "</tool_call>", "<tool_call>"]
+)
 def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat, flood: str) -> None:
     def seconds(pieces: int) -> float:
-        reader, begun = AnswerReader(None, form, TOOLS), process_time()
+        reader, begun = AnswerReader(TAGS, form, TOOLS), process_time()
         reader.push(form.render("", [call("get_weather", city="Paris")])[:-20] + '"')
         for _ in range(pieces):
             reader.push(flood)
@@ -114,19 +155,29 @@ def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat, floo
 TEMPLATES = {
     "Harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ message.thinking }}<|end|>",
     "Gemma4": "{{- '<|tool_call>call:' + function['name'] + '{' -}}",
-    "SmolLM3": "{%- if xml_tools %}<tools>{{ xml_tools }}</tools> in <tool_call></tool_call>{% endif %}",
     "QwenXml": "'\\n<tool_call>\\n<function=' + tool_call.name + '>\\n'",
     "Hermes": '{{- \'<tool_call>\\n{"name": "\' }}{{- tool_call.name }}',
     "Mistral11": '{{- "[TOOL_CALLS]" + name + "[ARGS]" + arguments }}',
     "Mistral": '{{- "[TOOL_CALLS] [" }}{%- for tool_call in tool_calls %}',
     "Llama": "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{{- '\"parameters\": ' }}",
-    "Gemma3": FAMILY_TEMPLATES["gemma 3"],
 }
 
 
 def test_a_family_is_known_by_its_template() -> None:
     assert [type(find_format(template)).__name__ for template in TEMPLATES.values()] == list(TEMPLATES)
-    assert all(find_format(FAMILY_TEMPLATES[family]) is DEFAULT for family in ("phi 4", "olmo", "llama 3", "granite"))
+    others = ("phi 4", "olmo", "llama 3", "granite", "gemma 3")
+    assert all(find_format(FAMILY_TEMPLATES[family]) is DEFAULT for family in others)
+    reasoning = {
+        TEMPLATES["Harmony"]: HARMONY,
+        "{{- '<|channel>thought\\n<channel|>' -}}": GEMMA4,
+        "{{ '[THINK]' + block.thinking + '[/THINK]' }}": MISTRAL,
+        "{{- '<think>\\n' }}": TAGS,
+        "{{ message.content }}": None,
+    }
+    assert [find_thinking(template) for template in reasoning] == list(reasoning.values())
+    assert TAGS.is_open("<|im_start|>assistant\n<think>\n")
+    assert not TAGS.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert GEMMA4.is_open("<|turn>model\n<|channel>thought\n")
 
 
 # ------------------------------------------------------------ examples
@@ -136,7 +187,7 @@ OBJECT = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
 TO_WEATHER = "commentary to=functions.get_weather <|constrain|>json<|message|>"
 CALLS: list[tuple[ToolFormat, str]] = [
     (Hermes(), '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'),
-    (Hermes(), '<tool_call>{"arguments": {"city": "Paris"}, "id": 1, "name": "get_weather"}</tool_call>'),
+    (Hermes(), '<tool_call>{"arguments": {"city":"Paris"}, "id": 1, "name": "get_weather"}</tool_call>'),
     (Hermes(), '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool'),
     (QwenXml(), "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>"),
     (QwenXml(), "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"),
@@ -150,9 +201,6 @@ CALLS: list[tuple[ToolFormat, str]] = [
     ),
     (Llama(), f"\n\n{OBJECT}\n"),
     (Llama(), f"<|python_tag|>{OBJECT}"),
-    (Gemma3(), OBJECT),
-    (Gemma3(), f"```json\n[{OBJECT}]\n```"),
-    (Gemma3(), f"```tool_code\n{OBJECT}\n```"),
     (Harmony(), f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>'),
     (Harmony(), f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}'),
     (Harmony(), '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>'),
@@ -162,6 +210,8 @@ TEXTS: list[tuple[ToolFormat, str]] = [
         (Hermes(), text)
         for text in (
             "Write <tool_call> before it.",
+            "<tool_call>",
+            '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
             '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
             '<tool_call>{"arguments": {}}</tool_call>',
             '<tool_call>["now"]</tool_call>',
@@ -171,6 +221,7 @@ TEXTS: list[tuple[ToolFormat, str]] = [
         )
     ),
     (QwenXml(), "Write <function=name> and so on."),
+    (QwenXml(), "Write <function=name></function>."),
     (Gemma4(), "<|tool_call>f{}"),
     *((Gemma4(), f"<|tool_call>call:now{each}<tool_call|>") for each in ("{a:b}", "{:1}", "{a:1,}", "{a}", "{a:[1,]}")),
     (Gemma4(), f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
@@ -181,19 +232,9 @@ TEXTS: list[tuple[ToolFormat, str]] = [
             '{"name": "Bob", "parameters": {"age": 3}}',
             '{"name": "get_weather", "age": 3}',
             '{"name": "get_weather", "parameters": [1]}',
-            '{"answer": 42}',
             "{}",
             "{not json",
             "<|python_tag|>print(1)",
-        )
-    ),
-    *(
-        (Gemma3(), text)
-        for text in (
-            '```json\n{"name": "x", "parameters": {}}\n```',
-            '```json\n"x"\n```',
-            "```tool_code\nprint(1)\n```",
-            "```python\nnow()\n```",
         )
     ),
     (Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
@@ -211,62 +252,59 @@ def test_what_only_looks_like_a_call_is_text(form: ToolFormat, text: str) -> Non
 
 
 NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
-CUT = '{"name": "get_weather", "parameters": {"city": "Pa'
+BAD = '<tool_call>{"name": "now", "arguments": {"a": tru}}</tool_call>'
+AMONG: list[tuple[ToolFormat, str, list[Piece]]] = [
+    (Hermes(), '<tool_call>{"name": "now"}</tool_call>', [*ONE]),
+    (Hermes(), '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', [*ONE]),
+    (Hermes(), f"<tool_call>{NOW}", [TextPiece("<tool_call>"), *ONE]),
+    (Hermes(), '<tool_call>{"name": "now", "arguments": {}}\nDone.', [*ONE, TextPiece("\nDone.")]),
+    (
+        Hermes(),
+        f"So.\n\n{NOW}\n \n{NOW}\n\nDone.",
+        [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
+    ),
+    (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
+    (
+        Hermes(),
+        '<tool_call>{"name": "f", "arguments": {"a": "\\ud800é"}}</tool_call>',
+        [CallPiece(0, "f", '{"a": "\\ud800é"}')],
+    ),
+    (
+        Hermes(),
+        '<tool_call>{"name": "f", "arguments": {"a": -1e999}}</tool_call>',
+        [CallPiece(0, "f", '{"a": -1.7976931348623157e+308}')],
+    ),
+    (QwenXml(), NOW, [*ONE]),
+    (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", [*ONE]),
+    (
+        Gemma4(),
+        '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
+        [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
+    ),
+    (
+        Gemma4(),
+        '<|tool_call>call:f{"t": "a: \\"<tool_call|>\\"", "n": 1}<tool_call|>',
+        [CallPiece(0, "f", '{"t": "a: \\"<tool_call|>\\"", "n": 1}')],
+    ),
+    (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
+    *(
+        (Llama(), f"{OBJECT}{between}{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')])
+        for between in ("; ", ";", "\n")
+    ),
+    (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
+    (Harmony(), "<|channel|>final <|constrain|>json<|message|>{}", [TextPiece("{}")]),
+    (Harmony(), "<|channel|>final<|mess", []),
+    (
+        Harmony(),
+        f'<|channel|>commentary<|message|>**Plan**: ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
+        [TextPiece("**Plan**: ask."), *PARIS],
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "pieces"),
-    [
-        (Hermes(), '<tool_call>{"name": "now"}</tool_call>', ONE),
-        (Hermes(), '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', ONE),
-        (Hermes(), f"<tool_call>{NOW}", [TextPiece("<tool_call>"), *ONE]),
-        (Hermes(), '<tool_call>{"name": "now", "arguments": {}}\nDone.', [*ONE, TextPiece("\nDone.")]),
-        (
-            Hermes(),
-            f"So.\n\n{NOW}\n \n{NOW}\n\nDone.",
-            [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
-        ),
-        (
-            Hermes(),
-            f'<tool_call>{{"name": "now", "arguments": {{"a": tru}}}}</tool_call>\n{NOW} Done.',
-            [
-                TextPiece('<tool_call>{"name": "now", "arguments": {"a": tru}}</tool_call>'),
-                *ONE,
-                TextPiece(" Done."),
-            ],
-        ),
-        (Hermes(), f"<tool_call>{CUT}", [TextPiece(f"<tool_call>{CUT}")]),
-        (QwenXml(), NOW, ONE),
-        (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", ONE),
-        (
-            Gemma4(),
-            '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
-            [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
-        ),
-        (
-            Gemma4(),
-            '<|tool_call>call:f{"t": "a: \\"<tool_call|>\\"", "n": 1}<tool_call|>',
-            [CallPiece(0, "f", '{"t": "a: \\"<tool_call|>\\"", "n": 1}')],
-        ),
-        (Mistral(), f"[TOOL_CALLS] [{OBJECT}, {CUT}", [*PARIS, TextPiece(f", {CUT}")]),
-        (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
-        (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
-        (Harmony(), "<|channel|>final<|mess", []),
-        (
-            Harmony(),
-            f'<|channel|>commentary<|message|>**Plan**: ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
-            [TextPiece("**Plan**: ask."), *PARIS],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("form", "text", "pieces"), AMONG)
 def test_calls_among_other_text(form: ToolFormat, text: str, pieces: list[Piece]) -> None:
     assert read(form, text) == pieces
-
-
-@pytest.mark.parametrize("between", ["; ", ";", "\n"])
-def test_several_calls_of_llama(between: str) -> None:
-    calls = [call("get_weather", city="Paris"), call("get_weather", 1, city="Paris")]
-    assert read(Llama(), f"{OBJECT}{between}{OBJECT}") == events_of(calls)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +321,7 @@ def test_several_calls_of_llama(between: str) -> None:
         ({"type": ["string", "null"]}, "null", None),
         ({"type": ["string", "null"]}, "5", "5"),
         ({"type": "array"}, '["a", 1]', ["a", 1]),
-        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": {}}', {"a": {}}),
+        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
         ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": [1, 2]}, "1", 1),
         ({"const": None}, "None", None),
@@ -297,10 +335,39 @@ def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, val
     (piece,) = read(QwenXml(), text, tools=[tool])
     assert isinstance(piece, CallPiece)
     assert json.loads(piece.arguments)["x"] == value
-    assert json_of("9" * 5000, frozenset({"integer"})) == "9" * 5000  # which Python would not read
 
 
-# ------------------------------------------------------------ as it comes
+@pytest.mark.parametrize(
+    ("marks", "is_open", "text", "reasoning", "said"),
+    [
+        (TAGS, False, "<think>\nFirst.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
+        (TAGS, True, "First.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
+        (MISTRAL, False, "[THINK]First.[/THINK]An answer.", "First.", "An answer."),
+        (GEMMA4, False, "<|channel>thought\nFirst.<channel|>An answer.", "First.", "An answer."),
+        (TAGS, False, "<think>\n\n</think>\n\nHello", "", "Hello"),
+        (TAGS, False, " Hello ", "", " Hello "),
+        (TAGS, False, "Models write <think> and </think>.", "", "Models write <think> and </think>."),
+        (TAGS, False, "<think>x</think>Then <think>.", "x", "Then <think>."),
+        (TAGS, False, "<think>\nFirst. </thi", "First. </thi", ""),
+        (TAGS, False, "<thi", "", "<thi"),
+    ],
+)
+def test_reasoning_before_an_answer(marks: Thinking, is_open: bool, text: str, reasoning: str, said: str) -> None:
+    pieces: list[Piece] = [ReasoningPiece(reasoning)] if reasoning else []
+    assert read(None, text, marks=marks, is_open=is_open) == pieces + [TextPiece(each) for each in (said,) if each]
+
+
+FIRST, THEN = "<|channel|>analysis<|message|>First.<|end|>", "<|channel|>commentary<|message|>Then.<|end|>"
+ANSWER = f"{FIRST}<|start|>assistant{THEN}<|start|>assistant<|channel|>final<|message|>\n An answer. "
+
+
+def test_reasoning_comes_first_and_has_no_calls() -> None:
+    text = f"Now <tool_call>?\n</think>\n\n{NOW}"
+    assert read(Hermes(), text, marks=TAGS, is_open=True) == [ReasoningPiece("Now <tool_call>?"), *ONE]
+    text = f'{FIRST}<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>'
+    assert read(Harmony(), text, marks=HARMONY) == [ReasoningPiece("First."), *PARIS]
+    again = [ReasoningPiece("First."), TextPiece("Then."), ReasoningPiece("First.")]
+    assert read(Harmony(), f"{FIRST}<|start|>assistant{THEN}<|start|>assistant{FIRST}", marks=HARMONY) == again
 
 
 def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
@@ -313,25 +380,46 @@ def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
     assert reader.push(">") == [CallPiece(0, "now", '{"a": "</tool_call>"}')]
     assert reader.push("\n3 ") == [TextPiece("\n3")]
     assert reader.finish() == [TextPiece(" ")]
-    assert not reader.is_cut
-
-
-def test_reasoning_comes_first_and_has_no_calls() -> None:
-    reader = AnswerReader(ThinkingReader(THINKINGS[-1], is_open=True), Hermes(), TOOLS)
-    assert [*reader.push(f"Now <tool_call>?\n</think>\n\n{NOW}"), *reader.finish()] == [
-        ReasoningPiece("Now <tool_call>?"),
-        *ONE,
-    ]
-    reader = AnswerReader(ThinkingReader(THINKINGS[0], is_open=False), Harmony(), TOOLS)
-    text = (
-        f'<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>'
-    )
-    assert [*reader.push(text), *reader.finish()] == [ReasoningPiece("Hm."), *PARIS]
     assert AnswerReader(None, Hermes(), TOOLS).push("<think>") == [TextPiece("<think>")]
+    assert AnswerReader().push("a\n\n") == [TextPiece("a\n\n")]  # nothing can come that drops the space
 
 
-def test_an_answer_that_ends_within_a_call_says_so() -> None:
-    for form, text, is_cut in ((Hermes(), "<tool_call>", True), (Llama(), '{"a', False), (Hermes(), NOW, False)):
-        reader = AnswerReader(None, form, TOOLS)
-        pieces = [*reader.push(text), *reader.finish()]
-        assert (pieces == [TextPiece(text)], reader.is_cut) == (text != NOW, is_cut)
+# ------------------------------------------------------------ on a surface
+
+OPENED = ReasoningMarks(TAGS.openings, TAGS.closings, opened=("", "high"))
+CHANNELS = ReasoningMarks(HARMONY.openings, HARMONY.closings, True, HARMONY.others)
+
+
+def test_reasoning_grows_apart_from_the_text_and_is_counted() -> None:
+    split = split_by(OPENED, None)
+    split.read("Fi", 1)
+    assert (split.reasoning, split.text, split.is_thinking) == ("Fi", "", True)
+    split.read("First.\n</thi", 3)
+    assert split.ahead("nk>\n\nAn answer") == ("", "An answer")
+    split.read("First.\n</think>\n\nAn", 5)
+    split.read("First.\n</think>\n\nAn answer", 6)
+    assert (split.reasoning, split.text, split.is_thinking) == ("First.", "An answer", False)
+    assert split.reasoning_tokens == 5
+    split = split_by(OPENED, "none")
+    split.read("<think>Hm</think>An", 4)
+    split.read("<think>Hm</think>An answer", 5)
+    assert split.reasoning_tokens == 4
+    for split in (split_by(OPENED, "none"), AnswerSplit()):
+        split.read("An answer", 2)
+        assert (split.text, split.reasoning, split.reasoning_tokens) == ("An answer", "", 0)
+        assert split.ahead(" more") == ("", " more")
+
+
+@given(st.lists(st.integers(0, len(ANSWER))))
+def test_the_marks_of_channels_are_never_shown(places: list[int]) -> None:
+    split = split_by(CHANNELS, "none")
+    for end in [*sorted(places), len(ANSWER)]:
+        split.read(ANSWER[:end])
+        assert "<|" not in "".join([split.text, split.reasoning])
+    reasoning, text = split.ahead()
+    assert (split.reasoning + reasoning, split.text + text) == ("First.", "Then.An answer. ")
+
+
+def test_marks_cross_the_socket() -> None:
+    fields = {name: value if name == "repeated" else list(value) for name, value in asdict(OPENED).items()}
+    assert (marks_from(fields), marks_from(None)) == (OPENED, None)

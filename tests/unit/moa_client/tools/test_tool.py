@@ -17,7 +17,6 @@ from moa_client.tools.tool import (
     ANY,
     MOST_DEPTH,
     MOST_DESCRIPTION,
-    ChoiceMode,
     Tool,
     ToolCall,
     ToolOffer,
@@ -64,10 +63,10 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
             "Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
         ),
         (
-            lambda: offer_of(TOOLS, ChoiceMode.NAMED, "other"),
+            lambda: offer_of(TOOLS, name="other"),
             "A call of 'other' is required, which is not among the tools.",
         ),
-        (lambda: offer_of([], ChoiceMode.REQUIRED), "A call is required, but no tool is offered."),
+        (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
     ],
 )
 def test_what_cannot_be_used(make: Callable[[], object], words: str) -> None:
@@ -80,24 +79,16 @@ def test_what_can() -> None:
     for name in ("a", "get_weather", "A-1", "x" * 128):
         assert Tool(name).name == name
     check_tools(TOOLS)
-    check_tools([])
-
-
-def test_a_choice_says_which_tools_may_be_called() -> None:
     assert offer_of(TOOLS) == ToolOffer(TOOLS)
-    assert offer_of(TOOLS, ChoiceMode.NONE).tools == ()
-    assert offer_of(TOOLS, ChoiceMode.REQUIRED, is_parallel=False) == ToolOffer(TOOLS, True, False)
-    assert offer_of(TOOLS, ChoiceMode.NAMED, "get_weather") == ToolOffer((WEATHER,), True, False)
+    assert offer_of(TOOLS, is_forced=True, is_parallel=False) == ToolOffer(TOOLS, True, False)
+    assert offer_of(TOOLS, name="get_weather") == ToolOffer((WEATHER,), True, False)
 
 
 @given(st.text(), st.integers(0, 200))
 def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> None:
     assert re.fullmatch(r"call_[a-zA-Z0-9]{24}", call_id(answer, index))
     assert re.fullmatch(r"[a-zA-Z0-9]{9}", mistral_id(call_id(answer, index)))
-
-
-def test_the_same_call_has_the_same_id_and_others_have_others() -> None:
-    assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"
+    assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"  # the same call has the same id, others others
     assert len({call_id(answer, index) for answer in ("a", "b", "a/1") for index in range(20)}) == 60
     assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)
 

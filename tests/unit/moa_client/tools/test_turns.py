@@ -9,6 +9,7 @@ import pytest
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import pack_options, unpack_options
 from moa_client.tools.answer_reader import find_format
+from moa_client.tools.formats.base import render_tools
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
 from moa_shared.sandbox.chat_template import render
@@ -209,7 +210,7 @@ def test_a_template_that_knows_none_gets_text() -> None:
     given = rendered(chat_template)
     assert given.arguments == {}
     assert given.messages == [
-        {"role": "system", "content": form.render_tools(TOOLS)},
+        {"role": "system", "content": render_tools(TOOLS)},
         {"role": "user", "content": "Paris?"},
         {"role": "assistant", "content": form.render(CALLING.text, CALLING.calls)},
         {

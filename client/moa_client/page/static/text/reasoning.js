@@ -1,4 +1,4 @@
-// Divides an answer into its reasoning and its text, as both come: by the rules of tools/thinking.py. It shows nothing.
+// Divides an answer into its reasoning and its text, as both come: by the rules of tools/answer_reader.py. It shows nothing.
 
 /** @typedef {{openings: string[], closings: string[], repeated: boolean, others: string[], opened: string[]}} Marks of a model */
 /** @typedef {{text: string, places: number[] | null}} Part places: of its characters in the answer; null: the same */

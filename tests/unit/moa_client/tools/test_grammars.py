@@ -1,39 +1,192 @@
-"""Reasoning with a budget, and forms after reasoning: what may follow, with drafts and without."""
+"""What an answer is held to: calls of the schema, whatever is chosen; reasoning with a budget; forms after reasoning."""
 
 from __future__ import annotations
 
 import json
 import re
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
+from moa_client.tools.answer_reader import FORMATS, CallPiece, TextPiece
+from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.formats.json_calls import Hermes, Mistral11
+from moa_client.tools.grammars import (
+    Grammar,
+    Reasoning,
+    _as_lark,
+    forced_grammar,
+    limited_grammar,
+    reasoned_grammar,
+)
 from moa_client.tools.thinking import THINKINGS, Thinking
+from moa_client.tools.tool import Tool
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
-from tests.support.byte_vocabulary import begin
-from tests.support.tool_calls import NOW
+from tests.support.byte_vocabulary import END, TOKENS, begin
+from tests.support.tool_calls import NOTE, NOW, TOOLS, call, read
+
+NO_TREE = DraftTree((), ())
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "null": type(None),
+}
+
+
+def walk(grammar: str, random: Random, end: bytes = b'"') -> str:
+    """A text under a grammar, each byte of it chosen at random.
+
+    Args:
+        end: of texts, which a walk would hardly ever find.
+    """
+    answer = begin(Constraint(ConstraintKind.LARK, grammar))
+    text = b""
+    while True:
+        allowed = np.flatnonzero(answer.allowed(NO_TREE)[0]).tolist()
+        if END in allowed and (len(allowed) == 1 or random.random() < 0.7):
+            return text.decode()
+        token = random.choice([each for each in allowed if each != END])
+        begun = max(length for length in range(len(end)) if text.endswith(end[:length]))
+        if end[begun] in allowed and random.random() < (0.95 if begun else 0.2):
+            token = end[begun]
+        answer.advance([token])
+        text += TOKENS[token]
+
+
+def check(value: Any, schema: dict[str, Any]) -> None:
+    """Asserts that a value is of a schema, as far as the tools here use them."""
+    if "anyOf" in schema:
+        assert any(isinstance(value, TYPES[each["type"]]) for each in schema["anyOf"])
+        return
+    if "enum" in schema:
+        assert value in schema["enum"]
+    if schema["type"] != "object":
+        assert isinstance(value, TYPES[schema["type"]])
+        return
+    assert set(schema.get("required", ())) <= set(value) <= set(schema["properties"])
+    for key, each in value.items():
+        check(each, schema["properties"][key])
+
+
+def check_calls(form: ToolFormat, text: str) -> list[str]:
+    """Asserts that a text is nothing but calls of the tools; their names."""
+    names: list[str] = []
+    schemas = {tool.name: dict(tool.parameters) for tool in TOOLS}
+    for piece in read(form, text):
+        assert isinstance(piece, CallPiece)
+        check(json.loads(piece.arguments), schemas[piece.name])
+        names.append(piece.name)
+    return names
+
+
+each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form).__name__)
+
+
+@each_format
+@given(seed=st.integers(0, 1 << 32), is_parallel=st.booleans())
+def test_an_answer_is_calls_of_the_tools_that_are_offered(form: ToolFormat, seed: int, is_parallel: bool) -> None:
+    text = walk(forced_grammar(form, TOOLS, {}, is_parallel=is_parallel), Random(seed))
+    names = check_calls(form, text)
+    assert len(names) == 1 or (names and is_parallel and form.is_parallel)
+    assert check_calls(form, walk(forced_grammar(form, [NOTE], {}), Random(seed))) == ["take-note"]
+
+
+@each_format
+def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
+    place = {"x": 1.5, "exact": True}
+    note = call("take-note", text='a "b"\n', tags=["x", "y"], place=place, level="high", until=None)
+    text = form.render("", [note, call("now")] if form.is_parallel else [note])
+    answer = begin(Constraint(ConstraintKind.LARK, forced_grammar(form, TOOLS, {}, is_parallel=True)))
+    answer.advance([*text.encode()])
+    assert answer.allowed(NO_TREE)[0][END]
+
+
+@each_format
+@given(seed=st.integers(0, 1 << 32))
+def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
+    schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
+    text = walk(forced_grammar(form, TOOLS, {}, otherwise=schema), Random(seed))
+    if text == '{"o": "p"}':
+        assert read(form, text) == [TextPiece(text)]
+    else:
+        assert len(check_calls(form, text)) == 1
+
+
+def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:
+    text = walk(
+        forced_grammar(Hermes(), [NOW], {}, reasoning=Reasoning(THINKINGS[-1], is_open=True)), Random(3), b"</think>"
+    )
+    reasoning, answer = text.split("</think>")
+    assert reasoning is not None
+    assert check_calls(Hermes(), answer) == ["now"]
+
+
+@pytest.mark.parametrize(
+    ("form", "marks"),
+    [(Mistral11(), ["[TOOL_CALLS]", "[ARGS]"]), (Harmony(), ["<|channel|>", "<|constrain|>", "<|message|>"])],
+)
+def test_marks_that_are_special_tokens_are_these_tokens(form: ToolFormat, marks: list[str]) -> None:
+    class Vocabulary:
+        eos_token_id = 256 + len(marks)
+        bos_token_id = None
+        tokens = (*(bytes([byte]) for byte in range(256)), *(mark.encode() for mark in marks), b"<end>")
+        special_token_ids = (*range(256, 257 + len(marks)),)
+
+        def __call__(self, text: bytes) -> list[int]:
+            return list(text)
+
+    special = {mark: 256 + number for number, mark in enumerate(marks)}
+    vocabulary = LLTokenizer(TokenizerWrapper(Vocabulary()), eos_token=Vocabulary.eos_token_id)
+    constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, [NOW], special))
+    answer = begin(constraint, vocabulary)
+    text = ""
+    while (token := int(np.flatnonzero(answer.allowed(NO_TREE)[0])[0])) != Vocabulary.eos_token_id:
+        answer.advance([token])
+        text += Vocabulary.tokens[token].decode()
+        assert not any(mark[:1] == text[-1:] and token < 256 for mark in marks if mark[0] != "{")
+    assert check_calls(form, text) == ["now"]
+
+
+def test_a_number_that_cannot_be_enforced_is_refused_by_tool_and_field() -> None:
+    tool = Tool("seek", parameters={"properties": {"a": {"type": "integer", "const": 2**53 + 1}}})
+    with pytest.raises(ConfigError, match="The schema of seek has const: 9007199254740993"):
+        forced_grammar(Hermes(), [tool], {})
+
+
+def test_special_tokens_are_tokens_and_all_else_is_text() -> None:
+    grammar = Grammar({"<|call|>": 7, "<|call": 8})
+    assert grammar.markup('a"<|call|>\n<|call') == '"a\\"" <[7]> "\\n" <[8]>'
+    assert (grammar.markup(""), Grammar({}).markup("<|call|>")) == ("", '"<|call|>"')
+    assert (grammar.text_until("<|call|>"), grammar.text_until("\n")) == ("r0 <[7]>", "r1")
+    assert grammar.lark("r0 r1") == 'start: r0 r1\nr0: /(?s:.*)/\nr1[suffix="\\n"]: /(?s:.*)/'
+    assert (grammar.choice(['"a"']), grammar.choice(['"a"', '"b"'])) == ('"a"', "r2")
+
+
+# ------------------------------------------------------------ reasoning
 
 HARMONY, GEMMA4, _, TAGS = THINKINGS
 _MARKS = ("<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|channel>", "<channel|>")
 _TOKENS = ByteTokens([mark.encode() for mark in _MARKS])
 IDS = {mark: 256 + number for number, mark in enumerate(_MARKS)}
-OPEN, CLOSE, CHANNEL, END = IDS["<think>"], IDS["</think>"], IDS["<|channel|>"], _TOKENS.eos_token_id
-VOCABULARY = LLTokenizer(TokenizerWrapper(_TOKENS), eos_token=END)
-NO_TREE = DraftTree((), ())
+CLOSE, EOS = IDS["</think>"], _TOKENS.eos_token_id
+VOCABULARY = LLTokenizer(TokenizerWrapper(_TOKENS), eos_token=EOS)
 WORD = choice_of(["yes", "no"])
 
 
 def reasoning(thinking: Thinking = TAGS, *, is_open: bool, budget: int | None = None) -> Reasoning:
-    return Reasoning(thinking, is_open, budget, IDS.get, frozenset({END}))
+    return Reasoning(thinking, is_open, budget, IDS.get, frozenset({EOS}))
 
 
 def answer(grammar: str) -> ConstrainedText:
@@ -45,14 +198,19 @@ def tokens_of(text: str) -> list[int]:
     return [token for part in parts for token in ([IDS[part]] if part in IDS else part.encode())]
 
 
-def may_be(grammar: str, text: str) -> bool:
-    """Whether a whole answer is of a form."""
-    read = answer(grammar)
-    for token in tokens_of(text):
+def takes(read: ConstrainedText, tokens: list[int]) -> bool:
+    """Whether these may follow, which are read then."""
+    for token in tokens:
         if not read.allowed(NO_TREE)[0][token]:
             return False
         read.advance([token])
-    return bool(read.allowed(NO_TREE)[0][END])
+    return True
+
+
+def may_be(grammar: str, text: str) -> bool:
+    """Whether a whole answer is of a form."""
+    read = answer(grammar)
+    return takes(read, tokens_of(text)) and bool(read.allowed(NO_TREE)[0][EOS])
 
 
 GRAMMARS = [
@@ -77,7 +235,7 @@ def test_what_may_follow_a_draft_is_what_may_follow_its_text(grammar: str, seed:
         parents: list[int] = []
         for node in range(random.randrange(6)):
             parents.append(random.randrange(-1, node) if node else -1)
-            tokens.append(random.choice([*IDS.values(), *b'an{"yo', END]))
+            tokens.append(random.choice([*IDS.values(), *b'an{"yo', EOS]))
         rows = drafted.allowed(DraftTree(tuple(tokens), tuple(parents)))
         for node, token in enumerate(tokens):
             path = [token]
@@ -87,25 +245,17 @@ def test_what_may_follow_a_draft_is_what_may_follow_its_text(grammar: str, seed:
                 parent = parents[parent]
             fresh = answer(grammar)
             fresh.advance(read)
-            if END in path or not _can_be_read(fresh, path):
+            if EOS in path or not takes(fresh, path):
                 continue
             assert np.array_equal(rows[1 + node], fresh.allowed(NO_TREE)[0])
         assert np.array_equal(rows[0], text.allowed(NO_TREE)[0])
-        allowed = [token for token in np.flatnonzero(rows[0]).tolist() if token != END]
+        allowed = [token for token in np.flatnonzero(rows[0]).tolist() if token != EOS]
         if not allowed:
             return
         token = random.choice([each for each in allowed if each >= 256] or allowed)
         drafted.advance([token])
         text.advance([token])
         read.append(token)
-
-
-def _can_be_read(text: ConstrainedText, path: list[int]) -> bool:
-    for token in path:
-        if not text.allowed(NO_TREE)[0][token]:
-            return False
-        text.advance([token])
-    return True
 
 
 @given(budget=st.integers(0, 40), length=st.integers(0, 50))
