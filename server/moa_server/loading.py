@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints import constraint_compiler
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
@@ -20,8 +20,9 @@ from moa_shared.drafter.checkpoint.statistics import ngrams_for
 from moa_shared.drafter.companion import fitting_companions
 from moa_shared.drafter.layers.weights import TargetParts
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting import ConversationDrafter, NgramTable
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
+from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width

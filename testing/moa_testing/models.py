@@ -17,7 +17,7 @@ from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Outcome, Stepper, Work
 from moa_server.service.services import Served
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore

@@ -21,7 +21,7 @@ from moa_server.cli import cli, main
 from moa_server.commands.serve import run as run_server
 from moa_server.running.addresses import connect_command
 from moa_server.settings import ServerSettings
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import settings_of
 

@@ -18,8 +18,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter import fresh_tensors, load_checkpoint
-from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import shipped_drafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.models import ModelFiles, load_tokenizer

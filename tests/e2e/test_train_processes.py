@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare

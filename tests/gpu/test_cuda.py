@@ -15,7 +15,7 @@ from moa_server.verifier import KVCache, Request, Target, TargetOutput
 from moa_server.verifier.paged.pool import over_arrays
 from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 
 from tests.support.decoders import EVEN, normal
 from tests.support.paged_targets import ATTENTIONS

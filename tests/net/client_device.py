@@ -10,11 +10,11 @@ from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target
-from moa_shared.drafter import ArrayWeights, fresh_tensors
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.growing import CHAIN, GrowthShape
 
 from tests.net.server_peer import IDENTITY, LAYERS, MODEL
 from tests.support.decoders import decoder_of

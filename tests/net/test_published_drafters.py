@@ -25,7 +25,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -11,10 +11,10 @@ import torch
 from moa_server.loading import memory_source
 from moa_server.verifier.target import Request, Target, TargetOutput
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import longest_path

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafting import draft_chain
+from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.sampling.settings import Sampling
 from moa_training.objective.moa import TrainingDrafter
 from moa_training.teacher.teacher import Activations

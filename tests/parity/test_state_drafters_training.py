@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_training.data.batches import PackedBatch
 from moa_training.objective.blocks_at_once import TrainingBlocks, place_blocks
 from moa_training.objective.eagle3 import StateRows, TrainingEagle3, eagle3_rows, step_weights, teach

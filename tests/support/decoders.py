@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from moa_kernels.library import library
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, Weights, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
+from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.models.network.network import Weights
 
 Rows = npt.NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drafters.md"

@@ -37,7 +37,7 @@ from moa_client.drafting.settings import READING_SPEED, DraftingSettings, Standa
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol import finish_rule
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.errors import DataError, DiskFullError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.atomic import whole_file

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from moa_shared.drafter import KINDS
+from moa_shared.drafter.kinds import KINDS
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.values import plain_words
 

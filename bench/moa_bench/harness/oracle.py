@@ -20,8 +20,9 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafter.checkpoint.shipped import shipped_drafter
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.state import DraftNodes
-from moa_shared.drafting import CHAIN, ConversationDrafter, GrowthShape, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.models import ModelFiles
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moa_client.device.loading import Device
-from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
@@ -50,7 +50,7 @@ class BenchDrafter:
 
     def file(self, folder: Path) -> str:
         """Its file, which a server can load: its own, or one written into `folder`."""
-        from moa_shared.drafter import save_checkpoint
+        from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
 
         if self.path is not None:
             return str(self.path)
@@ -60,7 +60,7 @@ class BenchDrafter:
 
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
     """A drafter for this target: "default", which comes with moa or is untrained; "deep"; or one by path or id."""
-    from moa_shared.drafter import load_checkpoint
+    from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
     from moa_shared.drafter.published import find_drafter as find_published
 
     origin, path = SHIPPED, shipped_drafter(files.fingerprint)
@@ -73,7 +73,8 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter
 
 def untrained_drafter(files: ModelFiles) -> BenchDrafter:
     """Random tensors, with a head of few tokens: almost never right."""
-    from moa_shared.drafter import DrafterConfig, fresh_tensors
+    from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+    from moa_shared.drafter.kinds import DrafterConfig
     from moa_shared.drafter.kinds.layout import target_sizes
     from moa_shared.models.network.layer_sizes import kv_width_if_differing
 

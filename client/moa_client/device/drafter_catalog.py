@@ -24,9 +24,11 @@ from statistics import median
 import numpy as np
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
-from moa_shared.drafter import Checkpoint, ConversationDrafter, DrafterConfig, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.companion import Companion
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.companion import CompanionState
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.models.sources.cache import cache_root, recall, remember
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.machine import ms_since

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.companion import Companion, confidence_beside, find_companion, load_companion
 from moa_shared.drafting.confidence import LearnedConfidence
 from moa_shared.drafting.estimates import DrafterTrial

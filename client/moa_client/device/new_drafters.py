@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from moa_kernels import KernelError, variant_name
 from moa_shared.constraints import constraint_compiler
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafter.kinds.config import NewState
 from moa_shared.drafter.layers.weights import DRAFT_IDS, INT8, TargetParts
-from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.confidence import LearnedConfidence
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import DrafterTrial
+from moa_shared.drafting.growing import CHAIN, GrowthShape
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.sources.cache import cache_root

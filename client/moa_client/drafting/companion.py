@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafting import Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.drafting.growing import Growth, GrowthShape
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

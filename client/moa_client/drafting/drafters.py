@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared import drafting
 from moa_shared.constraints.grammar import DraftForm
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.confidence import Confidence, chance_of
+from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.estimates import DrafterTrial
-from moa_shared.drafting.guesses import SHORTEST_STANDALONE, chance_of_copy
+from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
+from moa_shared.drafting.guesses import SHORTEST_STANDALONE, TextGuesser, TextIndex, chance_of_copy
 from moa_shared.sampling.settings import Constraint, Sampling
 from moa_shared.tree import ROOT, DraftTree
 
@@ -89,7 +91,7 @@ NOTHING = DraftTree((), ())
 # Tokens since the newest row of a drafter without states, at which what it says alone is not worth showing: it was
 # trained on rows of the text right before.
 MOST_UNSEEN = 64
-Recipe = Callable[[drafting.ConversationDrafter, Sampling], DraftTree]
+Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
 class ClientDrafter(Protocol):
@@ -111,7 +113,7 @@ class ClientDrafter(Protocol):
     # One step: new nodes below `draft`, which hangs below the newest committed token. Any draft may be given; what is
     # unchanged since the last call costs nothing again. Empty: until something is committed, there is nothing more to
     # guess.
-    def grow(self, draft: DraftTree, sampling: Sampling) -> drafting.Growth: ...
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth: ...
     # The token to write after the newest node of `draft`, and the chance that it is the target's if those of the draft
     # are; None: there is nothing to say.
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None: ...
@@ -146,12 +148,12 @@ class MoaDrafter:
 
     def __init__(
         self,
-        new_state: Callable[[], drafting.ConversationDrafter],
+        new_state: Callable[[], ConversationDrafter],
         recipe: Recipe,
         *,
         reads_memory: bool,
-        shape: drafting.GrowthShape = drafting.CHAIN,
-        guesser: drafting.TextGuesser | None = None,
+        shape: GrowthShape = CHAIN,
+        guesser: TextGuesser | None = None,
         confidence: Confidence | None = None,
         forms: ConversationForms | None = None,
         trial: DrafterTrial | None = None,
@@ -161,7 +163,7 @@ class MoaDrafter:
         self._forms = forms
         self._guesser = guesser
         self._trial = trial
-        self._draft = drafting.ConversationDraft(new_state, shape, guesser, trial)
+        self._draft = ConversationDraft(new_state, shape, guesser, trial)
         self._reads_memory = reads_memory
         self._rows_stop = 0  # after the newest memory row that has come
         self._has_states = False
@@ -196,7 +198,7 @@ class MoaDrafter:
         self._draft.growing.forget()
         return self._recipe(self._draft.state, sampling)
 
-    def grow(self, draft: DraftTree, sampling: Sampling) -> drafting.Growth:
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         self._follow_form(sampling)
         growing = self._draft.growing
         return growing.offer(draft, sampling) if self._is_dropped else growing.grow_on(draft, sampling)
@@ -238,7 +240,7 @@ class LookupDrafter:
     most_depth = None
 
     def __init__(self, length: int) -> None:
-        self._text = drafting.TextIndex()
+        self._text = TextIndex()
         self._length = length
 
     def restart(self, tokens: Sequence[int]) -> None:
@@ -253,8 +255,8 @@ class LookupDrafter:
     def draft(self, sampling: Sampling) -> DraftTree:
         return DraftTree.chain(self._text.continuation(self._length))
 
-    def grow(self, draft: DraftTree, sampling: Sampling) -> drafting.Growth:
-        return drafting.Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)), is_copy=True)
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)), is_copy=True)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         position, size = self._text.matched(_newest_path(draft), 1)

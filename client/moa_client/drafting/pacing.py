@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moa_shared.drafting import Growth
 from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
+from moa_shared.drafting.growing import Growth
 from moa_shared.tree import DraftTree
 
 # What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It

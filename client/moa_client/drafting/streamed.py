@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.errors import MoaError
 from moa_shared.protocol.messages import Draft
 from moa_shared.sampling.settings import Sampling

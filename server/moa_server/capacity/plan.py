@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from moa_kernels import PAGE_ROWS, set_threads, threads
 from moa_shared.defaults import INT8
-from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.command_line import table

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.constraints.grammar import DraftForm
-from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
+from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.estimates import DrafterTrial, Smoothed
+from moa_shared.drafting.growing import GrowthShape
+from moa_shared.drafting.guesses import NgramTable, TextGuesser
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling

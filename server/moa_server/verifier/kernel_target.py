@@ -19,7 +19,7 @@ from moa_server.verifier.cache import KVCache
 from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape, is_chain
 
 if TYPE_CHECKING:
-    from moa_shared.drafter import Checkpoint
+    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 
 
 class KernelCache(KVCache):

@@ -26,7 +26,7 @@ from moa_server.verifier.cache import KVCache
 from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape
 
 if TYPE_CHECKING:
-    from moa_shared.drafter import Checkpoint
+    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 
 PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the tokenizer (measured; 85 MB of it files)
 

@@ -20,7 +20,7 @@ from moa_shared.programs.machine import free_memory_bytes
 from moa_server.verifier.cache import KVCache
 
 if TYPE_CHECKING:
-    from moa_shared.drafter import Checkpoint
+    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 
 Rows = npt.NDArray[np.float32]
 

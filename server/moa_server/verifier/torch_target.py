@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, cast
 
 import torch
-from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.errors import InternalError
 from moa_shared.models.network.plan import Plan
 from moa_shared.models.network.served import check_torch, torch_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import confidence_for
 from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion

@@ -15,21 +15,15 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafter import Checkpoint, Weights
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.companion import Companion
-from moa_shared.drafting import (
-    CHAIN,
-    ConversationDraft,
-    ConversationDrafter,
-    Drafter,
-    TextGuesser,
-    TextIndex,
-    draft_chain,
-    draft_tree,
-)
+from moa_shared.drafting.base import ConversationDrafter, Drafter
 from moa_shared.drafting.confidence import TokenConfidence, TokenOrigin, WrittenToken
-from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.drafting.guesses import chance_of_copy
+from moa_shared.drafting.conversation_draft import ConversationDraft
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.growing import CHAIN
+from moa_shared.drafting.guesses import TextGuesser, TextIndex, chance_of_copy
+from moa_shared.models.network.network import Weights
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, longest_path

@@ -18,8 +18,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
-from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from moa_shared.drafter import KINDS, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import EACH
 from moa_shared.drafter.kinds.layout import OWN_HEAD
 from moa_shared.errors import CheckpointError, ConfigError

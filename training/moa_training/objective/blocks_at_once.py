@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.torch_layers import RMSNorm, TorchRotary, rotate
 from torch import nn
 

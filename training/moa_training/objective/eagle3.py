@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import EACH, JOINT
 from moa_shared.drafter.kinds.torch_layers import DecoderLayer, RMSNorm, TorchAttention, TorchRotary, attend, rotate
 from torch import nn

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.drafter.kinds.torch_layers import MLP, DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from moa_shared.errors import InternalError

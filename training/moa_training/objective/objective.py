@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 from torch.nn import functional as F

@@ -21,7 +21,7 @@ from moa_server.drafting.forward_cost import DraftRecord, GrowthRule, RowShares
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

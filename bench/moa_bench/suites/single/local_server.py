@@ -9,8 +9,9 @@ from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDraft
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.drafting import ConversationDrafter, TextIndex, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.guesses import TextIndex
 from moa_shared.errors import DataError
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import AnswerSettings

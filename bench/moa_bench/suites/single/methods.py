@@ -14,11 +14,11 @@ from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Target
-from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.drafter.checkpoint.statistics import ngrams_for
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting import ConversationDrafter
+from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer

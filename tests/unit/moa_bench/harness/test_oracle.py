@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
-from moa_shared.drafting import draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from moa_bench.harness.stage import NAMED, UNTRAINED_VOCAB, BenchDrafter, untrained_drafter
-from moa_shared.drafter import Checkpoint, DrafterConfig
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.models import ModelFiles
 
 from tests.support.dense_families import tiny_dense

@@ -12,7 +12,7 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Provenance
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.verification import PendingDraft
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict

@@ -22,7 +22,7 @@ from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress

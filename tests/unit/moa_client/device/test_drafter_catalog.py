@@ -30,8 +30,10 @@ from moa_client.device.drafter_catalog import (
 )
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
+from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafting.confidence import Agreement
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 

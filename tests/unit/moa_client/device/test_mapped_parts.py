@@ -10,7 +10,8 @@ import pytest
 from moa_client.device.new_drafters import target_parts
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
 from moa_shared.models import ModelFiles, WeightReader, resolve
 

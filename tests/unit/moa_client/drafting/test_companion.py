@@ -29,10 +29,11 @@ from moa_client.drafting.drafters import (
 from moa_kernels import F32
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafter.companion import Companion, recall_agreement, remember_agreement
-from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.base import Rows
+from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
-from moa_shared.drafting.guesses import chance_of_copy
+from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
+from moa_shared.drafting.guesses import TextGuesser, chance_of_copy
 from moa_shared.models.network.network import Network
 from moa_shared.programs import machine
 from moa_shared.sampling.settings import Constraint, Sampling, choice_of

@@ -20,7 +20,7 @@ from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RET
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftExtended, DraftStep
 from moa_client.memory import MemoryPlan
-from moa_shared.drafting import Growth
+from moa_shared.drafting.growing import Growth
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tree import DraftTree
 

@@ -22,8 +22,8 @@ from moa_server.drafting.session_drafter import (
     Rows,
     SessionDrafter,
 )
-from moa_shared.drafting import NgramTable
 from moa_shared.drafting.estimates import TRIAL_TOKENS
+from moa_shared.drafting.guesses import NgramTable
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from moa_server.loading import check_drafter
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.layer_sizes import kv_width_if_differing

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16
-from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     CONFIG_KEY,
     DEEP_DRAFTER,
@@ -32,6 +32,8 @@ from moa_shared.drafter.checkpoint.statistics import (
     write_confidence,
     write_ngrams,
 )
+from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafting.confidence import (
     BINS,
     Confidence,

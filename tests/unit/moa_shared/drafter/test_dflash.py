@@ -9,9 +9,11 @@ import pytest
 from inline_snapshot import snapshot
 from moa_kernels import Rotary
 from moa_kernels.arithmetic import norm
-from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, Published, Shapes
 from moa_shared.drafter.kinds.dflash import BlockDecoder, BlockState
+from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafter.published import convert
 from moa_shared.errors import CheckpointError
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD

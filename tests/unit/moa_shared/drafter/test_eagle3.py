@@ -10,11 +10,11 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_server.loading import check_drafter
-from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.kinds.eagle3 import _state_entries
-from moa_shared.drafter.layers.weights import FLOAT32
+from moa_shared.drafter.layers.weights import FLOAT32, ArrayWeights
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, WeightReader, resolve

@@ -9,10 +9,11 @@ import pytest
 import torch
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.drafter.layers.state import run_of_text
-from moa_shared.drafter.layers.weights import TargetParts
+from moa_shared.drafter.layers.weights import ArrayWeights, TargetParts
 from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layer_sizes import kv_width_if_differing

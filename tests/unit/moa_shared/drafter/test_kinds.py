@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels import F32
-from moa_shared.drafter import KINDS, ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.drafter.layers.weights import FLOAT32, INT4, INT8, Arithmetic
+from moa_shared.drafter.layers.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError, InternalError, ModelSourceError, ProtocolError
 from moa_shared.models.network.network import Network

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import Segment
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.kinds.torch_layers import DecoderLayer, TorchRotary, attend, rotate
 from moa_shared.drafter.layers.state import run_of_text
-from moa_shared.drafter.layers.weights import TargetParts
+from moa_shared.drafter.layers.weights import ArrayWeights, TargetParts
 from moa_shared.errors import ModelSourceError
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding

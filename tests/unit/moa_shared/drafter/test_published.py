@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError, NotFoundError
 from moa_shared.models import ModelFiles, resolve

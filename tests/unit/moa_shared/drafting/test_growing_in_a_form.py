@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.constraints.grammar import DraftForm
-from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, GrowthShape, TextGuesser
+from moa_shared.drafting.conversation_draft import ConversationDraft
+from moa_shared.drafting.growing import CHAIN, GrowingDraft, GrowthShape
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree import DraftTree

@@ -10,18 +10,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting import (
-    CandidatePool,
-    GrowingDraft,
-    GrowthShape,
-    NgramTable,
-    TextGuesser,
-    TextIndex,
-    TreeShape,
-    draft_chain,
-    draft_tree,
-)
-from moa_shared.drafting.guesses import MOST_PLACES
+from moa_shared.drafting.dynamic_tree import CandidatePool, TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.growing import GrowingDraft, GrowthShape
+from moa_shared.drafting.guesses import MOST_PLACES, NgramTable, TextGuesser, TextIndex
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree

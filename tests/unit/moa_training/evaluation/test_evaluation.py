@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_shared.drafter import save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
 from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress

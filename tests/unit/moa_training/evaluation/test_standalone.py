@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from moa_shared.drafting import barred_after
 from moa_shared.drafting.confidence import TokenOrigin, WrittenToken
+from moa_shared.drafting.conversation_draft import barred_after
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.standalone import (
     AnswerAfterCut,

@@ -9,10 +9,12 @@ import pytest
 import torch
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import Checkpoint, DrafterConfig
-from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.confidence import TokenOrigin, chance_of
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.growing import GrowthShape
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling

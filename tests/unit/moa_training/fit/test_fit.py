@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import moa_training.fit.fit
 import numpy as np
 import pytest
-from moa_shared.drafter import fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors import map_tensors

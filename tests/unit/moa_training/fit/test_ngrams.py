@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from moa_shared.drafter.checkpoint.statistics import NgramArrays
-from moa_shared.drafting import NgramTable
+from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow
 from moa_training.fit.ngrams import build_ngrams

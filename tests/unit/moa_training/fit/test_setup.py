@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_training.data.shards import TokenRow

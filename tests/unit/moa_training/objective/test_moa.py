@@ -10,8 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftState
+from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.models import ModelFiles
 from moa_training.fit.setup import drafter_config, starting_tensors
 from moa_training.objective.blocks import with_own_choices
