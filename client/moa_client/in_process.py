@@ -20,7 +20,7 @@ from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
 from moa_client.host.surface_session import SocketServer, Watch
-from moa_client.mcp.opening import open_tools
+from moa_client.mcp import open_tools
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation, open_conversation

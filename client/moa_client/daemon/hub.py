@@ -29,7 +29,7 @@ from moa_client.host.starting import find, load, reach
 from moa_client.host.surface_session import Watch
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
-from moa_client.mcp.opening import open_tools
+from moa_client.mcp import open_tools
 from moa_client.page.routes import ExportForm
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import Fields

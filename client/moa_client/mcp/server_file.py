@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,10 @@ HTTP_TYPES = ("", "http", "streamable-http", "streamable_http", "streamableHttp"
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")  # as Claude Code and VS Code write them
 
 
-@dataclass(frozen=True, slots=True)
-class ToolServerEntry:
-    """One server: a program that is started here, or an address.
+class ToolServerEntry(BaseModel, extra="ignore"):  # each program writes keys of its own
+    """One server: a program that is started here, in `cwd` and with `env` besides what every one gets, or a `url`."""
 
-    Without a `command` it is at `url`; a program gets `environment` besides what every one gets.
-    """
-
-    name: str
-    command: str = ""
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    folder: Path = Path()
-    url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class _Entry(BaseModel, extra="ignore"):  # each program writes keys of its own
+    name: str = ""
     command: str = ""
     args: list[str] = []
     env: dict[str, str] = {}
@@ -54,7 +40,7 @@ class _Entry(BaseModel, extra="ignore"):  # each program writes keys of its own
 
 
 class _File(BaseModel, extra="ignore"):
-    mcpServers: dict[str, _Entry]
+    mcpServers: dict[str, ToolServerEntry]
 
 
 def read_server_file(path: Path) -> tuple[ToolServerEntry, ...]:
@@ -96,7 +82,7 @@ def parse_servers(value: Any, folder: Path, environment: Mapping[str, str] = os.
     return tuple(_server(name, entry, folder, environment) for name, entry in wanted.items())
 
 
-def _server(name: str, entry: _Entry, folder: Path, environment: Mapping[str, str]) -> ToolServerEntry:
+def _server(name: str, entry: ToolServerEntry, folder: Path, environment: Mapping[str, str]) -> ToolServerEntry:
     def expand(text: str) -> str:
         return _VARIABLE.sub(value_of, text)
 
@@ -113,11 +99,11 @@ def _server(name: str, entry: _Entry, folder: Path, environment: Mapping[str, st
     if entry.url and not entry.url.startswith(("http://", "https://")):
         raise ValueError(f"the url of the server {name!r} does not begin with http:// or https://")
     return ToolServerEntry(
-        name,
-        expand(entry.command),
-        tuple(map(expand, entry.args)),
-        {variable: expand(value) for variable, value in entry.env.items()},
-        folder / Path(expand(str(entry.cwd))).expanduser(),
-        expand(entry.url),
-        {header: expand(value) for header, value in entry.headers.items()},
+        name=name,
+        command=expand(entry.command),
+        args=list(map(expand, entry.args)),
+        env={variable: expand(value) for variable, value in entry.env.items()},
+        cwd=folder / Path(expand(str(entry.cwd))).expanduser(),
+        url=expand(entry.url),
+        headers={header: expand(value) for header, value in entry.headers.items()},
     )

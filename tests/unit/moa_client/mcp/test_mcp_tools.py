@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import uvicorn
 from inline_snapshot import snapshot
 from mcp.types import Tool
-from moa_client.mcp import connection
+from moa_client.mcp import mcp_tools
 from moa_client.mcp.mcp_tools import MOST_PROBLEMS, McpTools, offered_tools
 from moa_client.mcp.server_file import MOST_BYTES, ToolServerEntry, parse_servers, read_server_file
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall
@@ -24,7 +23,7 @@ from moa_shared.errors import ConfigError
 from tests.support import mcp_server
 from tests.support.tool_calls import call
 
-PROGRAM = ToolServerEntry("test", sys.executable, (mcp_server.__file__,))
+PROGRAM = ToolServerEntry(name="test", command=sys.executable, args=[mcp_server.__file__])
 # Without a library, which would keep what a tool prints away from the messages. The third call closes its output.
 LATIN = r"""
 import json, os, sys
@@ -87,10 +86,8 @@ async def test_tools_of_a_program_are_listed_and_called_and_it_is_started_again_
 async def test_a_program_may_print_what_is_no_message_nor_utf_8_and_an_output_that_it_closes_is_noticed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    async with running(ToolServerEntry("latin", sys.executable, ("-c", LATIN))) as tools:
-        assert tools.remarks == [
-            "The MCP server latin prints what is no message and belongs on standard error: Serving \ufffd"
-        ]
+    async with running(ToolServerEntry(name="latin", command=sys.executable, args=["-c", LATIN])) as tools:
+        assert tools.remarks == []
         assert [await tools.run(call("ping")) for _ in "12"] == [AnsweredCall(call("ping"), "caf\ufffd")] * 2
         assert said(await tools.run(call("ping"))) == ("The MCP server latin has ended during the call.", True)
         assert said(await tools.run(call("ping"))) == ("caf\ufffd", False)
@@ -110,9 +107,9 @@ async def test_a_call_that_hangs_is_ended_by_its_time_or_by_the_user_and_the_nex
 
 
 async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: Path) -> None:
-    missing = ToolServerEntry("missing", str(tmp_path / "none"))
-    ends = ToolServerEntry("ends", PROGRAM.command, (*PROGRAM.arguments, "end"))
-    away = ToolServerEntry("away", url="http://127.0.0.1:9/mcp")
+    missing = ToolServerEntry(name="missing", command=str(tmp_path / "none"))
+    ends = PROGRAM.model_copy(update={"name": "ends", "args": [*PROGRAM.args, "end"]})
+    away = ToolServerEntry(name="away", url="http://127.0.0.1:9/mcp")
     async with running(missing, ends, away, PROGRAM) as tools:
         assert len(tools.tools) == 6
         assert [each.replace(str(tmp_path), "FOLDER") for each in tools.remarks] == snapshot(
@@ -125,9 +122,8 @@ async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: 
 
 
 async def test_a_server_that_is_silent_is_left_after_a_while() -> None:
-    async with running(
-        ToolServerEntry("silent", PROGRAM.command, (*PROGRAM.arguments, "silent")), start_seconds=0.2
-    ) as tools:
+    silent = PROGRAM.model_copy(update={"name": "silent", "args": [*PROGRAM.args, "silent"]})
+    async with running(silent, start_seconds=0.2) as tools:
         assert tools.remarks == ["The MCP server silent does not start: it has not answered within 0.2 s."]
 
 
@@ -137,18 +133,20 @@ async def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
         (tmp_path / name).write_text(page.split(f"```{language}\n")[1].split("```")[0])
     (server,) = read_server_file(tmp_path / "mcp.json")
     assert server.command == "python"
-    async with running(replace(server, command=sys.executable)) as tools:
+    async with running(server.model_copy(update={"command": sys.executable})) as tools:
         assert said(await tools.run(call("add", a=2.5, b=4))) == ("6.5", False)
 
 
 async def test_tools_are_called_over_http_and_what_they_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_ANSWER", 1 << 16)
+    monkeypatch.setattr(mcp_tools, "MOST_ANSWER", 1 << 16)
     app = mcp_server.server.streamable_http_app()
     web = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     listening = socket.create_server(("127.0.0.1", 0))  # whoever connects waits until it serves
     serving = asyncio.create_task(web.serve([listening]))
     try:
-        async with running(ToolServerEntry("web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as tools:
+        async with running(
+            ToolServerEntry(name="web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")
+        ) as tools:
             assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
             assert said(await tools.run(call("long", characters=1 << 16))) == (
                 "The MCP server web refuses the call: Failed to parse JSON response: it has more than 65,536 bytes.",
@@ -184,8 +182,8 @@ def test_variables_of_the_environment_are_put_in() -> None:
     entry = {"command": "${BIN}/x", "args": ["${HOME_OF:-/srv}", "$BIN", "${input:key}"], "env": {"KEY": "k${env:BIN}"}}
     web = {"url": "http://${BIN}", "headers": {"Authorization": "Bearer ${BIN}"}}
     program, address = parse_servers({"mcpServers": {"a": entry, "b": web}}, FOLDER, {"BIN": "bin"})
-    assert (program.command, program.arguments) == ("bin/x", ("/srv", "$BIN", "${input:key}"))
-    assert program.environment == {"KEY": "kbin"}
+    assert (program.command, program.args) == ("bin/x", ["/srv", "$BIN", "${input:key}"])
+    assert program.env == {"KEY": "kbin"}
     assert (address.url, address.headers) == ("http://bin", {"Authorization": "Bearer bin"})
 
 
