@@ -21,15 +21,14 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, check_fields, si_bytes
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.call_reasons import OWN_EXPIRED
+from moa_shared.protocol.call_reasons import TlsReason
 
 from moa_client.device.companion_offer import find_offered, offered_words
 from moa_client.device.drafter_catalog import DrafterCandidate, DrafterCatalog, ServerPace, level_ms, speedup
 from moa_client.device.fetching import WINDOW_BYTES, bytes_of, fetch_manifest
 from moa_client.device.sources import AUTO, NONE, Sources, find_present, means_served, meant_drafters
-from moa_client.link.security import Security
+from moa_client.link.security import Security, shake_hands
 from moa_client.link.server import Server
-from moa_client.link.unreachable import HandshakeError, certificate_end, shake_hands
 from moa_client.settings import ClientSettings
 
 ROUND_TRIPS = 7
@@ -57,19 +56,16 @@ async def check_tls(address: str, security: Security) -> Check:
         return Check(
             "TLS", "warn", "not used: others on the way can read the conversation", "Use TLS where the server has it."
         )
+    if (proxy := security.proxy(address)) is not None:
+        return Check("TLS", "ok", f"set up by way of the {proxy}")
     try:
         certificate = await shake_hands(address, security)
-    except HandshakeError as error:
-        raise UnavailableError(f"The server cannot be used: {error.reason.why}.", hint=error.reason.hint) from None
     except OSError as error:
         raise UnavailableError(f"A second connection was not made: {error.strerror or error}.") from None
-    now, own = time.time(), security.certificate
-    own_end = certificate_end(own.read_text("ascii", "replace")) if own is not None else None
-    if own_end is not None and own_end < now + SOON_DAYS * 86_400:
-        days = (own_end - now) / 86_400
-        return Check("TLS", "warn", f"this device's certificate ends in {days:.0f} days", OWN_EXPIRED.hint)
+    if isinstance(certificate, TlsReason):
+        raise UnavailableError(f"The server cannot be used: {certificate.why}.", hint=certificate.hint)
     owner = next((value for part in certificate.get("subject", ()) for _, value in part), "the server")
-    days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - now) / 86_400
+    days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()) / 86_400
     message = f"the certificate of {owner} is valid for {days:.0f} more day{'' if round(days) == 1 else 's'}"
     if days < SOON_DAYS:
         return Check("TLS", "warn", message, "Whoever runs the server should renew it.")

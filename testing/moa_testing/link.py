@@ -272,7 +272,7 @@ class Link:
         return call
 
     def stream_stream(self, path: str, **_: Any) -> Callable[..., Any]:
-        return lambda metadata=None: Call(self, path, metadata)
+        return lambda _=None, metadata=None: Call(self, path, metadata)
 
     def get_state(self) -> grpc.ChannelConnectivity:
         return grpc.ChannelConnectivity.READY

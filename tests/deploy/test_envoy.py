@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -23,7 +24,6 @@ import yaml
 from moa_client.conversation.events import Ended, Event
 from moa_client.engine.engine import ClientEngine
 from moa_client.link import fleet as client_fleet
-from moa_client.link.dialer import new_session
 from moa_client.link.security import Security
 from moa_client.link.server import SESSION, Server
 from moa_server.running.running_server import RunningServer
@@ -311,7 +311,7 @@ async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: 
     """Over the connection that it had, and over another one."""
     async with fleet(target, tmp_path) as (servers, proxy), servers.channel(proxy) as shared:
         for _ in range(8):
-            session = ((SESSION, new_session()),)
+            session = ((SESSION, secrets.token_hex(8)),)
             peer = Peer(shared, metadata=session)
             opened = await peer.open()
             assert opened.cached_tokens == 0
@@ -350,7 +350,7 @@ async def ask_together(
             after = Screen()
             await watch(engine, after, [9, 9, 4], SHORT)
             assert after.committed == whole_after
-            assert engine.connection.dialer.address == proxy.address
+            assert engine.connection.dialer.server.address == proxy.address
 
     async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
         for screen in screens:
@@ -371,7 +371,7 @@ async def sessions_at(servers: Fleet, proxy: Proxy, name: str, count: int) -> li
     found: list[tuple[str, str]] = []
     async with servers.channel(proxy) as channel:
         while len(found) < count:
-            session = (SESSION, new_session())
+            session = (SESSION, secrets.token_hex(8))
             before = servers.sessions(name)
             peer = Peer(channel, metadata=(session,))
             await peer.open()

@@ -85,5 +85,5 @@ def told(screen: Screen) -> list[str]:
 
 async def serving_now(engine: ClientEngine, servers: Servers) -> str:
     """The name of the server that answers."""
-    port = int(engine.connection.dialer.address.rpartition(":")[2])
+    port = int(engine.connection.dialer.server.address.rpartition(":")[2])
     return next(name for name, running in servers.running.items() if running.port == port)

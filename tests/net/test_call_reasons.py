@@ -18,21 +18,21 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.doctor import ServerExamination, check_tls
+from moa_client.doctor import ServerExamination
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.errors import MoaError
 from moa_shared.programs.machine import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 
 from netsim import open_link
 from tests.net.server_peer import make_host, serving, silent
 from tests.support.certificates import Authority
-from tests.support.messages import GRPC_WORDS, says, steady
+from tests.support.messages import GRPC_WORDS, steady
 from tests.support.secure_server import secured
 
 PLAIN = Security(insecure=True)
@@ -56,7 +56,7 @@ async def check(
     async with connect([Server(address, seconds, seconds, security)]) as fleet:
         [server] = fleet.servers
         if has_answered:
-            server.first_rtt_ms = 1.0
+            server.rtt_ms = 1.0
 
         async def fetch() -> None:
             async for _ in server.fetch(pb.FetchDrafterRequest()):
@@ -237,15 +237,15 @@ async def test_a_server_behind_a_proxy_is_reached_and_one_of_this_machine_direct
         assert (await fleet.describe()).identity.target_id == "tiny"
 
 
-async def test_tls_is_examined_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_fails_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority()
     trusting = Security(tls=True, authorities=authority.write(tmp_path))
     async with refusing(grpc.StatusCode.UNIMPLEMENTED, "", authority, tmp_path) as address:
         port = int(address.rpartition(":")[2])
         async with listening(partial(through, port=port)) as proxy:
             monkeypatch.setenv("http_proxy", f"http://ada:key@{proxy}")
-            with says(UnavailableError, "The server cannot be used: its certificate is for another name"):
-                await check_tls("192.0.2.7:1", trusting)
+            first = "The server at 192.0.2.7:1 cannot be used"
+            await check("192.0.2.7:1", "its certificate is for another name", trusting, first=first)
 
 
 NUMBER = re.compile(r"\b\d+(?:\.\d+)?(?:e[+-]\d+)?(?= (?:ms|more|B|kB|MB|s\b))")

@@ -81,7 +81,7 @@ def here(tmp_path: Path) -> Path:
 async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, reused_layers: int, tied: bool) -> None:
     source = make_source(tmp_path / "source", reused_layers=reused_layers, tied=tied)
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32", parts=precision)
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path), dtype="float32", parts=precision)
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
     assert device.identity == described.identity
@@ -106,7 +106,7 @@ async def test_files_that_fail_when_they_are_tried_are_refused_at_each_start(
         raise ModelSourceError("They are hostile.")
 
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         described = await link.describe()
         monkeypatch.setattr(fetching, "accept_tokenizer", refuse)
         for _ in range(2):
@@ -118,7 +118,7 @@ async def test_files_that_fail_when_they_are_tried_are_refused_at_each_start(
 async def test_a_chat_without_a_chat_template_ends_before_anything_is_fetched(source: Source, tmp_path: Path) -> None:
     (source.model / "chat_template.jinja").unlink()
     async with served(source, tmp_path) as link, AsyncExitStack() as stack:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         with pytest.raises(ModelSourceError, match="no chat template"):
             await begin(settings, stack, StartLine(), print, single=True)
     assert not (here(tmp_path) / "fetched").exists()
@@ -126,7 +126,7 @@ async def test_a_chat_without_a_chat_template_ends_before_anything_is_fetched(so
 
 async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         described = await link.describe()
         first = await find_sources(settings, link, described, QUIET)
         before = link.servers[0].traffic.down_bytes
@@ -142,7 +142,7 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
     source: Source, tmp_path: Path
 ) -> None:
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32")
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path), dtype="float32")
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
     other = replace(source, drafter=save_drafter(tmp_path / "other.safetensors", small_drafter(), seed=9))
@@ -162,7 +162,7 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
 
 async def test_no_drafter_is_taken_from_a_server_of_another_model(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
         described.identity.target_fingerprint = b"x" * 32
@@ -328,23 +328,23 @@ async def test_a_damaged_file_is_fetched_again(source: Source, tmp_path: Path) -
 
 async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path), drafter="lookup")
         sources = await find_sources(settings, link, await link.describe(), QUIET)
         assert sources.files.weights == ()
         assert link.servers[0].traffic.down_bytes < 50_000
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         assert (await find_sources(settings, link, await link.describe(), QUIET)).files.weights
 
 
 async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path, drafter="none") as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="owner/drafter")
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path), drafter="owner/drafter")
         with says(
             NotFoundError,
             "The server has no embeddings in packed for clients",
         ):
             await find_sources(settings, link, await link.describe(), QUIET)
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path))
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
         assert device.drafting.drafter is None
@@ -413,7 +413,7 @@ async def test_what_an_impostor_gave_is_never_used_with_the_honest_server(source
             got = await find_sources(cheated, Fleet([impostor]), described, QUIET)
             assert load_tokenizer(got.files).chat_template == EVIL
             await impostor.close()
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
+        settings = ClientSettings(server=link.shown.address, cache_dir=here(tmp_path), drafter="lookup")
         sources = await find_sources(settings, link, await link.describe(), QUIET)
         assert load_tokenizer(sources.files).chat_template != EVIL
         assert sources.files.folder != got.files.folder

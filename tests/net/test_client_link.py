@@ -14,7 +14,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import MoaError, OverloadedError, UnavailableError
-from moa_shared.protocol.handshake_checks import error_status
+from moa_shared.protocol.handshake_checks import error_from_rpc, error_status
 
 from tests.net.server_peer import silent
 
@@ -37,6 +37,10 @@ async def write_on(stream: Stream) -> MoaError:
             return error
 
 
+async def reason(status: grpc.RpcError) -> MoaError:
+    return error_from_rpc(status)
+
+
 async def test_a_write_that_meets_the_end_does_not_hide_the_servers_reason() -> None:
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(refuse, pb.ClientFrame.FromString)
@@ -49,7 +53,7 @@ async def test_a_write_that_meets_the_end_does_not_hide_the_servers_reason() -> 
                 "/moa.Test/Refuse", pb.ClientFrame.SerializeToString, pb.ServerFrame.FromString
             )
             for _ in range(TRIES):
-                stream = Stream(method(), StreamTraffic())
+                stream = Stream(method(), StreamTraffic(), reason)
                 writing = asyncio.create_task(write_on(stream))
                 try:
                     await stream.receive()

@@ -179,7 +179,7 @@ class Liar(Server):
 
 async def test_what_a_server_must_not_offer(source: Source, small: Path, tmp_path: Path) -> None:
     async with offering(source.model, small, tmp_path) as link:
-        served, liar = await link.describe(), Liar(link.address, 5.0, 10.0)
+        served, liar = await link.describe(), Liar(link.shown.address, 5.0, 10.0)
         served.companion.manifest_sha256 = b""
         with pytest.raises(ProtocolError, match="Expected files of a companion"):
             await take_offered(settings_at(tmp_path), Fleet([liar]), served, QUIET)
@@ -230,7 +230,7 @@ def test_a_server_names_no_path_of_this_device(small: Path, tmp_path: Path) -> N
 
 async def begin(model: Path, link: Fleet, tmp_path: Path, *, is_there: bool = True) -> Started:
     """What a chat with --companion auto starts with."""
-    settings = ClientSettings(server=link.address, companion="auto", cache_dir=tmp_path / "client")
+    settings = ClientSettings(server=link.shown.address, companion="auto", cache_dir=tmp_path / "client")
     reached = Reached(await link.describe(), 0.0) if is_there else Reached(absent=UnavailableError("It is away."))
     return load(settings, reached, await find(settings, link, reached, QUIET), QUIET)
 

@@ -9,7 +9,8 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -21,9 +22,7 @@ from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import ServerCalls, ServerChannel, Transport
 from moa_client.link.fleet import Fleet
-from moa_client.link.security import PLAIN
 from moa_client.link.server import Server
 from moa_client.link.stream import EOF
 from moa_server.verifier import Target
@@ -184,29 +183,19 @@ class FuzzedCall:
             self._end(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 
 
-class FuzzedChannel(ServerChannel):
-    """A channel that is a plan."""
+class FuzzedLink(Server):
+    """A server whose calls are a plan."""
 
     def __init__(self, server: FuzzedServer) -> None:
+        super().__init__("localhost:1", 1.0, 0.05)
         self._server = server
-        super().__init__("localhost:1", PLAIN, "localhost:1")
 
-    def _make_transport(self, number: int) -> Transport:
-        transport = super()._make_transport(number)
-        transport.stub = cast(ServerCalls, self)
-        return transport
-
-    def Converse(self, metadata: object) -> FuzzedCall:
-        return FuzzedCall(self._server)
-
-    def renew(self, lost: int) -> None:
-        pass
+    def _connected(self) -> Any:
+        return super()._connected()[0], SimpleNamespace(Converse=lambda *_, metadata: FuzzedCall(self._server))
 
 
 def fuzzed(server: FuzzedServer) -> Fleet:
-    known = Server("localhost:1", 1.0, 0.05)
-    known._channel = FuzzedChannel(server)
-    return Fleet([known])
+    return Fleet([FuzzedLink(server)])
 
 
 async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int]:

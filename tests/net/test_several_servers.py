@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from moa_client.conversation.events import Committed, Ended, Event
+from moa_client.conversation.events import Ended
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
@@ -21,9 +20,8 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, once, slow_device, watch
-from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, address, serving_now, told
-from tests.net.server_peer import END_OF_TEXT, VOCAB, plain_text
-from tests.support.toy_forms import ToyForms, characters_of
+from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, serving_now, told
+from tests.net.server_peer import VOCAB, plain_text
 
 
 @asynccontextmanager
@@ -50,7 +48,7 @@ async def test_an_answer_goes_on_at_the_other_server(target: Target, servers: Se
     screen = Screen()
     async with talking_to(servers.links(), slow_device(target)) as (route, engine):
         await watch(engine, screen, PROMPT, SAMPLED, once(screen, lambda: stop_serving(engine, servers)))
-        assert engine.status.server == route.address == engine.connection.dialer.address
+        assert engine.status.server == route.shown.address == engine.connection.dialer.server.address
         assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
         assert screen.end == Ended(Finish.MAX_TOKENS)
         assert len(told(screen)) == 1
@@ -64,60 +62,11 @@ async def test_an_answer_goes_on_at_the_other_server(target: Target, servers: Se
 
 FORM = Constraint(ConstraintKind.REGEX, r"([a-z]{3} = [0-9]{4}; ){4}done")
 SETTINGS = AnswerSettings(Sampling(1.0, seed=3, constraint=FORM), max_tokens=90)
-FORMS = ToyForms(END_OF_TEXT).as_compiler()
 
 
 def near_first(links: Sequence[Server]) -> None:
     for rtt_ms, link in zip((1.0, 10.0, 50.0), links, strict=False):
         link.rtt_ms = rtt_ms
-
-
-async def undisturbed(target: Target, servers: Servers) -> list[int]:
-    """The answer of a server that stays."""
-    await servers.start("quiet", forms=FORMS)
-    screen = Screen()
-    async with talking_to([Server(address(servers, "quiet"), 5.0, 20.0)], device(target, "none")) as (_, engine):
-        await watch(engine, screen, PROMPT, SETTINGS)
-    assert re.fullmatch(FORM.text, characters_of(screen.committed, END_OF_TEXT))
-    return screen.committed
-
-
-@pytest.mark.parametrize("comes_back", [False, True], ids=["gone", "back without the library"])
-@pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
-async def test_a_resume_passes_over_servers_without_the_library(
-    target: Target, servers: Servers, drafts: bool, comes_back: bool
-) -> None:
-    text = await undisturbed(target, servers)
-    await servers.stop("quiet")
-    await servers.start("one", forms=FORMS)
-    await servers.start("two")
-    await servers.start("three", forms=FORMS)
-    links = [link for link in servers.links() if link.name != "quiet"]
-    screen = Screen()
-    async with talking_to(links, slow_device(target) if drafts else device(target, "none")) as (route, engine):
-        near_first(route.servers)
-
-        async def kill(event: Event) -> None:
-            if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
-                screen.cuts += 1
-                await servers.stop("one")
-                if comes_back:
-                    await servers.start("one")
-
-        await watch(engine, screen, PROMPT, SETTINGS, kill)
-        assert screen.committed == text
-        assert await serving_now(engine, servers) == "three"
-        assert len(told(screen)) == 1
-
-
-async def test_a_server_without_the_library_leads_to_those_that_it_names(target: Target, servers: Servers) -> None:
-    text = await undisturbed(target, servers)
-    await servers.start("home", peers=address(servers, "quiet"))
-    screen = Screen()
-    async with talking_to([Server(address(servers, "home"), 5.0, 20.0)], device(target, "none")) as (_, engine):
-        await watch(engine, screen, PROMPT, SETTINGS)
-        assert screen.committed == text
-        assert await serving_now(engine, servers) == "quiet"
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -13,10 +13,9 @@ from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.fleet import Fleet, connect
+from moa_client.link.fleet import Fleet, ServerName, connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
-from moa_client.link.server_name import ServerName
 from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
@@ -45,7 +44,8 @@ async def test_names_are_few_and_lead_to_nobody_s_own_machine(caplog: pytest.Log
         route.follow([f"198.51.100.{number}:7" for number in range(20)], far)
         route.follow([f"203.0.113.{number}:7" for number in range(20)], far)
         assert len(route.servers) == 2 + MOST_SUCCESSORS
-        route.servers = route.servers[:2]
+    far = Server("198.51.100.1:5", 1.0, 1.0, tls)
+    async with connect([far, Server("198.51.100.2:5", 1.0, 1.0, tls)]) as route:
         here = ["localhost:1", "127.0.0.1:2", "[::1]:3", "0.0.0.0:4", "a.localhost:5", "[::ffff:127.0.0.1]:6"]
         route.follow([*here, "127.1:1", "no address", "x:0", "x:99999", "http://x:1"], far)
         assert len(route.servers) == 2
@@ -122,12 +122,18 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(target: Target, 
                 screen,
                 PROMPT,
                 SAMPLED,
-                once(screen, lambda: servers.stop("one" if "127.0.0.1" in engine.connection.dialer.address else "two")),
+                once(
+                    screen,
+                    lambda: servers.stop("one" if "127.0.0.1" in engine.connection.dialer.server.address else "two"),
+                ),
             )
             assert screen.cuts == 1
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
             [left] = servers.running
-            assert engine.connection.dialer.label == f"{NAME} ({'127.0.0.1' if left == 'one' else '127.0.0.2'}:{port})"
+            assert (
+                engine.connection.dialer.server.label
+                == f"{NAME} ({'127.0.0.1' if left == 'one' else '127.0.0.2'}:{port})"
+            )
 
 
 async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target, servers: Servers, dns: Say) -> None:
@@ -150,9 +156,7 @@ async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target,
             await watch(engine, screen, PROMPT, SAMPLED, replace)
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
             assert servers.sessions("three") == 1
-        for name in link._names:
-            name._looked_at = 0.0  # long ago
-        link.look_names_up()
+        link.look_names_up(0.0)
         await until(lambda: hosts(link) == ["127.0.0.3"])
 
 
@@ -201,13 +205,14 @@ async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
 
     names = [ServerName(Server(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
     for name in names:
-        assert await name.look()
-    assert {len(name.addresses) for name in names} == {MOST_SUCCESSORS}
-    assert len({address for name in names for address in name.addresses}) > MOST_SUCCESSORS  # clients spread
-    before = names[0].addresses
-    fleet.remove(before[0].partition(":")[0])
-    assert await names[0].look()
-    assert names[0].addresses[:-1] == before[1:]
+        await name.look()
+    assert {len(name.servers) for name in names} == {MOST_SUCCESSORS}
+    assert len({each.address for name in names for each in name.servers}) > MOST_SUCCESSORS  # clients spread
+    before = list(names[0].servers)
+    fleet.remove(before[0].address.partition(":")[0])
+    before[0].error = UnavailableError("It is gone.")
+    await names[0].look()
+    assert names[0].servers[:-1] == before[1:]
     fleet.clear()
-    assert not await names[0].look()
-    assert names[0].addresses[:-1] == before[1:]  # the resolver may be gone for a while
+    await names[0].look()
+    assert names[0].servers[:-1] == before[1:]  # the resolver may be gone for a while

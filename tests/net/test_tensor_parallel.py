@@ -227,7 +227,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
         assert len(written) < len(expected)
         assert screen.cuts == 1
         assert screen.committed == expected
-        assert engine.connection.dialer.address == other
+        assert engine.connection.dialer.server.address == other
         assert [type(each) for each in screen.notices] == [ExecutionChanged, ServerChanged]
 
 

@@ -42,6 +42,7 @@ class ScriptedServer(Server):
     async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
         self.asked += 1
         await self.may_answer.wait()
+        self.error = self.failure
         if self.failure is not None:
             raise self.failure
         self.served, self.named = self.description, tuple(self.description.servers)

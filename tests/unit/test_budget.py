@@ -14,19 +14,19 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 25020, 139),
-    "client: endpoint": (("client/moa_client/endpoint",), 2852, 12),
+    "client": (("client",), 24119, 133),
+    "client: endpoint": (("client/moa_client/endpoint",), 2851, 12),
     "client: tools": (("client/moa_client/tools",), 1747, 13),
-    "client: link": (("client/moa_client/link",), 3137, 16),
+    "client: link": (("client/moa_client/link",), 2267, 10),
     "client: chat": (("client/moa_client/chat",), 2388, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6255, 31,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6238, 31,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3790, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3324, 20,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3311, 20,
     ),
     "server": (("server",), 16424, 99),
     "shared": (("shared",), 16048, 102),
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 872, 13),
-    "tests": (("tests",), 70163, 444),
+    "tests": (("tests",), 69990, 444),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

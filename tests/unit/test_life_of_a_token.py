@@ -135,7 +135,7 @@ def test_a_wrong_name_is_found(before: str, after: str, problem: str) -> None:
 
 
 def test_a_wrong_order_is_found() -> None:
-    send = "FrameSender.send_draft"
+    send = "ServerConnection.send_draft"
     [block] = [block for block in blocks_of(PAGE.read_text("utf-8")) if any(stop.name == send for stop in block)]
     at = next(index for index, stop in enumerate(block) if stop.name == send)
     assert _problems(block) == []

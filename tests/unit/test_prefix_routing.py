@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from moa_client.link.rank import ServerRank, rank
+from moa_client.link.rank import ServerRank
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS, PrefixHashes
 
@@ -112,7 +112,7 @@ def ask(each: Conversation, replicas: list[Replica], rng: random.Random, *, know
     standings = [replica.standing(text) for replica in replicas]
     if not knows_prefixes:
         standings = [replace(standing, unread_tokens=0) for standing in standings]
-    place = rank(standings, 0.0)[0]
+    place = min(range(len(standings)), key=lambda index: standings[index].place(0.0))
     replica = replicas[place]
     cached = replica.cached(text)
     each.hits.append(cached / (before // NAMED_TOKENS * NAMED_TOKENS))

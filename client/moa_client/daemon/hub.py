@@ -96,7 +96,7 @@ class Hub:
             "version": self._version,
             "since": self.since,
             "phase": self._phase,
-            "server": link.server if link is not None else self.link.address,
+            "server": link.server if link is not None else self.link.shown.address,
             "target": device.files.target_id if device is not None else "",
             "state": (link.state if link is not None else LinkState.OFFLINE).value,
             "rtt_ms": link.rtt_ms if link is not None else None,
@@ -171,11 +171,11 @@ class Hub:
         self._failure = None
         self._phase = "ready"
         self._attempted.set()
-        log.warning("ready: %s at %s", self._library.host.device.files.target_id, self.link.address)
+        log.warning("ready: %s at %s", self._library.host.device.files.target_id, self.link.shown.address)
 
     async def _try_to_start(self) -> Library:
         settings, progress = self.settings, SilentProgress()
-        self._proceed(f"connecting to {self.link.address}")
+        self._proceed(f"connecting to {self.link.shown.address}")
         reached = await reach(settings, self.link)
         self._proceed("fetching this device's half of the drafter")
         sources = await find(settings, self.link, reached, progress)

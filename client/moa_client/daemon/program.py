@@ -133,7 +133,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     limits = EndpointSettings(settings.settle_seconds)
     routes = [
         *endpoint_routes(model_source(hub.host), limits, closing, hub.store),
-        health_route(Health(hub.status, hub.link.check)),
+        health_route(Health(hub.status, hub.link.describe)),
         *page_routes(hub),
     ]
     access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)

@@ -20,7 +20,6 @@ from moa_client.conversation.options import API_DEFAULTS, AnswerOptions
 from moa_client.endpoint.fields import refused, refusing
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
-from moa_client.link.calls import call_best, embed
 from moa_client.tools.answer_reader import AnswerReader, find_format
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
@@ -92,7 +91,7 @@ class HostModel:
         if self._host.is_offline:
             hint = "Go online again, in the page or with /online in a chat."
             raise UnavailableError("You are offline, and only the server can embed texts.", hint=hint)
-        answers = await call_best(self._host.link, self._device.identity, lambda server: embed(server, texts), seconds)
+        answers = await self._host.link.call_best(self._device.identity, lambda server: server.embed(texts), seconds)
         first = answers[0]
         return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
 

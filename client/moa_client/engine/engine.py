@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import assert_never
 
+from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, NoFormsError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -82,7 +83,7 @@ class ClientEngine:
 
     @property
     def status(self) -> LinkStatus:
-        server, holds_back = self.connection.dialer.address, self._exchange.drafting.is_holding_back
+        server, holds_back = self.connection.dialer.server.address, self._exchange.drafting.is_holding_back
         return self.figures.status(self.availability.state, self.rtt_ms, server, holds_back=holds_back)
 
     @property
@@ -236,14 +237,14 @@ class ClientEngine:
         except ProtocolError as error:
             reaction = self.availability.distrust(error)
         except NoFormsError as error:
-            reaction = await exchange.seek_form(error)
+            reaction = exchange.on_refused(error)
         await self._follow(reaction, now_ms())
 
     async def _follow(self, reaction: Reaction, now: float) -> None:
         for command in reaction.commands:
             match command:
                 case SendBeat():
-                    self._exchange.sender.beat(command.stamp)
+                    self.connection.queue_frame(pb.ClientFrame(beat=pb.Beat(stamp=command.stamp)))
                 case GiveUp():
                     self._exchange.failure = command.error
                 case LinkCommand.LEAVE:
@@ -347,8 +348,4 @@ class ClientEngine:
             await exchange.change_device()
         while (item := self._inbox.take_now()) is not None:
             await self._handle(item)
-        dialer = self.connection.dialer
-        if self.answers.front is None and self.connection.is_up and dialer.chooses_again():
-            await self.connection.drop()  # another server is clearly better, and must read all
-        await exchange.prepare(settings)
-        dialer.look_around()  # for the next question
+        self.connection.dialer.look_around()  # for the next question

@@ -129,7 +129,7 @@ class ReplacedServer:
         self.stop_asking()
         companion = self._exchange.device.files.target_id
         self._exchange.adopt(device)
-        label, target = self._connection.dialer.label, device.files.target_id
+        label, target = self._connection.dialer.server.label, device.files.target_id
         message = f"{label} serves {target}, which continues what {companion} on this device has written."
         self._exchange.answers.events.append(ServerChanged("address", message))
         self._exchange.connect()
@@ -152,7 +152,7 @@ class ReplacedServer:
                 if self._adopt is not None and self._exchange.device.stands_in:
                     self._inbox.post(TargetKnown(await self._adopt(served, self._exchange.device)))
                     return
-                check_model(dialer.label, served.identity, self._exchange.device.identity)
+                check_model(dialer.server.label, served.identity, self._exchange.device.identity)
             except MismatchError as error:
                 self._inbox.post(OtherModel(error))
                 backoff.not_before(STRANGER_SECONDS)

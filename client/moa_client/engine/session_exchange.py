@@ -12,10 +12,11 @@ import time
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.errors import MoaError, ProtocolError, RateLimitError
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
+from moa_shared.protocol.protobuf_messages import thin_memory_to_proto
 
 from moa_client.conversation.conversation import Job, Phase
 from moa_client.conversation.events import LOOK_UP, DrafterChanged, ExecutionChanged
@@ -31,7 +32,7 @@ from moa_client.engine.session_handshake import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
-from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
+from moa_client.link.stream import FrameReader
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,6 @@ class SessionExchange:
         self.device = device
         self.next_device: Device | None = None  # from the next question on that has nothing unverified before it
         self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
-        self.sender = FrameSender(self.connection)
         self._conversation = answers.conversation
         self._reader = FrameReader()
         self._settings = settings
@@ -85,7 +85,7 @@ class SessionExchange:
             self.drafting.write_on(now)
         elif self.connection.is_up:
             for message in self.drafting.online.draft_on(now):
-                self.sender.send_draft(message)
+                self.connection.send_draft(message)
 
     def on_extended(self, extended: DraftExtended) -> None:
         self.drafting.online.on_extended(now_ms(), extended)
@@ -109,7 +109,7 @@ class SessionExchange:
     def on_completed(self, completed: DraftCompleted) -> None:
         draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None
         if draft is not None:
-            self.sender.send_draft(draft)
+            self.connection.send_draft(draft)
 
     def on_written(self, written: TokenWritten) -> None:
         if not self.availability.is_served:
@@ -177,19 +177,6 @@ class SessionExchange:
         if self.connection.is_up and self.availability.is_served:
             self._send_ask(ask, job)
 
-    async def prepare(self, settings: AnswerSettings) -> None:
-        """Leaves the stream if another server could hold the next answer to its form, and this one cannot."""
-        dialer = self.connection.dialer
-        lacks_form = dialer.seek_form(is_needed=settings.sampling.constraint is not None)
-        if lacks_form and self.connection.is_up and self.answers.front is None:
-            await self.connection.leave_for(NoFormsError(f"{dialer.label} cannot hold answers to a form."))
-
-    async def seek_form(self, error: NoFormsError) -> Reaction:
-        """Has another server hold the answer to its form; without one the answer ends."""
-        if await self.connection.leave_for(error):
-            return NOTHING
-        return self._on_refused(error)
-
     async def stop(self) -> bool:
         """Ends the current answer for the user; whether it is over, and not only the server asked to end it.
 
@@ -200,7 +187,7 @@ class SessionExchange:
             ask = self._conversation.ask_id
             if connection.is_up and self._sent.stopped != ask:  # once on each stream
                 self._sent.stopped = ask
-                self.sender.stop(self._conversation.answer_length, ask)
+                connection.queue_frame(pb.ClientFrame(stop=pb.Stop(base=self._conversation.answer_length, ask=ask)))
             return False
         self.drafting.standalone.restart()
         self.answers.stop()
@@ -212,7 +199,7 @@ class SessionExchange:
         self._handshake.check_form(ask.settings)
         online = self.drafting.online
         self._sent.question = ask.id
-        self.sender.ask(replace(ask, provisional=online.propose_written(job.written)))
+        self.connection.send_ask(replace(ask, provisional=online.propose_written(job.written)))
         online.mark_synced()
 
     # ------------------------------------------------------------ the stream
@@ -235,7 +222,6 @@ class SessionExchange:
 
     async def reopen(self, now: float) -> None:
         """Gives the stream up as lost, and opens another one."""
-        self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
         if self.availability.monitor.is_stuck(now):
             self.connection.dialer.on_stalled()
         await self.connection.lose()
@@ -254,7 +240,6 @@ class SessionExchange:
         self.is_outdated = False
 
     def _make_open(self, address: str) -> pb.Open:
-        self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
         conversation, drafting = self._conversation, self.drafting
         job, ask = self.answers.front, None
         self._sent = SentState()
@@ -290,7 +275,8 @@ class SessionExchange:
         """Asks for more rows of memory, or for fewer, if that has become right."""
         wanted, memory = self.drafting.wanted_memory(now), self.drafting.memory
         if self._handshake.thins_memory and wanted != memory.thin:
-            self.sender.set_memory(wanted)
+            thin = thin_memory_to_proto(wanted) if wanted is not None else None
+            self.connection.queue_frame(pb.ClientFrame(set_memory=pb.SetMemory(thin=thin)))
             memory.change(now, wanted)
 
     def _change_execution(self, opened: pb.Opened) -> None:
@@ -341,9 +327,9 @@ class SessionExchange:
             return self.availability.on_told_to_wait(now_ms(), error, 1e3 * lost.wait_seconds)
         if lost.retrying or front is None:
             return self.availability.on_lost(error, broke=lost.broke, is_expected=front is not None)
-        return self._on_refused(error)
+        return self.on_refused(error)
 
-    def _on_refused(self, error: MoaError) -> Reaction:
+    def on_refused(self, error: MoaError) -> Reaction:
         """Ends the answer, or drops an earlier one, which the server will not verify."""
         if self.answers.current_is_front:
             self.failure = error  # the user must change the question
@@ -361,7 +347,7 @@ class SessionExchange:
         if self.is_outdated:
             return
         now, availability = now_ms(), self.availability
-        availability.on_frame(now, is_progress=not is_beat(frame))
+        availability.on_frame(now, is_progress=not frame.HasField("beat"))
         if availability.wants_offline:  # the stream will be left
             return
         if availability.is_back(now):
@@ -373,8 +359,8 @@ class SessionExchange:
                 case Memory():
                     self.figures.newest.memory_bytes += len(message.payload)
                     if taken := self.drafting.memory.on_memory(now, message, self._conversation.hashes):
-                        self.sender.credit(taken)
-                case Beat():
+                        self.connection.queue_frame(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
+                case pb.Beat():
                     self._on_beat(message, now)
 
     def _on_verdict(self, verdict: Verdict, now: float) -> None:
@@ -391,14 +377,14 @@ class SessionExchange:
             self.drafting.tell(text, self._conversation.hashes)
             codec = self.drafting.memory.on_verdict(now, len(effect.tokens), len(text))
             if codec is not None:
-                self.sender.set_codec(codec)
+                self.connection.queue_frame(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]
         if effect.finish is not Finish.UNFINISHED:
             self.ask(self.answers.on_finished(effect.finish))
         job = self.answers.front
         if job is None or not job.written:
             self.answers.events += self.availability.on_verified()
 
-    def _on_beat(self, beat: Beat, now: float) -> None:
+    def _on_beat(self, beat: pb.Beat, now: float) -> None:
         took, window = self.availability.monitor.on_beat(now, beat.stamp), self.drafting.online.window
         if took is None:
             return

@@ -191,7 +191,7 @@ class Host:
             return newest[0].engine.status
         reached = self._reached
         state = LinkState.OFFLINE if reached.served is None else LinkState.GOOD
-        return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0, server=self.link.address)
+        return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0, server=self.link.shown.address)
 
     @property
     def reason(self) -> str:

@@ -192,7 +192,7 @@ class Library:
             identity.target_fingerprint,
             identity.tokenizer_hash,
             device.level,
-            self.host.link.address,
+            self.host.link.shown.address,
             system,
         )
 

@@ -67,7 +67,7 @@ async def reach(settings: ClientSettings, fleet: Fleet) -> Reached:
         return Reached(absent=error)
     for left_out in fleet.skipped:
         log.warning(left_out)
-    return Reached(served, fleet.rtt_ms)
+    return Reached(served, fleet.shown.rtt_ms)
 
 
 async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progress: Progress) -> Sources:

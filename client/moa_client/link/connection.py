@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import DeniedError, InternalError, MoaError, NoFormsError, OverloadedError, UnavailableError
+from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.protocol.messages import Ack, Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.protobuf_messages import DraftWriter, ask_to_proto
 
 from moa_client.link.dialer import Dialer, MakeOpen
 from moa_client.link.fleet import Fleet
@@ -49,13 +51,11 @@ class Backoff:
 
     def next_seconds(self) -> float:
         least, self._least_seconds = self._least_seconds, 0.0
-        return max(least, self._next_by_itself())
-
-    def _next_by_itself(self) -> float:
         attempts, self._attempts = self._attempts, min(self._attempts + 1, 16)
         if attempts == 0:
-            return self._random.uniform(0.0, AT_ONCE_SECONDS)
-        return self._random.uniform(AT_ONCE_SECONDS, min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** (attempts - 1)))
+            return max(least, self._random.uniform(0.0, AT_ONCE_SECONDS))
+        most = min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** (attempts - 1))
+        return max(least, self._random.uniform(AT_ONCE_SECONDS, most))
 
     def reset(self) -> None:
         self._attempts = 0
@@ -66,9 +66,8 @@ WRITE_AHEAD = 1024  # frames not yet accepted by gRPC: a transport that accepts 
 GOODBYE_SECONDS = 1.0  # for the server to read a Bye; a silent one is left
 RETRY_SECONDS = 1.5  # of one attempt after a loss: a lost SYN is sent again after 1 s
 USEFUL_SECONDS = 2.0  # a stream that ends earlier, without a frame after Opened, was a failed attempt
-RETRY_ROUND_TRIPS = 6  # an attempt takes two, and more where one packet is lost
-log = logging.getLogger(__name__)
 PASSING = (UnavailableError, OverloadedError, InternalError)  # errors that another attempt may fix
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +113,6 @@ class StreamLost:
     rests: bool = False
 
 
-Post = Callable[[FrameReceived | StreamOpened | StreamLost], None]
-
-
 class ServerConnection:
     """Keeps a stream open, to one server or to the best of several.
 
@@ -126,7 +122,12 @@ class ServerConnection:
     """
 
     def __init__(
-        self, fleet: Fleet, make_open: MakeOpen, post: Post, text: PrefixHashes, backoff: Backoff | None = None
+        self,
+        fleet: Fleet,
+        make_open: MakeOpen,
+        post: Callable[[FrameReceived | StreamOpened | StreamLost], None],
+        text: PrefixHashes,
+        backoff: Backoff | None = None,
     ) -> None:
         self.dialer = Dialer(fleet, text)
         self.traffic = StreamTraffic()  # of this conversation's streams
@@ -135,6 +136,7 @@ class ServerConnection:
         self._backoff = backoff or Backoff()
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
+        self._drafts = DraftWriter()  # of this stream
         self._outgoing: asyncio.Queue[pb.ClientFrame] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         self._was_useful = False  # the stream of this attempt
@@ -143,7 +145,6 @@ class ServerConnection:
         self._rests = False  # the server has ended this stream, on which nothing was asked
         self.stream_number = 0  # of the newest attempt to open a stream, or of when the last one was left
         self._left = 0  # the stream of this number and all before were left
-        self.rtt_ms = 0.0  # from the monitor, for the length of an attempt
 
     @property
     def is_up(self) -> bool:
@@ -167,6 +168,19 @@ class ServerConnection:
             self._outgoing.put_nowait(frame)
         except asyncio.QueueFull:
             self._stream.cancel()  # its reader posts the end
+
+    def send_ask(self, ask: Ask) -> None:
+        self._drafts = DraftWriter()
+        self.queue_frame(pb.ClientFrame(ask=ask_to_proto(ask)))
+
+    def send_draft(self, message: Draft | Ack) -> None:
+        """Sends a draft, or what takes its place while there is none."""
+        if self._stream is None:
+            return
+        if isinstance(message, Draft):
+            self.queue_frame(pb.ClientFrame(draft=self._drafts.write_draft(message)))
+        else:
+            self.queue_frame(pb.ClientFrame(ack=pb.Ack(committed=message.committed)))
 
     def accept(self, happened: FrameReceived | StreamOpened | StreamLost) -> bool:
         """Takes one thing out of the inbox: makes room for another frame; False if it is of a stream that was left.
@@ -197,15 +211,6 @@ class ServerConnection:
         self.dialer.on_lost(None, was_useful=self._was_useful)
         self.start()
 
-    async def leave_for(self, error: MoaError) -> bool:
-        """Leaves a stream whose server cannot do what is asked, for another one; False if there is none."""
-        self.dialer.on_lost(error, was_useful=True)
-        if not self.dialer.has_other:
-            return False
-        await self.drop()
-        self.start()
-        return True
-
     async def leave(self) -> None:
         """Says goodbye, which frees the session at the server, and leaves."""
         if self._task is not None and self._stream is not None:
@@ -216,28 +221,18 @@ class ServerConnection:
         await self.drop()
 
     async def _keep(self) -> None:
+        self._leaving = False
         try:
-            await self._keep_open()
+            if self._rests and not self._was_useful:  # a server that ends each stream so is not asked without end
+                await asyncio.sleep(self._backoff.next_seconds())
+            while (seconds := await self._run_stream()) is not None:
+                self._lost_before = True
+                await asyncio.sleep(seconds)
         except Exception as error:
-            log.exception("the connection to %s has failed", self.dialer.label)
+            log.exception("the connection to %s has failed", self.dialer.server.label)
             told = InternalError(f"The connection has failed ({type(error).__name__}).")
             told.__cause__ = error
             self._post(StreamLost(self.stream_number, told, retrying=False, broke=self._was_useful))
-
-    async def _keep_open(self) -> None:
-        self._leaving = False
-        if self._rests and not self._was_useful:  # a server that ends each stream so is not asked without end
-            await asyncio.sleep(self._backoff.next_seconds())
-        while True:
-            self._was_useful = self._rests = False
-            try:
-                await self._run_stream()
-            except MoaError as error:
-                seconds = self._on_end(error)
-            if seconds is None:
-                return
-            self._lost_before = True
-            await asyncio.sleep(seconds)
 
     def _on_end(self, error: MoaError) -> float | None:
         """Posts why a stream has ended, or was not opened; seconds until the next attempt, None: there is none."""
@@ -247,30 +242,42 @@ class ServerConnection:
             self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
             return None
         level, what = (logging.WARNING, "lost") if self._was_useful else (logging.INFO, "not opened")
-        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
-        self.dialer.on_lost(error, was_useful=self._was_useful)
-        has_other = self.dialer.has_other
-        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError | NoFormsError) and has_other)
-        wait_seconds = 0.0
-        seconds = None
-        if isinstance(error, OverloadedError) and not has_other:
+        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.server.label, what, error.message)
+        has_other = self.dialer.on_lost(error, was_useful=self._was_useful)
+        is_told = isinstance(error, OverloadedError) and not has_other  # to wait
+        if isinstance(error, OverloadedError) and is_told:
             self._backoff.not_before(error.retry_after_ms / 1e3)
-            seconds = wait_seconds = self._backoff.next_seconds()
-        elif retrying:
-            seconds = self._backoff.next_seconds()
-        self._post(StreamLost(self.stream_number, error, retrying, self._was_useful, wait_seconds))
+        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError) and has_other)
+        seconds = self._backoff.next_seconds() if retrying else None
+        self._post(
+            StreamLost(self.stream_number, error, retrying, self._was_useful, seconds or 0.0 if is_told else 0.0)
+        )
         return seconds
 
-    async def _run_stream(self) -> NoReturn:
-        stream = await self._open()
-        opened_at = time.monotonic()
+    async def _run_stream(self) -> float | None:
+        """Keeps one stream until it ends; seconds until the next attempt, None: there is none."""
+        self._was_useful = self._rests = False
+        is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
+        self.stream_number += 1
+        seconds = RETRY_SECONDS if is_short else None
+        try:
+            stream, opened, took_ms = await self.dialer.dial(self._make_open, seconds, self.traffic)
+        except MoaError as error:
+            return self._on_end(error)
+        server, opened_at = self.dialer.server, time.monotonic()
+        self._stream, self._drafts = stream, DraftWriter()
+        self._outgoing, self._room = asyncio.Queue(WRITE_AHEAD), asyncio.Semaphore(READ_AHEAD)
+        level = logging.WARNING if self._lost_before else logging.INFO
+        log.log(level, "stream %d to %s opened in %.0f ms", self.stream_number, server.label, took_ms)
+        reason = self.dialer.reason
+        self._post(StreamOpened(self.stream_number, opened, took_ms, server.address, server.label, reason))
         writer = asyncio.create_task(self._write_frames(stream, self._outgoing))
         try:
             await self._read_frames(stream, self.stream_number)
-        except MoaError:
+        except MoaError as error:
             if writer.done():
                 writer.result()  # its defect is why the stream ended
-            raise
+            ended = error
         finally:
             self._was_useful |= time.monotonic() - opened_at > USEFUL_SECONDS
             if self._was_useful:
@@ -278,28 +285,7 @@ class ServerConnection:
             self._stream = None
             writer.cancel()
             stream.cancel()
-
-    async def _open(self) -> Stream:
-        is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
-        seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3) if is_short else None
-        began = time.monotonic()
-
-        def make_open(address: str) -> pb.Open:
-            nonlocal began
-            began = time.monotonic()  # the time until then went into the choice of a server
-            return self._make_open(address)
-
-        self.stream_number += 1
-        number, dialer = self.stream_number, self.dialer
-        stream, opened = await dialer.dial(make_open, seconds, self.traffic)
-        took_ms = 1e3 * (time.monotonic() - began)
-        self._stream = stream
-        self._outgoing = asyncio.Queue(WRITE_AHEAD)
-        self._room = asyncio.Semaphore(READ_AHEAD)
-        level = logging.WARNING if self._lost_before else logging.INFO
-        log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
-        self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
-        return stream
+        return self._on_end(ended)
 
     async def _read_frames(self, stream: Stream, number: int) -> NoReturn:
         while True:

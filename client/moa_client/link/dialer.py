@@ -1,9 +1,10 @@
-"""Opens the streams of one conversation, one after the other, at the best server of a fleet.
+"""Opens the streams of one conversation, one after the other, each at the server that should be asked next.
 
-State: the server of the newest attempt, and what became of it. A conversation begins at the server that the user named,
-if it is the only one, and looks at the others of its fleet once that one is lost, full or going. Invariants: while a
-server serves the conversation, it is not changed; between answers it is only for a clearly better one. A connection is
-replaced only by a conversation that has lost a stream on it, so those that share one do not harm each other.
+State: what the conversation needs, the server of the newest attempt and what became of it, and what servers hold of the
+text. The rule: it begins at the server that the user named, or the best of several, and stays where it is served. After
+a loss all are asked at once, those too that others have named; the former server, which has the text in its cache, is
+given a moment to answer, since most streams are lost with the network and not with the server. Invariant: a connection
+is replaced only by a conversation that has lost a stream on it, so those that share one do not harm each other.
 """
 
 from __future__ import annotations
@@ -26,243 +27,211 @@ from moa_shared.errors import (
 )
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.link.fleet import Fleet
+from moa_client.link.fleet import Fleet, ask_all, refusal
+from moa_client.link.rank import ServerRank
 from moa_client.link.server import Server
-from moa_client.link.server_choice import Search, ServerChoice, attempt_seconds
 from moa_client.link.stream import Stream, StreamTraffic
 
-REFUSALS = (OverloadedError, MismatchError, DeniedError, NoFormsError)  # which show that the connection works
-LACKS_FORMS = "The former server cannot hold answers to a form."
+REFUSALS = (OverloadedError, MismatchError, DeniedError)  # which show that the connection works
+ANSWER_SECONDS = 0.1  # that one server may answer later than another, or two round trips
+ALIKE_SECONDS = 1.0  # that a server of the same execution may answer later than one of another: the text depends on it
+ATTEMPT_ROUND_TRIPS = 6  # of an attempt: connection, TLS and Open, and more where a packet is lost
 FAILED_SECONDS = 3.0  # that a server is the last resort after an attempt that brought nothing
-LEAVING_SECONDS = 10.0  # after it has said that it goes away: a restart takes five
 DENIED_SECONDS = 300.0  # after it has refused the key: the user needs another one
+LEAVING_SECONDS = 10.0  # after it has said that it goes away: a restart takes five
 STALLED_SECONDS = 60.0  # after it has answered beats and nothing else: its operator must restart it
-STAY_SECONDS = 60.0  # after a change, before another one for the better
 MakeOpen = Callable[[str], pb.Open]  # for the server at this address
-
-
-def new_session() -> str:
-    """A name for one conversation, that says nothing about it: proxies send all of its streams to one server by it."""
-    return secrets.token_hex(8)
 
 
 class Dialer:
     """Opens streams for one conversation. `text`: of the conversation, as it is at any time."""
 
     def __init__(self, fleet: Fleet, text: PrefixHashes) -> None:
+        self.server = fleet.shown  # of the newest attempt
         self.reason = ""  # why the newest stream is at another server than the one before, as a sentence
         self._fleet = fleet
-        self._choice = ServerChoice(fleet, text)
-        self._session = new_session()
-        self._server = fleet.home or fleet.newest  # of the newest attempt
-        self._channel = 0  # the number of its channel
-        self._is_home = fleet.home is not None  # no other server is looked at
+        self._text = text
+        self._session = secrets.token_hex(8)  # says nothing about it; proxies send its streams to one server by it
+        self._needs = pb.Identity()  # of the newest Open: what a server must have
+        self._cached: dict[str, int] = {}  # tokens of the text that a server holds, by address; the text only grows
+        self._serving: Server | None = None  # on which the newest stream was opened; it holds all of the text
+        self._channel = 0  # the number of the newest attempt's connection
+        self._leaves_home = fleet.home is None  # others than the user's one server are looked at
         self._is_lost = False  # the server of the newest attempt; then all are asked
-        self._must_renew = False  # and its connection too
-        self._serving: Server | None = None  # on which the newest stream was opened
-        self._why_lost = ""  # since then
-        self._better: Server | None = None  # where the next stream is to be opened
-        self._changed_at = -math.inf
+        self._why_lost = ""  # since the newest stream was opened
         self._patience_seconds = 0.0  # of an attempt after those that failed: all may be busy with a crowd like us
 
-    @property
-    def address(self) -> str:
-        """Where the newest attempt went, HOST:PORT."""
-        return self._server.address
+    # ------------------------------------------------------------ which server
 
     @property
-    def label(self) -> str:
-        return self._server.label
+    def _servers(self) -> list[Server]:
+        """Those that may serve the conversation now."""
+        home = self._fleet.home
+        return self._fleet.servers if self._leaves_home or home is None else [home]
 
-    def seek_form(self, *, is_needed: bool) -> bool:
-        """Looks for servers that can hold the next answer to a form, if it must have one.
+    def _rank(self, server: Server) -> ServerRank:
+        return server.rank(self._model, self._unread(server))
 
-        Returns:
-            whether it must, and that of the newest stream cannot, as far as is known.
-        """
-        self._choice.needs_form = is_needed
-        return is_needed and not self._choice.rank(self._server).has_form
+    @property
+    def _model(self) -> pb.Identity:
+        """What the conversation needs; before it has begun, what the fleet is for."""
+        return self._needs if self._needs.target_fingerprint else self._fleet.model or self._needs
+
+    def _unread(self, server: Server) -> int:
+        return 0 if server is self._serving else max(0, len(self._text) - self._cached.get(server.address, 0))
+
+    def _best(self, servers: Sequence[Server]) -> Server:
+        return self._fleet.best(servers, self._model, self._unread)
+
+    def _is_willing(self, server: Server) -> bool:
+        """Whether it may have the model, and has not failed recently."""
+        rank = self._rank(server)
+        return rank.has_model is not False and not rank.is_avoided(time.monotonic())
+
+    def _has_other(self, servers: Sequence[Server]) -> bool:
+        return any(each is not self.server and self._is_willing(each) for each in servers)
 
     @property
     def has_other(self) -> bool:
-        """Whether the next attempt could go to another server, which has not failed recently."""
-        if self._is_home:
-            return self._knows_others
-        now = time.monotonic()
-        others = [self._choice.rank(each) for each in self._fleet.servers if each is not self._server]
-        return any(each.has_model is not False and not each.is_avoided(now) for each in others)
+        """Whether the conversation could go to another server, which has not failed recently."""
+        return self._has_other(self._fleet.servers)
 
-    @property
-    def _knows_others(self) -> bool:
-        """Whether others can be asked: before this server has served the conversation, it has all the time it takes."""
-        return len(self._fleet.servers) > 1 or (self._serving is not None and bool(self._server.named))
+    async def _choose(self, seconds: float | None) -> Server:
+        """The server to try now. `seconds`: how long to wait for answers, at least; None: as for connecting."""
+        servers = self._servers
+        if len(servers) == 1:
+            return servers[0]
+        if self._is_lost or self.server not in servers:
+            return await self._search(servers, seconds or self.server.connect_seconds)
+        return self._serving or await self._first(servers)
+
+    async def _first(self, servers: Sequence[Server]) -> Server:
+        """The server for the first stream: where reading the text may take longer, who holds how much is asked."""
+        best = self._best(servers)
+        able = [each for each in servers if each.error is None and self._rank(each).has_model]
+        read_ms = len(self._text) * max((self._rank(each).read_ms for each in able), default=0.0)
+        if len(able) < 2 or not self._text.named() or read_ms <= (best.rtt_ms or 0.0):
+            return best
+        seconds = ANSWER_SECONDS + 2e-3 * (best.rtt_ms or 0.0)
+        return self._best(await ask_all(able, self._ask, seconds, lambda *_: math.inf) or servers)
+
+    async def _search(self, servers: list[Server], seconds: float) -> Server:
+        """The former server if it answers first or nearly so, else the best that does."""
+        former = self.server
+
+        def grace(answered: list[Server], pending: list[Server]) -> float:
+            able = [each for each in answered if self._rank(each).has_model]
+            willing = [each for each in able if self._is_willing(each)]
+            alike = [each for each in willing if self._rank(each).has_execution]
+            if former in willing or (alike and not (former in pending and self._is_willing(former))):
+                return 0.0
+            if all(self._rank(each).load >= 1 for each in able):
+                return math.inf
+            return max(ANSWER_SECONDS if alike else ALIKE_SECONDS, 2e-3 * (former.rtt_ms or 0.0))
+
+        answered = await ask_all(servers, self._ask, max(seconds, *map(attempt_seconds, servers)), grace)
+        able = [each for each in answered if self._rank(each).has_model]
+        if former in able and self._is_willing(former):
+            return former
+        if able:
+            return self._best(able)
+        if len(answered) == len(servers):
+            raise MismatchError("No server serves the conversation's model.", hint="")
+        raise refusal(self._fleet.servers, self._model)
+
+    async def _ask(self, server: Server) -> None:
+        """Asks a server what it serves, how busy it is, and how much of the text it holds."""
+        self._cached[server.address] = (await server.describe(prefix_hashes=self._text.named())).cached_tokens
+
+    # ------------------------------------------------------------ the stream
 
     async def dial(
         self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
-    ) -> tuple[Stream, pb.Opened]:
-        """Opens a stream. `seconds`: how long to wait; None: as for connecting."""
-        if self._is_home:
-            if len(self._fleet.servers) > 1:
-                self._server.refresh()  # it may be back
-            self._renew()
-            return await self._open(make_open, seconds, traffic)
+    ) -> tuple[Stream, pb.Opened, float]:
+        """Opens a stream; the last is how long that took from Open to Opened, in ms.
+
+        `seconds`: how long to wait, at least; None: as for connecting.
+        """
         if seconds is not None:
             seconds = max(seconds, self._patience_seconds)
         try:
-            opened = await self._dial_best(make_open, seconds, traffic)
-        except UnavailableError:
+            self.server = server = await self._choose(seconds)
             if seconds is not None:
-                self._patience_seconds = min(2 * seconds, self._server.connect_seconds)
+                seconds = max(seconds, attempt_seconds(server))
+            self._channel, self._is_lost = server.channel_number, False
+            began, message = time.monotonic(), make_open(server.address)
+            self._needs = message.identity
+            stream, opened = await server.open(message, seconds, traffic, self._session)
+            if message.ask.sampling.HasField("constraint") and not opened.limits.constraints:
+                stream.cancel()  # an older version, which ignores the form
+                raise NoFormsError(f"{server.label} cannot hold answers to a form.")
+        except UnavailableError:
+            if seconds is not None and len(self._servers) > 1:
+                self._patience_seconds = min(2 * seconds, self.server.connect_seconds)
             raise
+        took_ms = 1e3 * (time.monotonic() - began)
         self._patience_seconds = 0.0
-        return opened
-
-    async def _dial_best(
-        self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
-    ) -> tuple[Stream, pb.Opened]:
-        if self._server not in self._fleet.servers:  # another conversation has found it gone
-            self._is_lost, self._must_renew = True, False
-        self._renew()
-        if self._is_lost:
-            self._server = await self._find(seconds)
-        else:
-            serving = self._serving
-            if serving is not None and not self._choice.rank(serving).has_form:
-                serving, self._why_lost = None, LACKS_FORMS
-            self._server = self._better or serving or await self._choice.first()
-        self._better = None
-        seconds = seconds and max(seconds, attempt_seconds(self._server))
-        return await self._open(make_open, seconds, traffic)
-
-    async def _open(
-        self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
-    ) -> tuple[Stream, pb.Opened]:
-        server = self._server
-        self._channel, self._is_lost = server.channel_number, False
-        message = make_open(server.address)
-        self._choice.needs = message.identity
-        if self.seek_form(is_needed=message.ask.sampling.HasField("constraint")):
-            raise _no_forms(server)
-        stream, opened = await server.open(message, seconds, traffic, self._session)
-        if self._choice.needs_form and not opened.limits.constraints:  # an older version, which ignores the form
-            stream.cancel()
-            raise _no_forms(server)
         if self._serving is not None and server is not self._serving:
-            self.reason, self._changed_at = self._why_lost, time.monotonic()
-            if opened.HasField("new_execution"):
-                level = opened.new_execution.execution.level
-                self.reason += f" It computes at {level}: no server that computes as before has answered."
+            self.reason = self._why_lost
         self._serving, self._why_lost = server, ""
         self._fleet.newest = server
-        self._choice.on_served(server)
-        return stream, opened
+        self._fleet.follow_named()
+        return stream, opened, took_ms
 
-    def _renew(self) -> None:
-        if self._must_renew:
-            self._server.renew(self._channel)
-            self._must_renew = False
+    def on_lost(self, error: MoaError | None, *, was_useful: bool) -> bool:
+        """The newest stream is lost, or was not opened; whether another server could be tried.
 
-    def on_lost(self, error: MoaError | None, *, was_useful: bool) -> None:
-        """The newest stream is lost, or was not opened. `error`: why; None: it was silent."""
-        if self._is_home:
-            self._leave_home_if_lost(error)
-        self._must_renew = not isinstance(error, REFUSALS)
-        if self._is_home:
-            return
+        `error`: why; None: it was silent.
+        """
+        server = self.server
+        if not isinstance(error, REFUSALS):
+            server.renew(self._channel)
+        self._leaves_home |= not isinstance(error, DeniedError | RateLimitError)  # which all of a fleet would say
         self._is_lost = True
-        server = self._server
-        if self._must_renew or is_full(error) or isinstance(error, NoFormsError):
-            self._fleet.follow_named()
-            self._fleet.look_names_up()
+        self._fleet.follow_named()
+        self._fleet.look_names_up()
         self._why_lost = self._why_lost or (error.message if error is not None else "The former server is silent.")
-        if isinstance(error, NoFormsError):
-            self._why_lost = LACKS_FORMS
-            if server.served is not None:  # else the next search asks it
-                server.served.limits.constraints = False
-        elif isinstance(error, DeniedError):
-            server.avoid(DENIED_SECONDS)
+        if isinstance(error, UnavailableError) and error.servers:
+            self.on_go_away(error.servers)
         elif isinstance(error, OverloadedError):
             server.avoid(error.retry_after_ms / 1e3)
-        elif isinstance(error, UnavailableError) and error.servers:
-            self.on_go_away(error.servers)
-        elif not was_useful and not isinstance(error, MismatchError):  # a mismatch is looked into: see `describe`
+        elif isinstance(error, DeniedError):
+            server.avoid(DENIED_SECONDS)
+        elif not was_useful and not isinstance(error, MismatchError):  # which is looked into: see `describe`
             server.avoid(FAILED_SECONDS)
+        return self._has_other(self._servers)
 
     def on_go_away(self, servers: Sequence[str]) -> None:
         """The server of the newest stream will end it soon.
 
         `servers`: HOST:PORT of those that continue in its place, as it says.
         """
-        if self._is_home:
-            if not servers:
-                return
-            self._leave_home(servers)
-        self._why_lost = "The former server is going away."
-        self._fleet.follow(servers, self._server)
-        self._server.avoid(LEAVING_SECONDS)
+        self._leave("The former server is going away.", LEAVING_SECONDS)
+        self._fleet.follow(servers, self.server)
 
     def on_stalled(self) -> None:
         """The server of the newest stream answers beats and nothing else."""
-        if self._is_home:
-            if not self._knows_others:
-                return
-            self._leave_home()
-        self._why_lost = "The former server makes no progress."
-        self._server.avoid(STALLED_SECONDS)
+        self._leave("The former server makes no progress.", STALLED_SECONDS)
 
-    def _leave_home_if_lost(self, error: MoaError | None) -> None:
-        if isinstance(error, UnavailableError) and error.servers:
-            self._leave_home(error.servers)
-        elif isinstance(error, NoFormsError):
-            if self._server.named or len(self._fleet.servers) > 1:
-                self._leave_home(self._server.named)
-        elif self._knows_others and (not isinstance(error, REFUSALS) or is_full(error)):
-            self._leave_home()
+    def _leave(self, why: str, seconds: float) -> None:
+        self._leaves_home, self._why_lost = True, why
+        self.server.avoid(seconds)
 
-    def _leave_home(self, named: Sequence[str] = ()) -> None:
-        """Looks at the others from now on, those named now among them; the fleet knows those named before."""
-        self._is_home = False
-        self._serving = self._server
-        self._choice.on_served(self._server)
-        self._fleet.model = self._choice.model
-        self._fleet.follow(named, self._server)
+    # ------------------------------------------------------------ meanwhile
 
     async def describe(self) -> pb.DescribeResponse:
         """What a server serves that can continue the conversation; of others, the one that was asked last."""
-        if self._is_home:
-            return await self._server.describe()
+        if len(self._servers) == 1:
+            return await self.server.describe()
         with suppress(MismatchError):  # the caller compares, and says so
-            self._server = await self._find(None)
-        return self._server.served or pb.DescribeResponse()
-
-    async def _find(self, seconds: float | None) -> Server:
-        return await Search(self._choice, self._server).run(seconds or self._server.connect_seconds)
+            self.server = await self._search(self._servers, self.server.connect_seconds)
+        return self.server.served or pb.DescribeResponse()
 
     def look_around(self) -> None:
-        """Learns of the other servers meanwhile, if that was long ago: who they are, and once it matters how far."""
-        if self._is_home:
-            self._fleet.hear_names()
-        else:
-            self._fleet.look_around()
-
-    def chooses_again(self) -> bool:
-        """Whether another server is clearly better than that of the newest stream; the next one is opened there.
-
-        Not soon after a change, so that no two servers take turns.
-        """
-        if self._is_home or time.monotonic() < self._changed_at + STAY_SECONDS:
-            return False
-        better = self._choice.better_than(self._server)
-        if better is None:
-            return False
-        self._better, self._why_lost = better, "It is nearer, or has less to do."
-        return True
+        """Learns, if that was long ago, what the servers say now, and whom they name."""
+        self._fleet.look_around(self._servers)
 
 
-def _no_forms(server: Server) -> NoFormsError:
-    return NoFormsError(f"{server.label} cannot hold answers to a form.")
-
-
-def is_full(error: MoaError | None) -> bool:
-    """Whether a server refuses for want of room, which another one may have; a limit of the caller is not that."""
-    return isinstance(error, OverloadedError) and not isinstance(error, RateLimitError)
+def attempt_seconds(server: Server) -> float:
+    """How long an attempt at a server may take, at least."""
+    return ATTEMPT_ROUND_TRIPS * (server.rtt_ms or 0.0) / 1e3

@@ -1,10 +1,9 @@
-"""The servers that a client may talk to: one or several of one model, with what is known about them.
+"""The servers that a client may talk to: one to many of one model, with what is known about them.
 
-State: the servers, those that the user named first, in that order, then those that they have named; the names that have
-several of them; the model that they are for; when they were lost; measurements and look-ups under way. One server is a
-fleet of one, and grows when a conversation has to leave it. Of several, the first that answers decides on the model;
-servers of another one are left out, by name. Invariant: only servers that the user has named, or that one of these
-names, are asked.
+State: the servers, those that the user named first, in that order, then those that they have named; the model that they
+are for; when they were lost; calls under way. One server is a fleet of one, and grows when it names others, which are
+asked only once a conversation has lost it. Of several, the first that answers decides on the model; servers of another
+one are left out, by name. Invariant: only servers that the user has named, or that one of these names, are asked.
 """
 
 from __future__ import annotations
@@ -12,78 +11,117 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback, leads_here, successors_among
+from moa_shared.errors import MismatchError, MoaError, UnavailableError
+from moa_shared.programs.addresses import (
+    MOST_SUCCESSORS,
+    host_of,
+    ip_of,
+    is_loopback,
+    leads_here,
+    successors_among,
+)
+from moa_shared.programs.run_loop import look_up, one_family
 
 from moa_client.link.monitor import LinkLosses
-from moa_client.link.rank import rank
-from moa_client.link.server import Server, computes_alike, serves
-from moa_client.link.server_name import LEAST_SECONDS, ServerName, several_behind
+from moa_client.link.server import Server, serves
+
+LEAST_GRACE_SECONDS = 0.3  # for the others, once a server has answered
+GRACE_TIMES = 3.0  # as long as the first one took
+LOOK_SECONDS = 60.0  # what a server says is good for so long: a fleet changes slowly
+LOOK_UP_SECONDS = 2.0  # of one look-up of a name
+LEAST_SECONDS = 1.0  # between two, however often servers are lost
+RETRY_SECONDS = 0.5  # between calls that break, each of which first asks whether the server is there
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+async def ask_all(
+    servers: Sequence[Server],
+    ask: Callable[[Server], Awaitable[object]],
+    seconds: float,
+    grace: Callable[[list[Server], list[Server]], float],
+) -> list[Server]:
+    """Asks servers at once; which have answered in time, in the order given.
+
+    Args:
+        seconds: how long to wait for the first answers.
+        grace: how long, once these have answered, to wait for these others.
+    """
+    deadline = time.monotonic() + seconds
+    pending = {asyncio.ensure_future(ask(each)): each for each in servers}
+    answered: list[Server] = []
+    try:
+        while pending:
+            rest = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+            done, _ = await asyncio.wait(pending, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            answered += [server for task in done if (server := pending.pop(task)) and task.exception() is None]
+            if answered:
+                deadline = min(deadline, time.monotonic() + grace(answered, [*pending.values()]))
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    return [each for each in servers if each in answered]
 
 
 def refusal(servers: Sequence[Server], needs: pb.Identity | None = None) -> MoaError:
-    """Why none of the servers can be had.
-
-    `needs`: the model that they should have; None: the reason is not that they have another.
-    """
+    """Why none of the servers can be had. `needs`: the model that they should have; None: any."""
     errors = [each.error for each in servers if each.error is not None]
-    others = [] if needs is None else _of_other_models(servers, needs)
-    if others:
-        return UnavailableError(" ".join([*(error.message for error in errors), *others]))
-    if len(errors) == 1 or (errors and not any(isinstance(error, UnavailableError) for error in errors)):
+    others = [each.left_out(needs) for each in servers if needs is not None and each.error is None]
+    others = [each for each in others if each]
+    if not others and (len(errors) == 1 or (errors and not any(isinstance(each, UnavailableError) for each in errors))):
         return errors[0]
-    return UnavailableError(" ".join(error.message for error in errors) or "No server has answered in time.")
+    lines = [*(each.message for each in errors), *others]
+    return UnavailableError(" ".join(lines) or "No server has answered in time.")
 
 
-def _of_other_models(servers: Sequence[Server], needs: pb.Identity) -> list[str]:
-    return [
-        f"{each.label} serves {each.served.identity.target_id}, not {needs.target_id}."
-        for each in servers
-        if each.error is None and each.served is not None and not serves(each.served, needs)
-    ]
+class ServerName:
+    """A name by which a user reaches several servers; the certificate of each is checked against the name.
+
+    `server`: at the name; those at its addresses are protected as it is, and have its deadlines.
+    """
+
+    def __init__(self, server: Server, look_up: Callable[[str, float], Awaitable[Sequence[str]]] = look_up) -> None:
+        self.servers: list[Server] = []
+        self.looked_at = -math.inf  # seconds, monotonic
+        self._named = server
+        self._look_up = look_up
+
+    async def look(self) -> None:
+        """Looks the addresses up; if there are none, those of before stay.
+
+        Of a large fleet each client takes a few, by lot, and keeps those that it has, and that the name has or answer.
+        """
+        self.looked_at = time.monotonic()
+        named, (host, _, port) = self._named, self._named.address.rpartition(":")
+        found = one_family(await self._look_up(host, min(LOOK_UP_SECONDS, named.connect_seconds)))
+        listed = [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in found]
+        kept = [each.address for each in self.servers if each.address in listed]
+        others = [each for each in listed if each not in kept]
+        room = max(0, MOST_SUCCESSORS - len(kept))
+        for address in others if len(others) <= room else random.sample(others, room):
+            with suppress(MoaError):  # half of a renewed certificate: the next look-up tries again
+                security, name = replace(named.security, server_name=host), named.name or host
+                self.servers.append(Server(address, named.connect_seconds, named.silence_seconds, security, name))
+        for each in [each for each in self.servers if listed and each.address not in listed and each.error is not None]:
+            self.servers.remove(each)
+            await each.close()
 
 
-def silent(servers: Sequence[Server]) -> list[str]:
-    return [f"{each.label} is left out for now: {each.error.message}" for each in servers if each.error is not None]
-
-
-def odd(servers: Sequence[Server], needs: pb.Identity) -> list[str]:
-    """The servers that answer, and whose text would be another one."""
-    lines = []
-    described = [each.served for each in servers if each.served is not None]
-    executions = {served.identity.execution: served.execution for served in described}
-    before = executions.get(needs.execution)
-    for each in servers:
-        if each.error is not None or each.served is None:
-            continue
-        served = each.served
-        if not serves(served, needs):
-            lines.append(f"{each.label} is left out: it serves {served.identity.target_id}, not {needs.target_id}.")
-        elif not computes_alike(served, needs):
-            lines.append(f"{each.label} is the last resort: it computes at {_differs(served.execution, before)}.")
-    return lines
-
-
-def _differs(now: pb.Execution, before: pb.Execution | None) -> str:
-    """In what an execution differs from the one before; None: that is not known."""
-    if before is None:
-        return f"{now.level}, not as the conversation's server did"
-    if now.level != before.level:
-        return f"{now.level}, not {before.level}"
-    return f"{now.level} ({now.details}), not as before ({before.details})"
-
-
-LEAST_GRACE_SECONDS = 0.3  # for the others, once a server has answered; the rest are asked on in the background
-GRACE_TIMES = 3.0  # as long as the first one took
-MEASURE_SECONDS = 60.0  # a measurement is good for so long
-LOOK_SECONDS = 60.0  # a fleet changes slowly, and a replica that is gone is passed over
-log = logging.getLogger(__name__)
+def may_be_several(server: Server) -> bool:
+    """Whether the host of its address may have several; a proxy looks names up by itself."""
+    host = host_of(server.address)
+    return ip_of(host) is None and not is_loopback(host) and server.security.proxy(server.address) is None
 
 
 class Fleet:
@@ -93,270 +131,190 @@ class Fleet:
     """
 
     def __init__(self, members: Sequence[Server | ServerName]) -> None:
-        self._name_of: dict[Server, ServerName] = {}
+        self._members = members
         self._followed: list[Server] = []  # by another server, not by the user
-        self._names = [each for each in members if isinstance(each, ServerName)]
-        self.servers: list[Server] = []
-        for each in members:
-            if isinstance(each, ServerName):
-                for address in each.addresses:
-                    self._add_at(each, address)
-            else:
-                self.servers.append(each)
         # The one server that the user has named, where conversations begin; None: the user has named several.
-        self.home = self.servers[0] if len(members) == 1 and not self._names else None
+        self.home = self.servers[0] if len(members) == 1 and not isinstance(members[0], ServerName) else None
         self.silence_seconds = self.servers[0].silence_seconds
         self.model: pb.Identity | None = None
         self.losses = LinkLosses()
         self.newest = self.servers[0]  # that was described last, or has opened a stream last
-        self._working: set[asyncio.Task[None]] = set()
-        self._hearing: asyncio.Task[None] | None = None  # asks which others the user's server names now
-        self._told: set[str] = set()  # lines of the log that say who is left out
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: set[str] = set()  # addresses that were named, and cannot be protected
 
     @property
-    def address(self) -> str:
-        """Of the user's one server, else of the one that was described last, or has opened a stream last."""
-        return self._shown.address
+    def servers(self) -> list[Server]:
+        found: list[Server] = []
+        for each in self._members:
+            found += each.servers if isinstance(each, ServerName) else [each]
+        return found + self._followed
 
     @property
-    def rtt_ms(self) -> float | None:
-        return self._shown.first_rtt_ms if self._shown.rtt_ms is None else self._shown.rtt_ms
-
-    @property
-    def _shown(self) -> Server:
+    def shown(self) -> Server:
+        """The user's one server, else the one that was described last, or has opened a stream last."""
         return self.home or self.newest
 
     @property
     def skipped(self) -> list[str]:
-        """Servers that are left out, and why: a sentence for each."""
-        lines = silent(self.servers)
-        return [*lines, *odd(self.servers, self.model)] if self.model is not None else lines
-
-    def log_left_out(self, needs: pb.Identity) -> None:
-        """Says, once each, which servers a conversation passes over, and why."""
-        for line in odd(self.servers, needs):
-            self._log_once(line)
+        """Servers of several that are left out, and why: a sentence for each."""
+        if self.home is not None or self.model is None:
+            return []
+        return [line for each in self.servers if (line := each.left_out(self.model))]
 
     def best(
-        self,
-        servers: Sequence[Server],
-        needs: pb.Identity,
-        unread: Callable[[Server], int] = lambda _: 0,
-        *,
-        needs_form: bool = False,
+        self, servers: Sequence[Server], needs: pb.Identity, unread: Callable[[Server], int] = lambda _: 0
     ) -> Server:
-        """The one to try first; the first of all if none has the model.
+        """The one to try first.
 
-        `unread`: tokens of the text that a server would have to read; `needs_form`: the answer must have a form.
+        `unread`: tokens of the text that a server would have to read.
         """
-        ranks = [server.rank(needs, unread(server), needs_form=needs_form) for server in servers]
-        order = rank(ranks, time.monotonic())
-        return servers[order[0] if order else 0]
+        now = time.monotonic()
+        return min(servers, key=lambda each: each.rank(needs, unread(each)).place(now))
 
-    def widened(self, window_bytes: int, manifest_sha256: bytes = b"") -> Server:
-        """A server that has what is to be fetched, over another connection.
-
-        Args:
-            window_bytes: bytes a call may have in flight to us.
-            manifest_sha256: of the list of files; empty: that of the server described last.
-        """
-        if self.home is not None:
-            return self.home.widened(window_bytes)  # it has them or not
-        having = [
-            server
-            for server in self.servers
-            if manifest_sha256 and server.served is not None and server.served.manifest_sha256 == manifest_sha256
-        ]
-        server = self.best(having, self.model or pb.Identity()) if having else self.newest
-        return server.widened(window_bytes)
+    def widened(self, window_bytes: int) -> Server:
+        """The server that is shown, over another connection. `window_bytes`: bytes a call may have in flight to us."""
+        return self.shown.widened(window_bytes)
 
     async def close(self) -> None:
-        working = list(self._working)
-        for task in working:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for server in self.servers:
             await server.close()
 
     async def describe(self) -> pb.DescribeResponse:
-        """What the best of the servers serves: several are asked at once."""
+        """What the best of the servers serves: several are asked at once.
+
+        Where conversations have left the user's one server for another, that one is asked if the first is gone.
+        """
         if self.home is not None:
-            return await self.home.describe()
-        answered = await self._ask_all()
+            try:
+                return await self.home.describe()
+            except UnavailableError:
+                with suppress(MoaError):
+                    if self.newest is not self.home:
+                        return await self.newest.describe()
+                raise
+        began = time.monotonic()
+
+        def grace(*_: list[Server]) -> float:
+            return max(LEAST_GRACE_SECONDS, GRACE_TIMES * (time.monotonic() - began))
+
+        answered = await ask_all(self.servers, Server.measure, math.inf, grace)
         if not answered:
             raise refusal(self.servers)
-        self.model = self._model_of(answered)
-        self.newest = self.best(list(answered), self.model)
-        return answered[self.newest]
+        described = [each.served or pb.DescribeResponse() for each in answered]
+        if self.model is None or not any(serves(each, self.model) for each in described):
+            first = described[0].identity
+            self.model = pb.Identity(
+                target_id=first.target_id,
+                target_fingerprint=first.target_fingerprint,
+                tokenizer_hash=first.tokenizer_hash,
+            )
+        for each in self.servers:
+            if each not in answered and each.error is None:
+                self._in_background(each.measure)
+        self.newest = self.best(answered, self.model)
+        return described[answered.index(self.newest)]
 
-    async def check(self) -> None:
-        """Checks that a server answers: the one in use, which may have taken over from the user's, or another one."""
-        try:
-            await self.newest.ask()
-        except MoaError:
-            if self.newest is self.home:
-                raise
-            await self.describe()
+    async def call_best(self, needs: pb.Identity, call: Callable[[Server], Awaitable[T]], seconds: float) -> T:
+        """What the best of the servers says in a call without a state, which is made again where a cut ends it.
 
-    async def _ask_all(self) -> dict[Server, pb.DescribeResponse]:
-        """What those serve that answer; once one has, the others have a little time, and are waited for no longer."""
-        began, deadline = time.monotonic(), math.inf
-        pending = {self._measure(server) for server in self.servers}
-        answered: dict[Server, pb.DescribeResponse] = {}
-        while pending and (now := time.monotonic()) < deadline:
-            rest = deadline - now if answered else None
-            _, pending = await asyncio.wait(pending, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-            answered = {
-                server: server.served
-                for server in self.servers
-                if server.measured_at >= began and server.served is not None
-            }
-            if answered and deadline == math.inf:
-                now = time.monotonic()
-                deadline = now + max(LEAST_GRACE_SECONDS, GRACE_TIMES * (now - began))
-        return answered
+        Args:
+            needs: the target that must say it.
+            seconds: how long a server may be lost.
+        """
+        until = math.inf
+        while True:
+            server = self.best(self.servers, needs)
+            try:
+                if not serves(await server.describe(), needs):
+                    raise MismatchError(
+                        f"The server at {server.label} has another model now.",
+                        hint="Restart this program, and ask again.",
+                    )
+                return await call(server)
+            except UnavailableError:
+                server.avoid(seconds)
+                self.follow_named()
+                until = min(until, time.monotonic() + seconds)
+                if time.monotonic() + RETRY_SECONDS > until:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
 
-    def _model_of(self, answered: Mapping[Server, pb.DescribeResponse]) -> pb.Identity:
-        """The model that the servers are for: as before if one still has it, else that of the first in the list."""
-        if self.model is not None and any(serves(served, self.model) for served in answered.values()):
-            return self.model
-        identity = next(iter(answered.values())).identity
-        return pb.Identity(
-            target_id=identity.target_id,
-            target_fingerprint=identity.target_fingerprint,
-            tokenizer_hash=identity.tokenizer_hash,
-        )
+    # ------------------------------------------------------------ others
 
-    def look_around(self) -> None:
-        """Measures, in the background, the servers for which that was long ago, and looks their names up."""
-        if self._working:
+    def look_around(self, servers: Sequence[Server]) -> None:
+        """Asks again, in the background, what these say, if that was long ago, and looks their names up."""
+        if self._tasks:
             return
-        self.look_names_up(MEASURE_SECONDS)
-        for server in self.servers:
-            if server.measured_at + MEASURE_SECONDS < time.monotonic():
-                self._measure(server)
+        self.look_names_up(LOOK_SECONDS)
+        for server in servers:
+            if server.described_at + LOOK_SECONDS < time.monotonic():
+                self._in_background(server.describe)
 
-    def _measure(self, server: Server) -> asyncio.Task[None]:
-        async def measure() -> None:
-            with suppress(MoaError):  # the server remembers it
-                await server.measure()
-
-        return self._in_background(measure())
-
-    def hear_names(self) -> None:
-        """Asks the user's one server in the background which others it names now, if that was long ago."""
-        home = self.home
-        if home is not None and self._hearing is None and time.monotonic() > home.described_at + LOOK_SECONDS:
-            self._hearing = self._in_background(self._hear(home))
-
-    async def _hear(self, home: Server) -> None:
-        try:
-            await home.describe()
-        except MoaError as error:
-            log.info("%s does not say whom it names: %s", home.label, error.message)
-            home.described_at = time.monotonic()
-        finally:
-            self._hearing = None
+    def look_names_up(self, seconds: float = LEAST_SECONDS) -> None:
+        """Looks up in the background what addresses the names have now, where the newest look-up was so long ago."""
+        for each in self._members:
+            if isinstance(each, ServerName) and time.monotonic() >= each.looked_at + seconds:
+                self._in_background(each.look)
 
     def follow_named(self) -> None:
         """Takes in the servers that any of these names, since the one that was lost may have known fewer."""
-        for each in tuple(self.servers):
+        for each in self.servers:
             self.follow(each.named, each)
 
     def follow(self, named: Sequence[str], namer: Server) -> None:
         """Takes in the servers that one of these has named to continue in its place, protected as it is.
 
-        No server leads a client to programs of the client's own machine unless it runs there itself.
+        No server leads a client to programs of the client's own machine unless it runs there itself. Of more than
+        eight, those stay that answer.
 
-        `named`: HOST:PORT, best first; all but the first eight are left out.
+        `named`: HOST:PORT, best first.
         """
-        known = {each.address for each in self.servers} | {
-            address for name in self._names for address in name.addresses
-        }
         is_here = is_loopback(host_of(namer.address))
         for address in successors_among(named):
-            if address in known:
+            if address in [each.address for each in self.servers] or (leads_here(host_of(address)) and not is_here):
                 continue
-            if leads_here(host_of(address)) and not is_here:
-                self._log_once(f"{namer.label} names {address}, which is on this machine: not followed")
-                continue
-            if not self._has_room():
-                self._log_once(f"{namer.label} names {address}, one server too many: not followed")
+            gone = [each for each in self._followed if each.error is not None]
+            if len(self._followed) >= MOST_SUCCESSORS and not gone:
                 return
             try:
-                server = namer.peer(address)
+                peer = namer.peer(address)
             except MoaError as error:
-                self._log_once(f"{namer.label} names {address}: not followed. {error.message}")
+                if address not in self._refused:
+                    self._refused.add(address)
+                    log.warning("%s names %s: not followed. %s", namer.label, address, error.message)
                 continue
-            self.servers.append(server)
-            self._followed.append(server)
+            if len(self._followed) >= MOST_SUCCESSORS:
+                self._followed.remove(gone[0])
+                self._in_background(gone[0].close)
+            self._followed.append(peer)
             log.info("%s names %s", namer.label, address)
 
-    def _has_room(self) -> bool:
-        """Whether one more named server may be taken in, perhaps in the place of one that does not answer."""
-        named = [each for each in self.servers if each in self._followed]
-        if len(named) < MOST_SUCCESSORS:
-            return True
-        gone = next((each for each in named if each.error is not None), None)
-        if gone is None:
-            return False
-        self._remove(gone)
-        return True
+    def _in_background(self, work: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            with suppress(MoaError):  # the server remembers it
+                await work()
 
-    def look_names_up(self, seconds: float = LEAST_SECONDS) -> None:
-        """Looks up in the background what addresses the names have now, where the newest look-up was so long ago."""
-        for name in self._names:
-            if name.is_due(seconds):
-                self._in_background(self._look_up(name))
-
-    async def _look_up(self, name: ServerName) -> None:
-        if not await name.look():
-            return
-        before = [each for each in self.servers if self._name_of.get(each) is name]
-        for address in name.addresses:
-            if address not in [each.address for each in self.servers]:
-                try:
-                    self._add_at(name, address)
-                except MoaError as error:  # half of a renewed certificate: the next look-up tries again
-                    self._log_once(f"{address} is left out for now: {error.message}")
-        for each in before:  # those that the name no longer has, if they are gone indeed
-            if each.address not in name.addresses and each.error is not None and len(self.servers) > 1:
-                self._remove(each)
-
-    def _add_at(self, name: ServerName, address: str) -> None:
-        server = name.server_at(address)
-        self._name_of[server] = name
-        self.servers.append(server)
-
-    def _remove(self, server: Server) -> None:
-        self.servers.remove(server)
-        if self.newest is server:
-            self.newest = self.servers[0]
-        self._in_background(server.close())
-
-    def _log_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
-            log.warning("%s", line)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        return task
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def _as_member(server: Server) -> Server | ServerName:
-    name = await several_behind(server)
-    if name is None:
-        return server
-    await server.close()  # unused
-    return name
+    """One whose name has several addresses is several."""
+    if may_be_several(server):
+        name = ServerName(server)
+        await name.look()
+        if len(name.servers) > 1:
+            return name
+    return server
 
 
 @asynccontextmanager
 async def connect(servers: Sequence[Server]) -> AsyncIterator[Fleet]:
-    """The fleet of these servers, closed at the end; one whose name has several addresses is several."""
+    """The fleet of these servers, closed at the end."""
     fleet = Fleet(await asyncio.gather(*map(_as_member, servers)))
     try:
         yield fleet

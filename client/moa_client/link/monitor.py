@@ -11,7 +11,6 @@ long the server has been lost, and how long recent losses lasted; `LinkLosses` w
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from moa_shared.drafting.estimates import Smoothed
 
@@ -19,25 +18,6 @@ LEARN_WEIGHT = 1 / 2  # of a later answer (the RFC: 1/4): what is waited for the
 FORGET_WEIGHT = 1 / 32  # of an earlier one: with a beat a second, half is forgotten after 22 s
 DEVIATIONS = 4.0
 MOST_LATE_MS = 1000.0  # what comes later was held up by an outage; those are to be noticed, not to be got used to
-
-
-class BeatDelays:
-    """Learns how late beats come back."""
-
-    def __init__(self) -> None:
-        self._deviation_ms = 0.0
-
-    def add(self, late_ms: float) -> None:
-        """A beat came back, so much later than the mean round trip; negative: earlier."""
-        late_ms = min(max(late_ms, 0.0), MOST_LATE_MS)
-        weight = LEARN_WEIGHT if late_ms > self._deviation_ms else FORGET_WEIGHT
-        self._deviation_ms += weight * (late_ms - self._deviation_ms)
-
-    @property
-    def late_ms(self) -> float:
-        """How much later than the mean round trip a beat may well be; at most `MOST_LATE_MS`."""
-        return min(DEVIATIONS * self._deviation_ms, MOST_LATE_MS)
-
 
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
@@ -63,7 +43,7 @@ class LinkMonitor:
         self._silence_ms = silence_ms
         self._progress_ms = 0.0
         self._rtt = Smoothed(FIRST_RTT_MS)
-        self._delays = BeatDelays()
+        self._deviation_ms = 0.0  # by which beats come later than the mean round trip
         self._gap_ms = Smoothed()  # between frames that advance an answer
         self._in_text = False  # such a frame came since one was expected
         self._answered = 0  # beats since such a frame, or since one was expected
@@ -86,8 +66,7 @@ class LinkMonitor:
 
     def forget_round_trips(self) -> None:
         """Those of now on are to another server."""
-        self._rtt, self._gap_ms = Smoothed(FIRST_RTT_MS), Smoothed()
-        self._delays = BeatDelays()
+        self._rtt, self._gap_ms, self._deviation_ms = Smoothed(FIRST_RTT_MS), Smoothed(), 0.0
 
     def on_opened(self, now_ms: float, took_ms: float) -> None:
         """A stream was opened; `took_ms` from Open to Opened."""
@@ -127,7 +106,9 @@ class LinkMonitor:
             return None
         self._answered += 1
         took_ms = now_ms - sent_ms
-        self._delays.add(took_ms - self._rtt.mean)
+        late_ms = min(max(took_ms - self._rtt.mean, 0.0), MOST_LATE_MS)
+        weight = LEARN_WEIGHT if late_ms > self._deviation_ms else FORGET_WEIGHT
+        self._deviation_ms += weight * (late_ms - self._deviation_ms)
         self._rtt.add(took_ms)
         return took_ms
 
@@ -149,7 +130,8 @@ class LinkMonitor:
     @property
     def timeout_ms(self) -> float:
         """Time from the last sign of life to the first token of standalone text."""
-        return self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + self._delays.late_ms)
+        late_ms = min(DEVIATIONS * self._deviation_ms, MOST_LATE_MS)
+        return self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + late_ms)
 
     def is_lost(self, now_ms: float) -> bool:
         """Whether the server has been silent for too long."""
@@ -211,38 +193,26 @@ class LinkLosses:
         return now >= self._ended_ms + self._doubt_ms
 
 
-REMEMBERED = 5  # losses
-MARGIN = 2.0  # times the longest of them
-MOST_TIMES = 2.0  # of the least time: after an hour offline no user wants to wait for another
-
-
 class Outages:
     """Whether a loss has lasted so long that it will hardly be over in a moment.
 
     Args:
-        least_ms: that this takes, at least.
+        long_ms: that this takes.
         losses: of the link, which learn of each that has ended; None: of this conversation alone.
     """
 
-    def __init__(self, least_ms: float, losses: LinkLosses | None = None) -> None:
+    def __init__(self, long_ms: float, losses: LinkLosses | None = None) -> None:
         self._losses = losses or LinkLosses()
-        self._least_ms = least_ms
-        self._lengths: deque[float] = deque(maxlen=REMEMBERED)
+        self._long_ms = long_ms
         self._since: float | None = None
         self.is_trying = False  # an attempt to connect is under way, or will be: it may succeed
         self._failed = -math.inf  # when the newest one has failed
         self._is_long = False  # as last observed
 
     @property
-    def patience_ms(self) -> float:
-        """How long a loss must last to be a long one."""
-        usual = MARGIN * max(self._lengths, default=0.0)
-        return min(max(self._least_ms, usual), MOST_TIMES * self._least_ms)
-
-    @property
     def next_long_ms(self) -> float | None:
         """When this loss will have become a long one; None: there is none, it has already, or an attempt will tell."""
-        return None if self._is_long else self.reaches_ms(self.patience_ms)
+        return None if self._is_long else self.reaches_ms(self._long_ms)
 
     def on_failed(self, now: float) -> None:
         self._failed = now
@@ -254,7 +224,6 @@ class Outages:
     def observe(self, now: float, *, is_served: bool) -> None:
         if is_served:
             if self._since is not None:
-                self._lengths.append(now - self._since)
                 self._losses.add(now, now - self._since)
             self._since, self._is_long = None, False
             return
@@ -267,7 +236,7 @@ class Outages:
         return self._losses.is_trusted(now) and not self.has_lasted(now, LEAST_MS)
 
     def is_long(self, now: float) -> bool:
-        return self.has_lasted(now, self.patience_ms)
+        return self.has_lasted(now, self._long_ms)
 
     def has_lasted(self, now: float, ms: float) -> bool:
         """Whether this loss has lasted for `ms`."""

@@ -1,27 +1,29 @@
 """How a link is protected: TLS, this device's certificate, and the key by which a server knows its user.
 
 Invariant: a key travels only where nobody on the way can read it, over TLS or within this machine; a conversation too,
-unless the user has said otherwise.
+unless the user has said otherwise. What is wrong with TLS only a handshake by ourselves tells: gRPC would not say.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import stat
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
 from moa_shared.programs.addresses import Proxy, find_proxy, host_of, is_loopback
+from moa_shared.protocol import call_reasons
+from moa_shared.protocol.call_reasons import TlsReason, tls_reason
 
-AUTHORIZATION = "authorization"  # of the metadata of each call; gRPC wants it in small letters
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,10 @@ class Security:
     server_name: str = ""
     new_key: str = ""
 
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        return ((AUTHORIZATION, f"Bearer {self.key}"),) if self.key else None
-
-    def metadata_with(self, more: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
-        """Of a call that says more; what is empty is left out."""
-        return (*(self.metadata or ()), *((name, value) for name, value in more.items() if value)) or None
+    def metadata(self, more: Mapping[str, str] = NOTHING) -> tuple[tuple[str, str], ...] | None:
+        """Of a call, with what is not empty of `more`."""
+        key = {"authorization": f"Bearer {self.key}"} if self.key else {}  # gRPC wants small letters
+        return tuple((name, value) for name, value in {**key, **more}.items() if value) or None
 
     def advised(self, error: MoaError) -> MoaError:
         """An error of a call; that of a refused key says what to do on this device."""
@@ -62,15 +61,13 @@ class Security:
         return error
 
     def options(self, address: str) -> list[tuple[str, int | str]]:
-        """For a channel of gRPC to this address: under which name the server is called, and its certificate checked.
-
-        And whether it may go by a proxy.
-        """
-        proxied = ("grpc.enable_http_proxy", int(self.proxy(address) is not None))
-        if not self.server_name:
-            return [proxied]
-        override = [("grpc.ssl_target_name_override", self.server_name)] if self.tls else []
-        return [*override, ("grpc.default_authority", self._named(address)), proxied]
+        """For a channel of gRPC to this address: whether it may go by a proxy, and which name its certificate has."""
+        options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", int(self.proxy(address) is not None))]
+        if self.server_name:
+            options.append(("grpc.default_authority", self._named(address)))
+            if self.tls:
+                options.append(("grpc.ssl_target_name_override", self.server_name))
+        return options
 
     def proxy(self, address: str) -> Proxy | None:
         """The proxy on the way to this address; None: there is none. A number is as its server's name is."""
@@ -95,18 +92,19 @@ class Security:
                 "the way read and change them. A listed server takes these options when it is added.",
             )
 
-    def stamps(self) -> tuple[tuple[int, ...] | None, ...]:
-        files = (self.authorities, self.certificate, self.private_key)
-        return tuple(_stamp(each) for each in files if each is not None) if self.tls else ()
-
     def context(self) -> ssl.SSLContext:
-        """For Python's own TLS, with the files as they are now."""
+        """For Python's own TLS, with the files as they are now; what is wrong with them is said."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
         if self.authorities is None:
             context.load_default_certs()
         else:
-            _load_authorities(context, self.authorities)
+            _readable(self.authorities, "--tls-ca")
+            try:
+                context.load_verify_locations(cafile=self.authorities)
+            except ssl.SSLError:
+                why = f"{self.authorities} does not hold certificates in PEM."
+                raise ConfigError(why, hint="Name another file with --tls-ca.") from None
         if (self.certificate is None) != (self.private_key is None):
             raise ConfigError(
                 "This device's certificate and its private key belong together.",
@@ -120,9 +118,11 @@ class Security:
         """For gRPC, with the files as they are now; None: without TLS."""
         if not self.tls:
             return None
-        context = self.context()  # gRPC would say nothing of use
-        authorities = _read(self.authorities) or _system_authorities(context)
-        return grpc.ssl_channel_credentials(authorities, _read(self.private_key), _read(self.certificate))
+        if self.authorities is not None or self.certificate is not None or self.private_key is not None:
+            self.context()  # gRPC would say nothing of use about files
+        files = (self.authorities, self.private_key, self.certificate)
+        authorities, key, certificate = (each.read_bytes() if each is not None else None for each in files)
+        return grpc.ssl_channel_credentials(authorities or _system_authorities(), key, certificate)
 
     def open_channel(
         self, address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int | str]]
@@ -135,21 +135,11 @@ class Security:
 PLAIN = Security()
 
 
-def _system_authorities(context: ssl.SSLContext) -> bytes | None:
+@cache
+def _system_authorities() -> bytes | None:
     """The certificates in PEM that this system trusts, which gRPC would not look for; None: it has none."""
-    certificates = context.get_ca_certs(binary_form=True)
+    certificates = Security().context().get_ca_certs(binary_form=True)
     return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode() or None
-
-
-def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
-    try:
-        context.load_verify_locations(cafile=path)
-    except ssl.SSLError:
-        raise ConfigError(
-            f"{path} does not hold certificates in PEM.", hint="Name another file with --tls-ca."
-        ) from None
-    except OSError as error:
-        raise _unreadable(path, error, "--tls-ca") from None
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
@@ -158,13 +148,9 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
             f"The private key {key} has a passphrase.", hint=f"Write it without: openssl pkey -in {key} -out FILE."
         )
 
-    for path, option in ((certificate, "--tls-cert"), (key, "--tls-key")):
-        try:
-            mode = path.stat().st_mode
-            path.open("rb").close()
-        except OSError as error:
-            raise _unreadable(path, error, option) from None
-    if stat.S_IMODE(mode) & 0o077:
+    _readable(certificate, "--tls-cert")
+    _readable(key, "--tls-key")
+    if stat.S_IMODE(key.stat().st_mode) & 0o077:
         raise ConfigError(f"Others can read the private key {key}.", hint=f"Protect it: chmod 600 {key}")
     try:
         context.load_cert_chain(certificate, key, refuse)
@@ -177,74 +163,76 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
         raise ConfigError(why, hint="Name others with --tls-cert and --tls-key.") from None
 
 
-def _unreadable(path: Path, error: OSError, option: str) -> ConfigError | NotFoundError:
-    if isinstance(error, FileNotFoundError):
-        return NotFoundError(f"There is no file {path}.", hint=f"Name another with {option}.")
-    return ConfigError(f"{path} cannot be read: {error.strerror or error}.", hint="")
-
-
-def _read(path: Path | None) -> bytes | None:
-    return path.read_bytes() if path is not None else None
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _readable(path: Path, option: str) -> None:
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # a change of rights is one of ctime
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {path}.", hint=f"Name another with {option}.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.", hint="") from None
 
 
-_MOST_HEAD = 16 << 10  # bytes of a proxy's answer
+FIRST_BYTES_SECONDS = 1.0  # a server of HTTP/2 speaks first, within a round trip
+# What a server says that refuses this device's certificate, or the lack of one.
+REFUSALS = ("ALERT_CERTIFICATE", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_EX")
 
 
-class TunnelError(OSError):
-    """A proxy does not connect; the text says why."""
+async def shake_hands(address: str, security: Security) -> TlsReason | dict[str, Any]:
+    """The server's certificate, as Python's ssl shows it, or why TLS fails: by one handshake, without a proxy.
 
-
-async def open_connection(
-    address: str, security: Security, tls: ssl.SSLContext | None = None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to HOST:PORT; the caller sets how long to wait.
-
-    Args:
-        tls: None: without.
-
-    Raises:
-        TunnelError: the proxy refuses.
-        OSError: there is no connection to the server or to the proxy, or TLS fails.
+    The caller sets how long to wait. Raises OSError if there is no connection.
     """
-    host, port = host_of(address), int(address.rpartition(":")[2])
-    name = (security.server_name or host) if tls is not None else None
-    if (proxy := security.proxy(address)) is None:
-        return await asyncio.open_connection(host, port, ssl=tls, server_hostname=name)
-    tunnel = await _open_tunnel(proxy, address)
+    host, context = host_of(address), security.context()
     try:
-        return await asyncio.open_connection(sock=tunnel, ssl=tls, server_hostname=name)
-    except BaseException:
-        tunnel.close()
-        raise
+        reader, writer = await asyncio.open_connection(
+            host, int(address.rpartition(":")[2]), ssl=context, server_hostname=security.server_name or host
+        )
+    except ssl.SSLCertVerificationError as error:
+        words = error.verify_message
+        return tls_reason(words) or TlsReason(f"its certificate is refused ({words.rstrip('.')})", "Have it renewed.")
+    except (ssl.SSLEOFError, ConnectionResetError, ConnectionAbortedError):
+        return call_reasons.CLOSES_BEFORE_TLS
+    except ssl.SSLError as error:
+        return _refusal(security) if _is_refusal(error) else call_reasons.NO_TLS
+    try:  # in TLS 1.3 this end is done before the server has looked at this device's certificate
+        async with asyncio.timeout(FIRST_BYTES_SECONDS):
+            is_refused = await reader.read(1) == b""
+    except (ssl.SSLError, ConnectionError, TimeoutError) as error:
+        is_refused = not isinstance(error, TimeoutError)
+    finally:
+        writer.transport.abort()
+    if is_refused:
+        return _refusal(security)
+    return writer.get_extra_info("peercert") or {}
 
 
-async def _open_tunnel(proxy: Proxy, address: str) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    family, kind, _, _, where = (await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM))[0]
-    tunnel = socket.socket(family, kind)
+def _is_refusal(error: ssl.SSLError) -> bool:
+    return any(each in str(error.reason) for each in REFUSALS)
+
+
+def _refusal(security: Security) -> TlsReason:
+    return call_reasons.WANTS_CERTIFICATE if security.certificate is None else call_reasons.OWN_REFUSED
+
+
+async def find_tls_reason(address: str, security: Security, seconds: float) -> TlsReason | None:
+    """Why a connection through which no call came was of no use; None: TLS is not why."""
     try:
-        tunnel.setblocking(False)
-        await loop.sock_connect(tunnel, where)
-        login = f"Proxy-Authorization: Basic {b64encode(proxy.login.encode()).decode()}\r\n" if proxy.login else ""
-        await loop.sock_sendall(tunnel, f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n".encode())
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the server's
-            byte = await loop.sock_recv(tunnel, 1)
-            if not byte or len(head) > _MOST_HEAD:
-                raise TunnelError(f"{proxy}, closes the connection")
-            head += byte
-        status = head.split(b" ", 2)[1:2]
-        if status != [b"200"]:
-            raise TunnelError(f"{proxy}, answers {status[0].decode('latin-1') if status else 'in no HTTP'}")
-    except BaseException:
-        tunnel.close()
-        raise
-    return tunnel
+        async with asyncio.timeout(seconds):
+            if not security.tls:
+                return call_reasons.ONLY_TLS if await _speaks_tls(address) else None
+            found = await shake_hands(address, security)
+    except OSError:  # a timeout too
+        return None
+    return found if isinstance(found, TlsReason) else None
+
+
+async def _speaks_tls(address: str) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only whether it is TLS; nothing is sent
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    except OSError as error:
+        return isinstance(error, ssl.SSLError) and _is_refusal(error)
+    writer.transport.abort()
+    return True

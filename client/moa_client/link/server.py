@@ -1,38 +1,69 @@
-"""One server: its address and protection, the channel to it, and what is known about it.
+"""One server: its address and protection, the connection to it, what it has said, and why it cannot be reached.
 
-State: its newest description, the time of a round trip, the newest failure, and until when others are preferred. Every
-wait on the peer has a deadline; every failure becomes one error of the catalogue.
+State: its newest description, the time of a round trip, the newest failure, until when others are preferred, and the
+connection, which all conversations there share. Every wait on the peer has a deadline; every failure becomes one error
+of the catalogue. Invariant: each stream and call holds its channel, which closes itself when nobody holds it any more:
+replacing a connection harms no other conversation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from dataclasses import replace
-from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Protocol
 
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
-from moa_shared.programs.addresses import host_of, is_loopback, successors_among
-from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol, clean_texts
+from moa.v1 import moa_pb2_grpc
+from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.programs.addresses import host_of, ip_of, is_loopback, successors_among
+from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason, tls_reason
+from moa_shared.protocol.handshake_checks import (
+    CODE_KEY,
+    PROTOCOL_VERSION,
+    check_protocol,
+    clean_texts,
+    error_from_rpc,
+)
 from moa_shared.tracing import TRACEPARENT
 
-from moa_client.link.channel import ServerCalls, ServerChannel
 from moa_client.link.rank import ServerRank
-from moa_client.link.security import PLAIN, Security
+from moa_client.link.security import PLAIN, Security, find_tls_reason
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic, heeded_cancellation
-from moa_client.link.unreachable import call_error, why_unreachable
 
-DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
+# Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
+CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 6_000),
+    ("grpc.http2.ping_timeout_ms", 6_000),
+    ("grpc.http2.bdp_probe", 0),
+    # Else a new channel takes over the connection attempt that the one before is still waiting for.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also bounds a connection attempt: 500 failed at a round trip of 300 ms
+    ("grpc.max_reconnect_backoff_ms", 3_000),
+]
+WINDOW_BYTES = 64 << 10  # of a conversation: more would let memory queue up in the network ahead of verdicts
+DESCRIBE_ROUND_TRIPS = 2  # of a call without a connection, which takes one of them; TLS takes another
+EMBED_AT_ONCE = 4  # calls of one request
 EMBED_SECONDS = 120.0  # a whole context, on a server with others; a silent one is noticed earlier
-Response = TypeVar("Response", pb.FetchDrafterResponse, pb.GenerateResponse)
+PROBE_SECONDS = 2.0  # to find out why a connection was of no use
 SESSION = "moa-session"  # of a stream's metadata: the conversation's name
+log = logging.getLogger(__name__)
+
+
+class ServerCalls(Protocol):
+    """The calls of a server that this program makes: the types that the generated stub lacks."""
+
+    Converse: grpc.aio.StreamStreamMultiCallable[pb.ClientFrame, pb.ServerFrame]
+    Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
+    Embed: grpc.aio.UnaryUnaryMultiCallable[pb.EmbedRequest, pb.EmbedResponse]
+    FetchDrafter: grpc.aio.UnaryStreamMultiCallable[pb.FetchDrafterRequest, pb.FetchDrafterResponse]
 
 
 class Server:
@@ -59,12 +90,12 @@ class Server:
         self.named: tuple[str, ...] = ()  # others of its fleet, HOST:PORT, as it has said last
         self.error: MoaError | None = None  # why the newest attempt to ask it has failed
         self.described_at = time.monotonic()  # or made
-        self.rtt_ms: float | None = None  # a round trip, measured
-        self.first_rtt_ms: float | None = None  # roughly: by the first description, which opened the connection
-        self.measured_at = -math.inf  # seconds, monotonic
+        self.rtt_ms: float | None = None  # a round trip; roughly, until a call has found a connection open
+        self.channel_number = 0  # of the connection that the next call uses; `renew` gives another one
         self._avoid_until = 0.0
-        self._failed_channel: int | None = None
-        self._channel = ServerChannel(address, security, self.label)
+        self._window_bytes = WINDOW_BYTES
+        self._credentials = security.credentials()
+        self._channel: grpc.aio.Channel | None = None
 
     def peer(self, address: str) -> Server:
         """Another server, protected as this one is.
@@ -73,21 +104,32 @@ class Server:
         their numbers, and a server with one for the name is as good as this one.
         """
         own_name = self.security.server_name or host_of(self.address)
-        shares_name = _is_number(host_of(address)) and not _is_number(own_name) and not is_loopback(own_name)
+        shares_name = ip_of(host_of(address)) and not ip_of(own_name) and not is_loopback(own_name)
         security = replace(self.security, server_name=own_name if shares_name else "")
         return Server(address, self.connect_seconds, self.silence_seconds, security)
 
-    @property
-    def channel_number(self) -> int:
-        """Of the channel that the next call uses; `renew` gives another one."""
-        return self._channel.current().number
+    # ------------------------------------------------------------ the connection
+
+    def _connected(self) -> tuple[grpc.aio.Channel, ServerCalls]:
+        """What the next call uses, and holds: a new connection has the certificates that this device has now."""
+        if self._channel is None:
+            try:
+                self._credentials = self.security.credentials()
+            except MoaError as error:  # half of a renewal: the former ones will do until the rest is there
+                log.warning("certificates for %s are not read again: %s", self.label, error)
+            window = ("grpc.http2.lookahead_bytes", self._window_bytes)
+            options = [*CHANNEL_OPTIONS, window, *self.security.options(self.address)]
+            self._channel = self.security.open_channel(self.address, self._credentials, options)
+        return self._channel, moa_pb2_grpc.MoaStub(self._channel)
 
     def renew(self, lost: int) -> None:
-        """Replaces a lost connection, unless another conversation has."""
-        self._channel.renew(lost)
+        """Replaces a lost connection: packets lost in an outage delay the old one for seconds after it.
 
-    def refresh(self) -> None:
-        self._channel.refresh()
+        `lost`: its number; if another conversation has replaced it, nothing happens.
+        """
+        if lost == self.channel_number:
+            self._channel = None
+            self.channel_number += 1
 
     def widened(self, window_bytes: int) -> Server:
         """The same server over another connection, for a download; its traffic is counted here.
@@ -95,68 +137,61 @@ class Server:
         `window_bytes`: bytes a call may have in flight to us.
         """
         other = copy(self)
-        other._channel = self._channel.widened(window_bytes)
+        other._window_bytes, other._channel = window_bytes, None
         return other
 
     async def close(self) -> None:
-        await self._channel.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    # ------------------------------------------------------------ what it says
 
     async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
-        """What the server serves.
+        """What the server serves; after a failure, which is remembered, the next call is over another connection.
 
         Args:
             seconds: how long to wait; None: as for connecting.
             prefix_hashes: of a text after each 64th token: how much of it need the server not read?
         """
-        began, seconds = time.monotonic(), seconds or self.connect_seconds
+        (channel, calls), seconds = self._connected(), seconds or self.connect_seconds
+        was_open = channel.get_state() is grpc.ChannelConnectivity.READY
+        number, began = self.channel_number, time.monotonic()
         request = pb.DescribeRequest(prefix_hashes=prefix_hashes)
+        self.described_at = began
         try:
-            with heeded_cancellation(), self._channel.current().used() as calls:
-                served = await calls.Describe(
-                    request, timeout=seconds, wait_for_ready=False, metadata=self.security.metadata
-                )
-        except grpc.RpcError as error:
-            raise await why_unreachable(
-                error, self.address, self.label, self.security, seconds, has_answered=self._has_answered
-            ) from None
-        self.described_at = time.monotonic()
-        if self.first_rtt_ms is None:
-            self.first_rtt_ms = 1e3 * (self.described_at - began) / (DESCRIBE_ROUND_TRIPS + self.security.tls)
-        clean_texts(served)
-        check_protocol(served.protocol_version, PROTOCOL_VERSION)
-        self.served, self.named = served, successors_among(served.servers)
-        return served
-
-    async def ask(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
-        """As `describe`, and remembers a failure: the next attempt is over another connection."""
-        if self._failed_channel is not None:
-            self.renew(self._failed_channel)
-        self._failed_channel = None
-        channel = self.channel_number
-        try:
-            served = await self.describe(seconds, prefix_hashes=prefix_hashes)
+            try:
+                with heeded_cancellation():
+                    served = await calls.Describe(
+                        request, timeout=seconds, wait_for_ready=False, metadata=self.security.metadata()
+                    )
+            except grpc.RpcError as error:
+                raise await self._reason(error, seconds) from None
+            clean_texts(served)
+            took_ms = 1e3 * (time.monotonic() - began)
+            if was_open or self.rtt_ms is None:
+                self.rtt_ms = took_ms if was_open else took_ms / (DESCRIBE_ROUND_TRIPS + self.security.tls)
+            check_protocol(served.protocol_version, PROTOCOL_VERSION)
         except MoaError as error:
-            self.error, self._failed_channel = error, channel
+            self.error = error
+            self.renew(number)
             raise
-        self.error = None
+        self.error, self.served, self.named = None, served, successors_among(served.servers)
         return served
 
     async def measure(self, seconds: float | None = None) -> None:
         """Asks what it serves, and how long a round trip takes: the first question also opens the connection."""
-        await self.ask(seconds)
-        began = time.monotonic()
-        await self.ask(seconds)
-        self.measured_at = time.monotonic()
-        self.rtt_ms = 1e3 * (self.measured_at - began)
+        await self.describe(seconds)
+        await self.describe(seconds)
 
     def avoid(self, seconds: float) -> None:
         """For so long, it is the last resort."""
         self._avoid_until = time.monotonic() + seconds
 
-    def rank(self, needs: pb.Identity, unread_tokens: int = 0, *, needs_form: bool = False) -> ServerRank:
+    def rank(self, needs: pb.Identity, unread_tokens: int = 0) -> ServerRank:
         """For a conversation that needs this target, tokenizer and drafter.
 
-        `unread_tokens`: of its text, that this server would have to read; `needs_form`: its answer must have a form.
+        `unread_tokens`: of its text, that this server would have to read.
         """
         served = self.served
         if served is None:
@@ -167,60 +202,57 @@ class Server:
             served.step_ms,
             served.load,
             has_model=serves(served, needs),
-            has_execution=computes_alike(served, needs),
-            has_form=served.limits.constraints or not needs_form,
+            has_execution=not needs.execution or served.identity.execution == needs.execution,
             has_drafter=not drafter or drafter in [each.fingerprint for each in served.drafters],
             avoid_until=self._avoid_until,
             unread_tokens=unread_tokens,
             read_ms=served.read_ms or served.row_ms,  # an older version says only the latter, which is a little more
         )
 
-    @property
-    def _has_answered(self) -> bool:
-        """Whether a moa server has answered at the address."""
-        return self.first_rtt_ms is not None
+    def left_out(self, needs: pb.Identity) -> str:
+        """Why conversations that need this pass it over, as a sentence; empty: they do not."""
+        if self.error is not None:
+            return f"{self.label} is left out for now: {self.error.message}"
+        if self.served is not None and not serves(self.served, needs):
+            return f"{self.label} is left out: it serves {self.served.identity.target_id}, not {needs.target_id}."
+        return ""
 
-    def _explained(self, error: grpc.RpcError) -> MoaError:
-        """Why a call has failed, and what this device's user can do."""
-        return call_error(error, self.address, self.security, has_answered=self._has_answered)
+    # ------------------------------------------------------------ its calls
 
-    async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        request = pb.EmbedRequest(tokens=tokens)
+    async def embed(self, texts: Sequence[Sequence[int]]) -> list[pb.EmbedResponse]:
+        """The vectors of some texts, given by their tokens: a few at a time, since more would wait for each other."""
+        vectors: list[pb.EmbedResponse] = []
+        for start in range(0, len(texts), EMBED_AT_ONCE):
+            vectors += await asyncio.gather(*map(self._embed, texts[start : start + EMBED_AT_ONCE]))
+        return vectors
+
+    async def _embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
+        request, (_channel, calls) = pb.EmbedRequest(tokens=tokens), self._connected()
         try:
-            with heeded_cancellation(), self._channel.current().used() as calls:
-                return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata)
+            with heeded_cancellation():
+                return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata())
         except grpc.RpcError as error:
-            raise self._explained(error) from None
+            raise await self._reason(error) from None
 
-    def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
-        return self._read(
-            lambda stub: stub.FetchDrafter(request, metadata=self.security.metadata), pb.FetchDrafterResponse
-        )
-
-    async def _read(
-        self, begin: Callable[[ServerCalls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
-    ) -> AsyncGenerator[Response]:
-        transport = self._channel.current()
-        transport.enter()
-        call = begin(transport.stub)
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        _channel, calls = self._connected()
+        call = calls.FetchDrafter(request, metadata=self.security.metadata())
         try:
             while True:
                 with heeded_cancellation():
                     async with asyncio.timeout(self.silence_seconds):
                         message = await call.read()
-                if not isinstance(message, kind):  # gRPC's end of the stream
+                if not isinstance(message, pb.FetchDrafterResponse):  # gRPC's end of the stream
                     return
                 self.traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
                 yield message
         except TimeoutError:
-            raise UnavailableError(
-                f"The server at {self.label} has sent nothing for {self.silence_seconds:g} s."
-            ) from None
+            silent = f"The server at {self.label} has sent nothing for {self.silence_seconds:g} s."
+            raise UnavailableError(silent) from None
         except grpc.RpcError as error:
-            raise self._explained(error) from None
+            raise await self._reason(error) from None
         finally:
             call.cancel()
-            transport.leave()
 
     async def open(
         self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
@@ -232,44 +264,59 @@ class Server:
             traffic: counts its bytes; None: this server's own.
             session: the conversation's name for proxies, the same on each of its streams; empty: none.
         """
-        transport = self._channel.current()
-        transport.enter()
-        metadata = self.security.metadata_with({TRACEPARENT: message.ask.traceparent, SESSION: session})
-        call = transport.stub.Converse(metadata=metadata)
-        stream = Stream(call, traffic or self.traffic, transport.leave, self._explained)
+        channel, calls = self._connected()
+        call = calls.Converse(
+            None, metadata=self.security.metadata({TRACEPARENT: message.ask.traceparent, SESSION: session})
+        )
+        stream = Stream(call, traffic or self.traffic, self._reason, channel)
         try:
             async with asyncio.timeout(seconds or self.connect_seconds):
                 await stream.send(pb.ClientFrame(open=message))
                 frame = await stream.receive()
             if frame.WhichOneof("frame") != "opened":
                 raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))
-        except TimeoutError:
+        except BaseException as error:
             stream.cancel()
-            raise UnavailableError(f"The server at {self.label} did not open the conversation in time.") from None
-        except BaseException:
-            stream.cancel()
+            if isinstance(error, TimeoutError):
+                late = f"The server at {self.label} did not open the conversation in time."
+                raise UnavailableError(late) from None
             raise
         self.named = successors_among(frame.opened.servers) or self.named
         return stream, frame.opened
 
+    async def _reason(self, error: grpc.RpcError, seconds: float | None = None) -> MoaError:
+        """Why a call has failed: its own words, gRPC's reason, or what TLS alone can tell.
+
+        `seconds`: how long a description could take, which is the first call to a server; None: of another call.
+        """
+        has_answered, proxy = self.rtt_ms is not None, self.security.proxy(self.address)
+        reason = self.security.advised(error_from_rpc(error, has_answered=has_answered))
+        is_own = CODE_KEY in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]  # a moa server's words
+        if is_own or (seconds is None and proxy is None) or not isinstance(reason, UnavailableError):
+            return reason
+        words, hint = error.details() or "", proxy_hint(self.address) if proxy is not None else reason.hint
+        if seconds is None:
+            return UnavailableError(f"{reason.message} It was tried by way of the {proxy}.", hint=hint)
+        why = call_reason(error.code(), words, has_answered=has_answered)
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            why = f"nothing answered within {seconds:g} s"
+        elif error.code() is grpc.StatusCode.UNAVAILABLE:
+            is_known = why in NOT_CONNECTED or (has_answered and self.security.certificate is None)
+            found = tls_reason(words)
+            if found is None and not is_known and proxy is None:
+                found = await find_tls_reason(self.address, self.security, min(seconds, PROBE_SECONDS))
+            if found is not None:  # all of it in the message: a chat that starts without its server shows no hints
+                unusable = f"The server at {self.label} cannot be used: {found.why}. {found.hint}"
+                return UnavailableError(unusable, hint="")
+        way = f"The {proxy}, leads to" if proxy is not None else "There is"
+        return UnavailableError(f"{way} no moa server at {self.label}: {why}.", hint=hint)
+
+
+def proxy_hint(address: str) -> str:
+    return f"Ask who runs it; or, if the server is reached without it, put {host_of(address)} into no_proxy."
+
 
 def serves(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
-    model = pb.Identity(target_fingerprint=needs.target_fingerprint, tokenizer_hash=needs.tokenizer_hash)
-    try:
-        check_identity(served.identity, model)
-    except MismatchError:
-        return False
-    return True
-
-
-def computes_alike(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
-    """Whether it decides with the same arithmetic, so that a text continues to the letter."""
-    return not needs.execution or served.identity.execution == needs.execution
-
-
-def _is_number(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    """Whether it has this target and tokenizer."""
+    has, target = served.identity, needs.target_fingerprint
+    return target in (b"", has.target_fingerprint) and needs.tokenizer_hash == has.tokenizer_hash

@@ -1,4 +1,4 @@
-"""One Converse stream: frames out, frames in, and the one error of the catalogue that ended it.
+"""One Converse stream: frames out, frames in as messages, and the one error of the catalogue that ended it.
 
 State: gRPC's call, and bytes counted each way. Every wait on the peer has a deadline, the caller's or its own.
 """
@@ -6,28 +6,27 @@ State: gRPC's call, and bytes counted each way. Every wait on the peer has a dea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol.handshake_checks import clean_texts, error_from_rpc
+from moa_shared.protocol import protobuf_messages as protobuf
+from moa_shared.protocol.handshake_checks import clean_texts
+from moa_shared.protocol.messages import Memory, Verdict
 
 
 @contextmanager
 def heeded_cancellation() -> Iterator[None]:
-    """In this block, a task that waits on a call ends when it is cancelled.
+    """In this block, a task that waits on a call ends when it is cancelled, with CancelledError.
 
     gRPC loses a cancellation that comes just as the status of a call arrives: it waits for the call's beginning in a
     task of its own, which takes the cancellation to be meant for itself, and then raises the status. A loop that tries
     again after a failed call would never end.
-
-    Raises:
-        CancelledError: the task was cancelled, however the block has ended.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
@@ -66,17 +65,7 @@ class StreamTraffic:
             self.observe(way, message)
 
 
-class ConverseCall(Protocol):
-    """One call of Converse: what a stream uses of gRPC's."""
-
-    def add_done_callback(self, callback: Callable[[ConverseCall], None], /) -> None: ...
-    async def write(self, request: pb.ClientFrame, /) -> None: ...
-    async def read(self) -> object: ...  # a pb.ServerFrame, or EOF
-    async def done_writing(self) -> None: ...
-    async def code(self) -> grpc.StatusCode: ...
-    async def details(self) -> str: ...
-    async def trailing_metadata(self) -> grpc.aio.Metadata: ...
-    def cancel(self) -> object: ...
+ConverseCall = grpc.aio.StreamStreamCall[pb.ClientFrame, pb.ServerFrame]
 
 
 class Stream:
@@ -85,20 +74,20 @@ class Stream:
     Args:
         call: of gRPC, which has just begun.
         traffic: counts what it sends and receives.
-        on_end: called once, when the stream has ended or was cancelled.
         explain: says why the call has failed.
+        channel: of the call, which closes itself when nobody holds it.
     """
 
     def __init__(
         self,
         call: ConverseCall,
         traffic: StreamTraffic,
-        on_end: Callable[[], None] = lambda: None,
-        explain: Callable[[grpc.RpcError], MoaError] = error_from_rpc,
+        explain: Callable[[grpc.RpcError], Awaitable[MoaError]],
+        channel: grpc.aio.Channel | None = None,
     ) -> None:
         self._call = call
         self._traffic = traffic
-        self._on_end: Callable[[], None] | None = on_end
+        self._channel = channel
         self._explain = explain
         self._status: grpc.aio.AioRpcError | None = None
         self._ended = asyncio.Event()
@@ -122,9 +111,7 @@ class Stream:
                 message = await self._call.read()
         except grpc.RpcError:
             raise await self._reason() from None
-        except (
-            asyncio.CancelledError
-        ):  # gRPC's word for a call that was cancelled here: by who writes, not by who waits
+        except asyncio.CancelledError:  # also gRPC's word for a call that was cancelled here, by who writes
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             raise _accepts_nothing() from None
@@ -150,9 +137,6 @@ class Stream:
     def cancel(self) -> None:
         """Ends the stream at once; every stream is cancelled in the end, also one that the server has ended."""
         self._call.cancel()
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end()
 
     def _on_status(self, call: ConverseCall) -> None:
         """Keeps the status of the call.
@@ -168,7 +152,7 @@ class Stream:
         self._status = status
 
     async def _reason(self) -> MoaError:
-        """The status with which the call ended."""
+        """Why the call has ended, by its status."""
         await self._call.code()
         with suppress(TimeoutError):
             async with asyncio.timeout(STATUS_SECONDS):
@@ -176,7 +160,7 @@ class Stream:
         status = self._status or _status_of(self._call)
         if status.code() is grpc.StatusCode.OK:
             return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
-        return self._explain(status)
+        return await self._explain(status)
 
 
 def _status_of(call: ConverseCall) -> grpc.aio.AioRpcError:
@@ -196,3 +180,23 @@ def _status_of(call: ConverseCall) -> grpc.aio.AioRpcError:
 
 def _accepts_nothing() -> UnavailableError:
     return UnavailableError("The server accepts no data.", hint="Ask again, or try another server.")
+
+
+class FrameReader:
+    """Reads the frames of one stream, all of them in order."""
+
+    def __init__(self) -> None:
+        self._verdicts = protobuf.VerdictReader()
+
+    def messages_in(self, frame: pb.ServerFrame) -> Iterator[Verdict | Memory | pb.Beat]:
+        """The messages of a frame, in order; none of a frame from a later version."""
+        kind = frame.WhichOneof("frame")
+        if kind == "verdict":
+            verdict = self._verdicts.read_verdict(frame.verdict)
+            yield verdict
+            for rows in frame.verdict.memory:
+                yield protobuf.rows_from_proto(rows, verdict)
+        elif kind == "memory":
+            yield protobuf.memory_from_proto(frame.memory)
+        elif kind == "beat":
+            yield frame.beat

@@ -14,11 +14,11 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.addresses import ip_of
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -119,17 +119,8 @@ class Access:
     def _is_address_of_ours(self, host: str) -> bool:
         """Whether we listen on all addresses, and this is one: nobody can point an address elsewhere."""
         name, _, port = host.rpartition(":")
-        if port != str(self.port) or not is_address(self.host) or not ip_address(self.host).is_unspecified:
-            return False
-        return is_address(name.removeprefix("[").removesuffix("]"))
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+        listens, named = ip_of(self.host), ip_of(name.removeprefix("[").removesuffix("]"))
+        return port == str(self.port) and listens is not None and listens.is_unspecified and named is not None
 
 
 def is_public(path: str) -> bool:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 MOST_SUCCESSORS = 8  # that a server may name: a client asks each of them
@@ -19,12 +19,16 @@ def host_of(address: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine, as only its own programs reach it: localhost, 127.0.0.0/8 or ::1."""
-    if host == "localhost":
-        return True
+    address = ip_of(host)  # another name may lead anywhere
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def ip_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is; None: it is a name."""
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host)
     except ValueError:
-        return False  # a name that may lead anywhere
+        return None
 
 
 def is_host_port(text: str) -> bool:
@@ -33,10 +37,9 @@ def is_host_port(text: str) -> bool:
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
         return False
     in_brackets = host.startswith("[") and host.endswith("]")
-    try:
-        return (ip_address(host[1:-1] if in_brackets else host).version == 6) is in_brackets
-    except ValueError:
-        return len(host) <= 253 and bool(_NAME.fullmatch(host))
+    if (address := ip_of(host[1:-1] if in_brackets else host)) is not None:
+        return (address.version == 6) is in_brackets
+    return len(host) <= 253 and bool(_NAME.fullmatch(host))
 
 
 def leads_here(host: str) -> bool:
@@ -44,9 +47,7 @@ def leads_here(host: str) -> bool:
     name = host.lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    try:
-        address = ip_address(host)
-    except ValueError:
+    if (address := ip_of(host)) is None:
         return False
     mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_loopback or mapped.is_unspecified)

@@ -105,10 +105,9 @@ WANTS_CERTIFICATE = TlsReason(
     "it wants a certificate of this device",
     "Ask whoever runs the server for one, and name it with --tls-cert FILE --tls-key FILE.",
 )
-OWN_EXPIRED = TlsReason("this device's certificate has expired", "Ask whoever runs the server for a new one.")
 OWN_REFUSED = TlsReason(
     "it does not accept this device's certificate",
-    "Ask whoever runs the server for one of an authority that it knows (its --tls-client-ca).",
+    "Ask whoever runs the server for one that has not expired, of an authority that it knows (its --tls-client-ca).",
 )
 NONE_BEHIND = TlsReason(
     "the proxy there reaches no server behind it", "Whoever runs it must look after these servers, and its settings."

@@ -50,7 +50,7 @@ async def test_an_answer_goes_on_at_the_other_server_and_stays_there(
     world.start("two")
     chat = world.chat(fleet=await described(world, "one", "two"), drafts=drafts)
     first = chat.engine.connection.dialer
-    chat.then(lambda: world.link(first.label.partition(" ")[0]).stop(), committed=6)
+    chat.then(lambda: world.link(first.server.label.partition(" ")[0]).stop(), committed=6)
     screen = await chat.ask((3, 1), settings)
     assert [line.partition(" answers now instead of ")[1] for line in told(screen)] == [" answers now instead of "]
     world.restart("one" if world.link("one").host is None else "two")
@@ -72,10 +72,10 @@ async def test_both_are_gone_and_the_second_comes_back(world: World) -> None:
 async def test_a_cut_of_the_stream_alone_stays_at_the_server_that_has_the_text(world: World) -> None:
     world.start("two")
     chat = world.chat(fleet=await described(world, "one", "two"))
-    server = chat.engine.connection.dialer.address
+    server = chat.engine.connection.dialer.server.address
     chat.then(chat.engine.connection.lose, committed=6)
     assert not told(await chat.ask())
-    assert chat.engine.connection.dialer.address == server
+    assert chat.engine.connection.dialer.server.address == server
 
 
 @simulated
@@ -90,24 +90,13 @@ async def test_a_server_that_makes_no_progress_is_left(world: World) -> None:
 
 
 @simulated
-async def test_a_better_server_is_taken_between_answers_and_once(world: World) -> None:
-    world.start("two")
-    fleet = await described(world, "one", "two")
-    chat, changes = world.chat(fleet=fleet), []
-    one, two = fleet.servers
-    for one.rtt_ms, two.rtt_ms in ((50.0, 60.0), (50.0, 5.0), (5.0, 50.0)):
-        changes.append([line.partition(". ")[2] for line in told(await chat.ask(settings=replace(LONG, max_tokens=8)))])
-    assert changes == [[], ["It is nearer, or has less to do."], []]
-
-
-@simulated
 async def test_a_server_of_another_model_is_left_out_by_name(world: World) -> None:
     world.start("strange", identity=OTHER)
     world.start("three")
     fleet = await described(world, "one", "strange", "three")
     assert [line.partition(") ")[2] for line in fleet.skipped] == snapshot(["is left out: it serves other, not toy."])
     chat = world.chat(fleet=fleet)
-    chat.then(lambda: world.link(chat.engine.connection.dialer.label.partition(" ")[0]).stop(), committed=6)
+    chat.then(lambda: world.link(chat.engine.connection.dialer.server.label.partition(" ")[0]).stop(), committed=6)
     await chat.ask()
     assert not len(world.host("strange").services.registry)
 
@@ -125,7 +114,7 @@ async def test_an_open_names_no_session_of_another_server(world: World) -> None:
         return message
 
     chat.engine.connection._make_open = noted
-    chat.then(lambda: world.link(chat.engine.connection.dialer.label.partition(" ")[0]).stop(), committed=6)
+    chat.then(lambda: world.link(chat.engine.connection.dialer.server.label.partition(" ")[0]).stop(), committed=6)
     await chat.ask()
     assert len({address for address, _ in opens}) == 2
     assert not any(token for _, token in opens)
@@ -158,13 +147,13 @@ async def test_an_answer_goes_on_at_a_server_that_the_lost_one_has_named(world: 
             live.stream.listener.on_failure(OverloadedError("There is no room."))  # type: ignore[union-attr]
 
     screen = await chat.then(lose, committed=6).ask()
-    assert chat.engine.connection.dialer.address == world.address("two")
+    assert chat.engine.connection.dialer.server.address == world.address("two")
     assert len(told(screen)) == 1
     world.link().heal()
     world.restart()
     again = world.chat(fleet=Fleet([world.server()]))
     await again.ask()  # it is back: new conversations begin there
-    assert again.engine.connection.dialer.address == world.address("one")
+    assert again.engine.connection.dialer.server.address == world.address("one")
 
 
 @simulated
@@ -175,7 +164,7 @@ async def test_who_comes_while_a_server_drains_is_told_where_to_go(world: World)
     host.lifecycle.drain()
     chat = world.chat()
     await chat.ask()
-    assert chat.engine.connection.dialer.address == world.address("two")
+    assert chat.engine.connection.dialer.server.address == world.address("two")
 
 
 @simulated

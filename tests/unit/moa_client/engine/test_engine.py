@@ -24,7 +24,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling, choice_of
 
-LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0, losses=LinkLosses(), home=None, newest=None))
+LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0, losses=LinkLosses(), home=None, shown=None))
 
 
 @pytest.fixture

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import cast
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
+from moa_client.conversation.events import Committed, Event, LinkChanged, LinkState, ServerChanged
+from moa_client.host.publisher import log_link_change
 from moa_client.link import connection
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
-from moa_client.link.stream import StreamTraffic
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import InternalError, MoaError, UnavailableError
+from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 LOST = UnavailableError("The stream broke.")
@@ -59,24 +64,15 @@ class FakeStream:
         self.incoming.put_nowait(LOST)
 
 
-class FakeServer:
+class FakeServer(Server):
     """Opens such streams, or refuses."""
 
-    address = label = "server:1"
-    named = ()
-    silence_seconds = connect_seconds = 5.0
-    channel_number = 0
-
     def __init__(self) -> None:
+        super().__init__("localhost:1", 5.0, 5.0)
         self.streams: list[FakeStream] = []
         self.refusals: list[Exception] = []  # of the next attempts
 
-    def renew(self, lost: int) -> None:
-        """There is no channel."""
-
-    async def open(
-        self, message: pb.Open, seconds: float | None, traffic: StreamTraffic, session: str
-    ) -> tuple[FakeStream, pb.Opened]:
+    async def open(self, *_: object, **__: object) -> tuple[Any, pb.Opened]:
         if self.refusals:
             raise self.refusals.pop(0)
         self.streams.append(FakeStream())
@@ -104,7 +100,7 @@ class Harness:
         self.server = FakeServer()
         self.backoff = NoWait()
         self.inbox: asyncio.Queue[Happened] = asyncio.Queue()
-        fleet = Fleet([cast(Server, self.server)])
+        fleet = Fleet([self.server])
         self.connection = connection.ServerConnection(
             fleet, lambda _: pb.Open(), self.inbox.put_nowait, PrefixHashes(), self.backoff
         )
@@ -167,6 +163,20 @@ async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) ->
     assert isinstance(await harness.next(), connection.StreamLost)
 
 
+async def test_a_draft_that_was_not_sent_is_not_continued(harness: Harness) -> None:
+    harness.connection.send_draft(Draft(1, 4, 99, 0, (7,)))
+    stream = await harness.opened()
+    harness.connection.send_draft(Draft(1, 4, 0, 1, (8,)))
+    await settled(lambda: bool(stream.sent))
+    assert stream.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
+
+
+async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
+    call = Mock(write=AsyncMock(side_effect=asyncio.InvalidStateError))
+    await Stream(call, StreamTraffic(), AsyncMock()).say_goodbye()
+    call.cancel.assert_called_once_with()
+
+
 def test_500_clients_that_lose_a_server_at_once_do_not_come_back_at_once() -> None:
     """In virtual time: the server is away for 5 s, then takes in 256 and tells the others to come in 2 s."""
     clients = [connection.Backoff(random.Random(seed)) for seed in range(500)]
@@ -186,3 +196,21 @@ def test_500_clients_that_lose_a_server_at_once_do_not_come_back_at_once() -> No
     assert sorted(taken_in) == list(range(500))
     assert max(count for tenth, count in dials.items() if tenth >= 10) < 100
     assert sum(dials.values()) < 10 * 500
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (LinkChanged(LinkState.OFFLINE, "no frame for 1 s"), [(logging.WARNING, "link offline: no frame for 1 s")]),
+        (LinkChanged(LinkState.BACK), [(logging.WARNING, "link back")]),
+        (LinkChanged(LinkState.SLOW), [(logging.INFO, "link slow")]),
+        (ServerChanged("model", "Another one."), [(logging.WARNING, "server replaced: Another one.")]),
+        (Committed((1, 2)), []),
+    ],
+)
+def test_only_the_link_and_the_server_are_logged(
+    event: Event, lines: list[tuple[int, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "moa_client"):
+        log_link_change(event)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines

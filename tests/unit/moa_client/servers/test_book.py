@@ -72,7 +72,7 @@ def test_what_leaves_this_machine_is_encrypted(address: str, is_here: bool) -> N
 
 def test_a_key_is_in_no_message() -> None:
     security = Security(tls=True, key="abc-secret")
-    assert security.metadata == (("authorization", "Bearer abc-secret"),)
+    assert security.metadata() == (("authorization", "Bearer abc-secret"),)
     assert "secret" not in repr(security)
 
 

@@ -1,0 +1,162 @@
+"""The search for a server after a loss: who is waited for, and who is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_client.link import dialer as dialer_module
+from moa_client.link import fleet as fleet_module
+from moa_client.link.dialer import Dialer
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
+from moa_client.link.stream import StreamTraffic
+from moa_shared.errors import MismatchError, UnavailableError
+from moa_shared.protocol.prefix_hash import PrefixHashes
+
+from tests.support.messages import says
+from tests.support.scripted_server import MODEL, ScriptedServer
+
+OTHER_EXECUTION = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"o")
+OTHER_MODEL = pb.Identity(target_id="other", target_fingerprint=b"o", tokenizer_hash=b"k")
+LOST = UnavailableError("The stream broke.")
+LONG = 60.0  # seconds: no test waits for so long
+
+
+@pytest.fixture(autouse=True)
+async def within_time(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    monkeypatch.setattr(dialer_module, "ANSWER_SECONDS", LONG)
+    monkeypatch.setattr(dialer_module, "ALIKE_SECONDS", LONG)
+    async with asyncio.timeout(20.0):
+        yield
+
+
+async def find(servers: Sequence[ScriptedServer], seconds: float = LONG) -> str:
+    """Where a conversation continues whose server, the first of these, was lost."""
+    fleet = Fleet(servers)
+    fleet.model = MODEL
+    dialer = Dialer(fleet, PrefixHashes())
+    dialer.on_lost(LOST, was_useful=True)
+    try:
+        await dialer.dial(lambda _: pb.Open(identity=MODEL), seconds, StreamTraffic())
+    finally:
+        await fleet.close()
+    return dialer.server.name
+
+
+async def test_the_former_server_is_waited_for_a_moment() -> None:
+    one, two = ScriptedServer("one"), ScriptedServer("two")
+    one.may_answer.clear()
+    finding = asyncio.create_task(find([one, two]))
+    await two.has_answered.wait()
+    one.may_answer.set()
+    assert await finding == "one"
+
+
+async def test_one_of_the_same_execution_is_waited_for() -> None:
+    one, odd, three = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION), ScriptedServer("three")
+    one.fail()
+    three.may_answer.clear()
+    finding = asyncio.create_task(find([one, odd, three]))
+    await odd.has_answered.wait()
+    three.may_answer.set()
+    assert await finding == "three"
+
+
+async def test_another_execution_is_the_last_resort() -> None:
+    one, odd = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION)
+    one.fail()
+    assert await find([one, odd]) == "odd"
+
+
+async def test_all_answer_and_serve_another_model() -> None:
+    servers = [ScriptedServer("one", OTHER_MODEL), ScriptedServer("three", OTHER_MODEL)]
+    with pytest.raises(MismatchError):
+        await find(servers)
+
+
+async def test_nobody_can_be_had_and_why() -> None:
+    one, other = ScriptedServer("one"), ScriptedServer("other", OTHER_MODEL)
+    one.fail()
+    with says(UnavailableError, "one is gone. other (127.0.0.1:PORT) is left out: it serves other, not tiny."):
+        await find([one, other])
+
+
+async def test_nobody_answers_in_time() -> None:
+    one, other = ScriptedServer("one"), ScriptedServer("other")
+    one.may_answer.clear()
+    other.may_answer.clear()
+    with says(UnavailableError, "No server has answered in time."):
+        await find([one, other], 0.0)
+
+
+class Home(ScriptedServer):
+    """The user's server, whose fleet has a second one."""
+
+    def __init__(self, *, named: bool = True) -> None:
+        self.other = ScriptedServer("another")
+        super().__init__("home", named=[self.other.address] if named else [])
+
+    def peer(self, address: str) -> ScriptedServer:
+        assert address == self.other.address
+        return self.other
+
+
+async def dial(dialer: Dialer) -> None:
+    await dialer.dial(lambda _: pb.Open(identity=MODEL), None, StreamTraffic())
+
+
+async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
+    """A conversation that the server serves."""
+    fleet = Fleet([server])
+    await fleet.describe()
+    dialer = Dialer(fleet, PrefixHashes())
+    await dial(dialer)
+    return fleet, dialer
+
+
+async def test_a_new_conversation_begins_at_home_again() -> None:
+    home = Home()
+    fleet, dialer = await served(home)
+    dialer.on_lost(LOST, was_useful=True)
+    home.fail()
+    await dial(dialer)
+    home.failure = None
+    again = Dialer(fleet, PrefixHashes())
+    await dial(again)
+    assert (again.server.address, dialer.server.address) == (home.address, home.other.address)
+    await fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("home", "newest"), [(True, True), (False, True), (True, False), (False, False), (False, None)]
+)
+async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(home: bool, newest: bool | None) -> None:
+    """`newest`: None: no other server was ever used."""
+    users, other = ScriptedServer("home"), ScriptedServer("next")
+    fleet = Fleet([users])
+    fleet.newest = users if newest is None else other
+    for server, answers in ((users, home), (other, newest)):
+        if not answers:
+            server.fail()
+    if home or newest:
+        await fleet.describe()
+    else:
+        with pytest.raises(UnavailableError, match="home"):
+            await fleet.describe()
+
+
+async def address_of(server: Server) -> str:
+    return server.address
+
+
+async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "RETRY_SECONDS", 0.01)
+    home = Home()
+    fleet = Fleet([home])
+    await fleet.describe()
+    home.fail()
+    assert await fleet.call_best(MODEL, address_of, seconds=1.0) == home.other.address
+    await fleet.close()
