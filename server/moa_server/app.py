@@ -18,7 +18,6 @@ import structlog
 from grpc_health.v1 import health_pb2_grpc
 from moa_shared.errors import ConfigError
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.run_loop import loop_name
 
 from moa_server.running.addresses import cannot_listen, connect_command, host_port
 from moa_server.running.running_server import RunningServer, ServiceManager, channel_options
@@ -146,3 +145,9 @@ def _write_ready(path: Path, where: str) -> None:
         raise ConfigError(
             f"The ready file {path} cannot be written: {error.strerror}.", hint="Check --ready-file."
         ) from None
+
+
+def loop_name() -> str:
+    """The package of the running loop, for logs: `uvloop` or `asyncio`."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(asyncio.get_running_loop()).__mro__}
+    return "uvloop" if "uvloop" in packages else "asyncio"

@@ -1,10 +1,8 @@
 """Traces of answers, from the user's question to the last verdict; nothing is traced unless a program asks for it.
 
-By default spans record nothing and cost nothing; OpenTelemetry is imported by a program that traces only (the extra
-`tracing`), and its own variables say where they go, what they are called and how many are sampled:
-OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and the like. State: the program's tracer, which is
-set once at its start. Contexts cross the wire as W3C `traceparent` (https://www.w3.org/TR/trace-context/). Spans hold
-numbers and names, never text of a conversation.
+OpenTelemetry is imported by a program that traces only (the extra `tracing`); its own variables say where spans go and
+how many are sampled (OTEL_EXPORTER_OTLP_ENDPOINT and the like). State: the program's tracer, set once at its start.
+Contexts cross the wire as W3C `traceparent`. Spans hold numbers and names, never text of a conversation.
 """
 
 from __future__ import annotations

@@ -49,20 +49,6 @@ def path_to(parents: Sequence[int], node: int, first: int = 0) -> list[int]:
     return path
 
 
-def ancestor_matrix(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
-    seen = np.eye(len(parents), dtype=np.bool_)
-    for node, parent in enumerate(parents):
-        if parent != ROOT:
-            seen[node] |= seen[parent]
-    return seen
-
-
-def below_chain(length: int, parents: Iterable[int]) -> list[int]:
-    """Parents of a chain of `length` nodes followed by a tree that hangs below the last of them."""
-    return [*range(ROOT, length - 1), *[length + parent for parent in parents]]
-
-
 def pick(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
     """Parents of some nodes, ascending, renumbered from 0; the parent of each must be among them or the root."""
     number = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
@@ -271,3 +257,12 @@ class StreamedTree:
                 del self._children[key]
         del self._tokens[:count], self._parents[:count], self._depths[:count]
         self.first = before
+
+
+def ancestor_matrix(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
+    seen = np.eye(len(parents), dtype=np.bool_)
+    for node, parent in enumerate(parents):
+        if parent != ROOT:
+            seen[node] |= seen[parent]
+    return seen

@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3311, 20,
     ),
-    "server": (("server",), 16424, 99),
-    "shared": (("shared",), 16048, 102),
+    "server": (("server",), 16434, 99),
+    "shared": (("shared",), 15998, 102),
     "training": (("training",), 4694, 30),
-    "bench": (("bench",), 5287, 42),
+    "bench": (("bench",), 5298, 42),
     "netsim": (("netsim",), 4274, 25),
     "testing": (("testing",), 871, 4),
     "kernels": (("kernels",), 2700, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 872, 13),
-    "tests": (("tests",), 69990, 444),
+    "tests": (("tests",), 69993, 444),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

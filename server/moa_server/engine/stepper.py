@@ -6,7 +6,7 @@ Invariant: after a verification a cache holds exactly the fed tokens and the acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.tree import below_chain
+from moa_shared.tree import ROOT
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk, KeptPlane, OwnPlane, RowStore
@@ -386,3 +386,8 @@ def _parents(plan: StepPlan) -> list[int] | None:
     if plan.tree.is_chain:
         return None
     return below_chain(len(plan.feed), plan.tree.parents)
+
+
+def below_chain(length: int, parents: Iterable[int]) -> list[int]:
+    """Parents of a chain of `length` nodes followed by a tree that hangs below the last of them."""
+    return [*range(ROOT, length - 1), *[length + parent for parent in parents]]

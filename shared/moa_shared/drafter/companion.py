@@ -1,9 +1,8 @@
 """What is known of companions: which models fit which targets, how often one agrees, how far its text can be trusted.
 
-A model fits by family and size of the vocabulary: the tokens themselves are compared when a companion is loaded, and
-decide. A record of agreement for each two models is under `<cache>/hashes`; one that is damaged counts as none.
-Confidence is as `moa-train calibrate` has measured for two models, else by kind: in files beside the companion's own,
-or in the cache folder, which name both models, so that one of others is passed over.
+A model fits by family and size of the vocabulary; the tokens themselves are compared when it is loaded. A record of
+agreement for each two models is under `<cache>/hashes`. Confidence is as `moa-train calibrate` has measured for two
+models, else by kind: in files beside the companion's own, or in the cache folder, which name both models.
 """
 
 from __future__ import annotations

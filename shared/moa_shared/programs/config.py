@@ -2,9 +2,7 @@
 
 A settings class says everything about its settings once: type, default, limits, help. `programs/command_line.py` makes
 options and tables from it. Pure but for reading the file and the environment that it is given. Every error names the
-setting, where it came from, the value and what is allowed. Light: each start of a program, and each --help, needs it.
-
-Paths are absolute from here on: those of a file begin at its folder, others at the current folder.
+setting, where it came from, the value and what is allowed. Relative paths of a file begin at its folder.
 """
 
 import os

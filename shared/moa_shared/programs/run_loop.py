@@ -1,10 +1,9 @@
 """The event loop of both ends, work on threads of its own, and signals.
 
-uvloop where it is installed, asyncio's own elsewhere. A loop learns of a signal when it turns. One that something
-blocks would let Ctrl-C and SIGTERM do nothing: where two signals came and it does not turn, the program ends at once,
-with its terminal as it was found. While a runner closes, waiting for its threads, one signal ends it. A thread cannot
-be interrupted, and a program waits for those of `asyncio.to_thread`, if need be for minutes: so blocking work has a
-thread of its own, which keeps no program from ending.
+uvloop where it is installed, asyncio's own elsewhere. A loop that something blocks would let Ctrl-C and SIGTERM do
+nothing: where two signals came and it does not turn, or one while it closes, the program ends at once, with its
+terminal as it was found. A program waits for threads of `asyncio.to_thread`, if need be for minutes: so blocking work
+has a thread of its own, which keeps no program from ending.
 """
 
 from __future__ import annotations
@@ -92,12 +91,6 @@ def _ending_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def loop_name() -> str:
-    """The package of the running loop, for logs: `uvloop` or `asyncio`."""
-    packages = {kind.__module__.partition(".")[0] for kind in type(asyncio.get_running_loop()).__mro__}
-    return "uvloop" if "uvloop" in packages else "asyncio"
 
 
 def _loop_class() -> type[asyncio.AbstractEventLoop]:
@@ -205,29 +198,20 @@ class _WantedProgress(Progress):
 async def look_up(host: str, seconds: float) -> tuple[str, ...]:
     """The addresses of a host, as its resolver orders them; of those of IPv4 and IPv6 see `one_family`.
 
-    They have no brackets, each comes once; empty: there are none, or they did not come in time.
+    Each comes once, without brackets; empty: there are none, or they did not come in time.
     """
+    flags = getattr(socket, "AI_ADDRCONFIG", 0)
+    ask = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM, flags=flags)
     try:
         async with asyncio.timeout(seconds):
-            return await run_in_own_thread(partial(addresses_of, host), "name look-up")
-    except TimeoutError:
-        return ()
-
-
-def addresses_of(host: str) -> tuple[str, ...]:
-    """The same, for as long as it takes."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=getattr(socket, "AI_ADDRCONFIG", 0))
-    except (OSError, UnicodeError):
+            found = await run_in_own_thread(ask, "name look-up")
+    except (OSError, UnicodeError):  # TimeoutError is one of the system's
         return ()
     return tuple(dict.fromkeys(str(where[0]) for *_, where in found))
 
 
 def one_family(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Those of one version of IP, since a machine may have an address of each.
-
-    Of the version that the resolver puts first if it has several, else of the other one if that has.
-    """
+    """Those of one version of IP: of the resolver's first if it has several, else of the other one if that has."""
     first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
     others = [each for each in addresses if each not in first]
     return tuple(others if len(others) > 1 >= len(first) else first)

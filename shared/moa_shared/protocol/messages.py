@@ -1,8 +1,7 @@
 """Messages of one conversation as both ends hold them. Pure; `protocol.protobuf_messages` makes protobuf of them.
 
 Positions are absolute: token t of the conversation, from 0. `base` is the position of a message's first token, and
-`prefix_hash` the hash of all tokens before it (protocol.prefix_hash), but for an Ask its low half: a message that is
-repeated, late or stale changes nothing.
+`prefix_hash` the hash of all tokens before it, but for an Ask its low half: a repeated or late one changes nothing.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,7 @@ hash(0) = 0, hash(t + 1) = hash(t) + mix(t, token t) modulo 2^64, where mix is S
 OOPSLA 2014) of a state with the position in its high half and the token in its low half. A sum, so that the hashes of a
 long prompt are one vectorised pass: 131,072 tokens take 2 ms, where a chained hash takes 95 ms of the event loop.
 Pure; append, crop and look up cost O(1) a token. It guards against mistakes and stale frames, not against forgery:
-it is compared only within one conversation, where whoever forges one harms itself alone. Text that several may share is
-compared token by token (the server's PrefixIndex); what Describe says to be kept of a text is a hint.
+text that several conversations may share is compared token by token (the server's PrefixIndex).
 """
 
 from array import array

@@ -1,9 +1,8 @@
 """Text of peers, files and models: whether a string is text, and made harmless for terminals and logs.
 
-Pure. Halves of surrogate pairs are no text: no encoding can write them. Python makes them of bytes that are not UTF-8
-(of the command line, the environment and a terminal), and JSON has them as escapes. Control characters (with which
-escape sequences begin) and what is no text never pass; what is one line also loses the characters that change the
-direction of the text around them.
+Pure. Halves of surrogate pairs are no text: no encoding can write them; Python makes them of bytes that are not UTF-8,
+and JSON has them as escapes. They and control characters never pass; what is one line also loses the characters that
+change the direction of the text around them.
 """
 
 import json

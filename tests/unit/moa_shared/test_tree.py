@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
+from moa_server.engine.stepper import below_chain
 from moa_shared.errors import TokenRangeError, TreeError
 from moa_shared.tree import (
     ROOT,
@@ -14,7 +15,6 @@ from moa_shared.tree import (
     StreamedTree,
     add_depths,
     ancestor_matrix,
-    below_chain,
     check_parents,
     check_tokens,
     is_chain,

@@ -17,10 +17,12 @@ from moa_kernels import F16
 from moa_kernels.library import variant_name
 from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import resolve
 from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.network.layer_sizes import cached_heads
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_experts_nbytes
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.tensors import is_of_expert
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_share
 from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress, make_progress
 
@@ -185,3 +187,12 @@ def _limits(result: Mapping[str, Any]) -> str:
         f"{limits[0]['context']} tokens. One core reads {limits[0]['gb_s']:1} GB/s.\n\n"
     )
     return note + table_of(LIMITS, pairs)
+
+
+def idle_experts_nbytes(files: ModelFiles) -> int:
+    """Bytes of a model's file that a step of one row does not read; 0: it has no experts."""
+    share = idle_share(files.config)
+    if not share:
+        return 0
+    reader = WeightReader(files)
+    return int(share * sum(reader.stored_bytes(name) for name in reader.names() if is_of_expert(name)))

@@ -2,8 +2,7 @@
 
 EAGLE's row takes the feature of the token before, so its first row is that of the second token. Features that have not
 come are the drafter's own predictions at the end of the text, and zeros before the newest that came. Invariant: rows of
-an abandoned draft are in no cache; rows made from predictions are made again when their features come, those made from
-zeros when all features up to them have come.
+an abandoned draft are in no cache; rows made without their features are made again when these have come.
 """
 
 from abc import ABC, abstractmethod

@@ -1,17 +1,13 @@
 """DFlash and DSpark: a block of tokens guessed in one step, by layers whose rows see the context and one another.
 
-Sources: z-lab's dflash, vllm-project's speculators, deepseek-ai's DeepSpec, in whose layouts it is published. The
-server projects the target's states to one context row a token. On the device each layer makes keys and values of it,
-without its input norm; context rows never pass through the layers.
+Sources: z-lab's dflash, vllm-project's speculators, deepseek-ai's DeepSpec, in whose layouts it is published. Head and
+embeddings are the target's, and DSpark's head of confidence is left out. The server projects the target's states to a
+context row a token, of which each layer on the device makes keys and values, without its input norm.
 
-One forward guesses a whole block below the newest token, without knowing what stands in it: what follows a node depends
-on its depth alone (DFlash), or on its depth and its token (DSpark). So only the first level of a draft takes a forward.
-A text that goes on below a block, as a device writes it without a server, begins another one at its last token.
+One forward guesses a whole block below the newest token: what follows a node depends on its depth alone (DFlash), or
+on its depth and its token (DSpark). A text that goes on below a block begins another one at its last token.
 Invariants: the cache holds context rows and nothing else; each key carries its own position, so rows may come in any
 order, and those that are missing are not seen. A block sees rows of positions before its first token alone.
-
-Of a published checkpoint embeddings and head are the target's: their authors freeze the copies that some files hold,
-which are left out. DSpark's head of confidence is left out too: drafts are judged by their own chances.
 """
 
 from collections.abc import Collection, Mapping, Sequence

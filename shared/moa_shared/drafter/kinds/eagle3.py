@@ -2,9 +2,8 @@
 
 A row takes a token and the feature of the token before. The first layer's attention reads the token's embedding beside
 that feature, which alone enters the residual. Published in the layouts of SpecForge and EAGLE (`midlayer`),
-speculators and DeepSpec (`layers`). Sizes are taken from the tensors. Which of the target's states are read is said in
-four ways, which mean two things: see `_state_entries`. Embeddings that their authors froze are the target's, and are
-left out.
+speculators and DeepSpec (`layers`). Sizes are taken from the tensors; embeddings that their authors froze are the
+target's. Which of the target's states are read is said in four ways, which mean two things: see `_state_entries`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

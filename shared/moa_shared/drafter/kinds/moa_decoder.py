@@ -1,7 +1,7 @@
 """Mixture of Attentions on the device, and the state of one conversation.
 
-Frozen embeddings, self-attention, cross-attention over the memory, reused target layers, head. All rows of a call are
-nodes of one draft (or a run of committed tokens), [rows, hidden size]: a device drafts for one conversation.
+Frozen embeddings, self-attention, cross-attention over the memory, reused target layers, head; rows of a call are nodes
+of one draft, or a run of committed tokens, [rows, hidden size].
 Self-attention covers every committed token; cross-attention whatever memory rows have come, in whatever order (keys
 carry their own position); reused layers the target's own state as far as it has come, predictions beyond. Committed
 tokens that follow a draft re-root it: what was computed of it stays as it is, later nodes see the memory that has come

@@ -1,9 +1,8 @@
 """The files of GGUF models, and their cache entries: what transformers' layout has besides weights.
 
-Parts of a model are `NAME-00001-of-00003.gguf` and so on, as llama.cpp's gguf-split writes them: the first one holds
-the metadata of the whole model, and each its own tensors. State: entries `gguf-<identity>`, with the paths of the files
-that they were made from. Invariant: a model is read only if all its parts are there; an entry is whole, and in its
-manifest; it holds no weights.
+Parts are `NAME-00001-of-00003.gguf` and so on, as llama.cpp's gguf-split writes them: the first one holds the metadata
+of the whole model, and each its own tensors. State: entries `gguf-<identity>`, without weights, with the paths of the
+files that they were made from. Invariant: a model is read only if all its parts are there.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
 
-Vocabularies are byte-level BPE, SentencePiece (`tokenizer.ggml.model` = llama) or Gemma 4's. llama.cpp joins the two
-neighbours in a SentencePiece vocabulary whose joint token has the highest score: the same as byte pairs whose merges
-are all ways to make each token, in the order of scores. Invariant: ids are those of llama.cpp; text is cut before BPE
-as the header says, and a dialect that is not known here is reported.
+Vocabularies are byte-level BPE, Gemma 4's, or SentencePiece (`tokenizer.ggml.model` = llama): there llama.cpp joins by
+score, as byte pairs do whose merges are all ways to make each token in the order of scores. Invariant: ids are those of
+llama.cpp; text is cut before BPE as the header says, and a dialect that is not known here is reported.
 """
 
 import json

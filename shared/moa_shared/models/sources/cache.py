@@ -1,10 +1,9 @@
 """The cache folder: where models live, how they are made whole or not at all, and the hashes of what lies there.
 
-An entry is a folder. It is built under a temporary name next to its final one and renamed when complete, under a lock
-file, so that two processes do not build it twice and none ever reads half an entry. Its manifest says what it was made
-from, and size and sha256 of each file in it. State: hashes of files under `<cache>/hashes`, each while path, size,
-modification time and inode are the same. Invariant: a digest was computed from the bytes; an entry that is used agrees
-with its manifest, in sizes at every start and in bytes whenever a file is not the very one that was hashed before.
+An entry is a folder, built under a temporary name and renamed when complete, under a lock file: two processes do
+not build it twice and none reads half of it. Its manifest says what it was made from, and size and sha256 of each file.
+State: hashes of files under `<cache>/hashes`, each while path, size, modification time and inode are the same.
+Invariant: an entry that is used agrees with its manifest, in bytes whenever a file is not the very one hashed before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Models out of installed PyPI packages: SmolLM2-135M-Instruct, which is the default, and Gemma 3 270M.
 
-A package installs where no model hub can be reached. The default's own requirements are not wanted
-(docs/adr/0059-a-device-installs-little.md). State: files under `<cache>/packaged` that are joined from pieces, since
-tensors lie across their ends. Invariant: nothing is used whose hash is not the one pinned here.
-Weights: SmolLM2 Apache-2.0, Hugging Face, packaged as one GGUF file (Q4_1) by Simon Willison; Gemma 3 under Google's
-terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
+A package installs where no model hub can be reached. State: files under `<cache>/packaged` that are joined from pieces.
+Invariant: nothing is used whose hash is not the one pinned here. Weights: SmolLM2 Apache-2.0, Hugging Face, packaged as
+one GGUF file (Q4_1) by Simon Willison; Gemma 3 under Google's terms of use, in four pieces of one file (Q4_K_M).
 """
 
 from collections.abc import Sequence

@@ -37,7 +37,6 @@ from moa_shared.models.tensors import (
     are_finite,
     drop_pages,
     expert_parts,
-    is_of_expert,
     known_name,
     map_file,
     map_tensors,
@@ -279,12 +278,3 @@ def idle_share(config: Mapping[str, Any]) -> Fraction:
     count = next((int(config[key]) for key in _COUNTS if config.get(key)), 0)
     chosen = next((int(config[key]) for key in _CHOSEN if config.get(key)), count)
     return Fraction(count - chosen, count) if chosen < count else Fraction(0)
-
-
-def idle_experts_nbytes(files: ModelFiles) -> int:
-    """Bytes of a model's file that a step of one row does not read; 0: it has no experts."""
-    share = idle_share(files.config)
-    if not share:
-        return 0
-    reader = WeightReader(files)
-    return int(share * sum(reader.stored_bytes(name) for name in reader.names() if is_of_expert(name)))

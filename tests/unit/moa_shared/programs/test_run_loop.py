@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from moa_server.app import loop_name
 from moa_shared.programs.progress import Progress, SilentProgress, Task
-from moa_shared.programs.run_loop import look_up, loop_name, make_runner, one_family, run_reporting
+from moa_shared.programs.run_loop import look_up, make_runner, one_family, run_reporting
 
 from tests.support.programs import PATIENCE
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from moa_client.drafting.drafters import MoaDrafter
+from moa_server.engine.stepper import below_chain
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
@@ -18,7 +19,7 @@ from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import DraftTree, below_chain, longest_path
+from moa_shared.tree import DraftTree, longest_path
 from moa_training.evaluation.subjects import (
     Acceptance,
     DrafterSubject,

@@ -11,11 +11,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from moa_bench.suites.engine.measure import idle_experts_nbytes
 from moa_kernels import variant_name
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.tensors import write_tensors
-from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, idle_experts_nbytes
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 
 from tests.support.messages import says
