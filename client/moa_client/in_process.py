@@ -66,7 +66,7 @@ async def begin(
     stack.push_async_callback(library.close)
 
     async def watch(identifier: str | None, system: str | None, single: bool) -> Watch:
-        return library.open(identifier, system, is_read=sys.stdout.isatty(), single=single)
+        return await library.open(identifier, system, is_read=sys.stdout.isatty(), single=single)
 
     server = SocketServer(watch)
     stack.push_async_callback(server.close)

@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 24119, 133),
+    "client": (("client",), 24097, 133),
     "client: endpoint": (("client/moa_client/endpoint",), 2851, 12),
     "client: tools": (("client/moa_client/tools",), 1747, 13),
     "client: link": (("client/moa_client/link",), 2267, 10),
     "client: chat": (("client/moa_client/chat",), 2388, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6238, 31,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 6216, 31,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3790, 21,

@@ -19,6 +19,7 @@ from moa_shared.errors import MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
 
 from moa_client.conversation.events import LinkState
+from moa_client.conversation.figures import LinkStatus
 from moa_client.failures import told
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.reading import Summary
@@ -27,16 +28,19 @@ from moa_client.host.host import Crossing, Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
 from moa_client.host.surface_session import Watch
+from moa_client.host.text_conversation import facts_of
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp import open_tools
 from moa_client.page.routes import ExportForm
 from moa_client.settings import ClientSettings
-from moa_client.surface.messages import Fields
+from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.tool import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
 UNWATCHED_SECONDS = 60.0  # a page that is loaded again finds its conversation as it was
+SHOWN_FACTS = ("target", "drafter", "standalone", "companion", "level", "exact")
+NO_LINK = LinkStatus(LinkState.OFFLINE, None, 0.0, 0.0, 0, 0)
 MOST_FOUND = 100  # answers of a search
 log = logging.getLogger(__name__)
 
@@ -84,27 +88,20 @@ class Hub:
 
     async def open(self, identifier: str | None, system: str | None, single: bool = False) -> Watch:
         """Opens a conversation for a person, or for a program that asks one question."""
-        return (await self.library()).open(identifier, system, is_read=not single, single=single)
+        return await (await self.library()).open(identifier, system, is_read=not single, single=single)
 
     def status(self) -> Fields:
         host = self._library.host if self._library is not None else None
-        device = host.device if host is not None else None
-        link = host.status() if host is not None else None
-        choice = device.drafting.choice if device is not None else None
-        companion = device.companion if device is not None else None
+        link = host.status() if host is not None else NO_LINK
+        facts = facts_of(host.device, link) if host is not None else ConversationFacts("", "", "", "", online=False)
         return {
             "version": self._version,
             "since": self.since,
             "phase": self._phase,
-            "server": link.server if link is not None else self.link.shown.address,
-            "target": device.files.target_id if device is not None else "",
-            "state": (link.state if link is not None else LinkState.OFFLINE).value,
-            "rtt_ms": link.rtt_ms if link is not None else None,
-            "drafter": choice.name if choice is not None else "",
-            "standalone": choice.standalone if choice is not None else "",
-            "companion": companion.name if companion is not None else "",
-            "level": device.level if device is not None else "",
-            "exact": device is None or device.is_exact,
+            **{name: getattr(facts, name) for name in SHOWN_FACTS},
+            "server": link.server or self.link.shown.address,
+            "state": link.state.value,
+            "rtt_ms": link.rtt_ms,
             "conversations": len(self._library.open_conversations) if self._library is not None else 0,
             "wants_online": not (host.is_offline if host is not None else self.settings.offline),
             "reason": host.reason if host is not None else "",
@@ -185,7 +182,7 @@ class Hub:
             self._proceed("starting the tools")
             self._box = await open_tools(settings.mcp, self._stack)
         library = Library(Host(settings, self.link, started), self.store(), UNWATCHED_SECONDS, self._box)
-        library.reopen_unverified()
+        await library.reopen_unverified()
         return library
 
     def _proceed(self, phase: str) -> None:

@@ -82,7 +82,7 @@ class HostModel:
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> Watch:
         options.settings()  # refuses now what the conversation would refuse
-        conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
+        conversation = self._host.converse(is_read=False, lasts=False, for_program=True)
         watch = Watch(conversation, self._host.leave)
         conversation.task.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return watch

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -24,7 +24,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
 from moa_client.conversation.figures import LinkStatus
-from moa_client.device.drafter_catalog import DrafterChoice, ServerPace
+from moa_client.device.drafter_catalog import ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import adopt, refit
 from moa_client.drafting.drafter_thread import DrafterExecutor
@@ -126,28 +126,28 @@ class Host:
         self.is_offline = settings.offline
         self.on_adopted: Callable[[], None] = lambda: None  # called when the device's target is known at last
         self._executor = DrafterExecutor()
-        self._loaded: dict[str, asyncio.Task[Device]] = {}  # by the drafter that drafts for the server
+        self._loaded: dict[str, Device] = {}  # by the drafter that drafts for the server
+        self._loading = asyncio.Lock()
 
     def converse(
         self,
         *,
         is_read: bool,
         lasts: bool = True,
-        is_timed: bool = False,
+        for_program: bool = False,
         facts: ConversationFacts | None = None,
         system: str | None = None,
-        spells_marks: bool = True,
         make_journal: Callable[[Conversation], HistoryRecorder] | None = None,
         box: ToolBox | None = None,
     ) -> TextConversation:
         """Begins a conversation.
 
         Args:
-            is_read: by a person, as it comes.
-            is_timed: whoever asks ends an answer that has waited for the server for too long.
+            is_read: by a person, as it comes; `lasts`: for more than one answer.
+            for_program: which ends an answer that has waited for the server for too long, and reads marks of reasoning
+                from tokens, so that special ones are not in the text.
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.
-            spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
@@ -155,12 +155,21 @@ class Host:
         if trial is not None and trial.is_dropped:
             self.device = self.device.with_dropped_drafter()
         device, settings, reached = self.device, self.settings, self._reached
+        patience = settings.silence_seconds if is_read else max(settings.standalone_seconds, settings.settle_seconds)
+        standalone = StandaloneRule(
+            settings.standalone,
+            tokens_per_s=READING_SPEED if is_read else 0.0,
+            end_ms=1e3 * settings.standalone_seconds,
+            leave_ms=math.inf if for_program else 1e3 * patience,
+        )
         engine = ClientEngine(
             self.link,
             device.for_another_conversation(),
             int(device.files.config["vocab_size"]),
             Codec[settings.codec.upper()],
-            drafting_settings(settings, is_read=is_read, is_timed=is_timed),
+            DraftingSettings(
+                settings.drafting, settings.rounds, settings.run_ahead, settings.mode == "tree", standalone
+            ),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
             adopt=self._adopt,
@@ -181,14 +190,14 @@ class Host:
             journal,
             settings.idle_seconds if lasts else 0.0,
             box,
-            spells_marks=spells_marks,
+            spells_marks=not for_program,
         )
         self.conversations.append(conversation)
         return conversation
 
     def status(self) -> LinkStatus:
-        if newest := self._newest_first():
-            return newest[0].engine.status
+        if (newest := self._newest) is not None:
+            return newest.engine.status
         reached = self._reached
         state = LinkState.OFFLINE if reached.served is None else LinkState.GOOD
         return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0, server=self.link.shown.address)
@@ -196,8 +205,9 @@ class Host:
     @property
     def reason(self) -> str:
         """Why the newest link is as it is, for a person; empty: there is nothing to say."""
-        reasons = [conversation.publisher.link_reason for conversation in self._newest_first()]
-        return reasons[0] if reasons else (self._reached.absent.message if self._reached.absent is not None else "")
+        if (newest := self._newest) is not None:
+            return newest.publisher.link_reason
+        return self._reached.absent.message if self._reached.absent is not None else ""
 
     def set_offline(self, is_offline: bool) -> None:
         """The user's wish, for the conversations that are open and those to come."""
@@ -206,8 +216,9 @@ class Host:
             engine = conversation.engine
             (engine.go_offline if is_offline else engine.go_online)()
 
-    def _newest_first(self) -> Sequence[TextConversation]:
-        return sorted(self.conversations, key=lambda conversation: -conversation.task.asked_at)
+    @property
+    def _newest(self) -> TextConversation | None:
+        return max(self.conversations, key=lambda conversation: conversation.task.asked_at, default=None)
 
     async def leave(self, conversation: TextConversation) -> None:
         if conversation in self.conversations:
@@ -215,11 +226,7 @@ class Host:
             await conversation.close()
 
     async def close(self) -> None:
-        conversations: Sequence[TextConversation] = tuple(self.conversations)
-        await asyncio.gather(*(self.leave(conversation) for conversation in conversations))
-        for loading in self._loaded.values():
-            loading.cancel()
-        await asyncio.gather(*self._loaded.values(), return_exceptions=True)
+        await asyncio.gather(*map(self.leave, tuple(self.conversations)))
         self._executor.close()
 
     async def _reconsider(self, conversation: TextConversation) -> None:
@@ -227,24 +234,22 @@ class Host:
         engine = conversation.engine
         device, step_ms = engine.device, engine.plain_step_ms
         catalog, before = device.drafting.catalog, device.drafting.choice
-        self._keep_agreement(device)
+        if (companion := device.companion) is not None:  # for the next start: how often it was right
+            root = cache_root(self.settings.cache_dir)
+            remember_agreement(root, companion.fingerprint, device.files.fingerprint, companion.agreement)
         if catalog is None or before is None or step_ms is None:
             return
         choice = catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), before.name)
         if choice.name == before.name:
             return
-        loaded = await asyncio.shield(self._load(device, choice))
-        changed = device.with_drafter_of(loaded.for_another_conversation())
+        async with self._loading:
+            if choice.name not in self._loaded:
+                self._loaded[choice.name] = await asyncio.to_thread(change_drafter, device, choice, self.settings)
+        changed = device.with_drafter_of(self._loaded[choice.name].for_another_conversation())
         self.device = changed
         engine.change_device(changed)
         standalone = changed.drafting.choice.standalone if changed.drafting.choice is not None else ""
         conversation.publisher.publish(DrafterChanged(choice.name, choice.reason, standalone))
-
-    def _keep_agreement(self, device: Device) -> None:
-        """Keeps for the next start how often the companion was right."""
-        if (companion := device.companion) is not None:
-            root = cache_root(self.settings.cache_dir)
-            remember_agreement(root, companion.fingerprint, device.files.fingerprint, companion.agreement)
 
     async def _adopt(self, served: pb.DescribeResponse, device: Device) -> Device:
         """The device for the server's target, which conversations that a companion has begun continue with."""
@@ -253,23 +258,3 @@ class Host:
             self.device = adopted
             self.on_adopted()
         return adopted
-
-    def _load(self, device: Device, choice: DrafterChoice) -> asyncio.Task[Device]:
-        """Loads a drafter once for all conversations, even if the one that wants it is over before it is there."""
-        loading = self._loaded.get(choice.name)
-        if loading is None or (loading.done() and loading.exception() is not None):
-            loading = asyncio.create_task(asyncio.to_thread(change_drafter, device, choice, self.settings))
-            self._loaded[choice.name] = loading
-        return loading
-
-
-def drafting_settings(settings: ClientSettings, *, is_read: bool, is_timed: bool) -> DraftingSettings:
-    """How to draft, and how to write without a server; the arguments are those of `Host.converse`."""
-    leave_seconds = settings.silence_seconds if is_read else max(settings.standalone_seconds, settings.settle_seconds)
-    standalone = StandaloneRule(
-        settings.standalone,
-        tokens_per_s=READING_SPEED if is_read else 0.0,
-        end_ms=1e3 * settings.standalone_seconds,
-        leave_ms=math.inf if is_timed else 1e3 * leave_seconds,
-    )
-    return DraftingSettings(settings.drafting, settings.rounds, settings.run_ahead, settings.mode == "tree", standalone)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from functools import partial
 
-from moa_shared.errors import ConflictError, DiskFullError, HistoryError, InternalError
+from moa_shared.errors import ConflictError, DiskFullError, HistoryError, MoaError
 
 from moa_client.conversation.events import NotKept
 from moa_client.device.refitting import trim_heap
@@ -44,20 +43,17 @@ class Library:
         self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0, box: ToolBox | None = None
     ) -> None:
         self.host = host
-        self.store = store
+        self.open_conversations: dict[str, TextConversation] = {}
+        self._store = store
         self._unwatched_seconds = unwatched_seconds
         self._box = box
-        self._open: dict[str, TextConversation] = {}
         self._unwatched: dict[str, float] = {}  # since when
-        self._leaving: list[asyncio.Task[None]] = []
         self._looking = asyncio.create_task(self._look())
         host.on_adopted = self._on_adopted
 
-    @property
-    def open_conversations(self) -> Mapping[str, TextConversation]:
-        return self._open
-
-    def open(self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False) -> Watch:
+    async def open(
+        self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False
+    ) -> Watch:
         """Opens a conversation for a surface.
 
         Args:
@@ -66,79 +62,82 @@ class Library:
             is_read: by a person, as it comes.
             single: a new one for one question, which is not kept.
         """
-        if self.store is None or (single and identifier is None):
-            return Watch(
-                self.host.converse(is_read=is_read, system=system, lasts=not single, box=self._box), self.host.leave
-            )
-        if identifier is not None and identifier in self._open:
-            return self._local(identifier)
-        if identifier is None:
+        not_kept: MoaError | None = None
+        if self._store is not None and identifier is not None:
+            if identifier not in self.open_conversations:
+                await self._open_kept(self._store, self._store.load(identifier), is_read=is_read)
+            return self._watch(identifier)
+        if self._store is not None and not single:
             try:
-                identifier = self.store.create(self._origin(system))
+                identifier = self._store.create(self._origin(system))
             except (DiskFullError, HistoryError) as error:
-                unkept = self.host.converse(is_read=is_read, system=system, box=self._box)
-                local = Watch(unkept, self.host.leave)
-                local.conversation.publisher.publish(NotKept(error))
-                return local
-            self._open[identifier] = self._make(identifier, system, is_read=is_read)
-        else:
-            self._check_model(self.store.load(identifier))
-            self._begin_again(self.store.reopen(identifier), is_read=is_read)
-        return self._local(identifier)
+                not_kept = error
+            else:
+                self.open_conversations[identifier] = self._make(self._store, identifier, system, is_read=is_read)
+                return self._watch(identifier)
+        unkept = self.host.converse(is_read=is_read, system=system, lasts=not single, box=self._box)
+        watch = Watch(unkept, self.host.leave)
+        if not_kept is not None:
+            unkept.publisher.publish(NotKept(not_kept))
+        return watch
 
-    def reopen_unverified(self) -> None:
+    async def reopen_unverified(self) -> None:
         """Opens the conversations of before in which a server has something left to decide, so that it does."""
-        if self.store is None:
+        if (store := self._store) is None:
             return
-        for summary in self.store.list(unverified_only=True):
-            if summary.identifier in self._open or not self._is_with_this_model(self.store.load(summary.identifier)):
-                continue
+        for name in [each.identifier for each in store.list(unverified_only=True)]:
             try:
-                self._begin_again(self.store.reopen(summary.identifier), is_read=False)
-                self._unwatched[summary.identifier] = time.monotonic()
-            except ConflictError:  # another program has it open
+                await self._open_kept(store, store.load(name), is_read=False)
+                self._unwatched[name] = time.monotonic()
+            except ConflictError:  # of another model, or another program has it open
                 continue
             except BaseException as error:  # noqa: BLE001 (the others, and new ones, can be opened)
-                log.warning("%s is left as it is: %s", summary.identifier, told(error))
+                log.warning("%s is left as it is: %s", name, told(error))
 
     async def delete(self, identifier: str) -> None:
-        if self.store is None:
+        if self._store is None:
             return
-        if (conversation := self._open.get(identifier)) is not None:
+        if (conversation := self.open_conversations.get(identifier)) is not None:
             if conversation.publisher.subscriptions:
                 raise ConflictError("The conversation is open.", hint="Close it first, wherever it is shown.")
             await self._close(identifier)
-        self.store.delete([identifier])
+        self._store.delete([identifier])
 
     async def close(self) -> None:
         self._looking.cancel()
-        await asyncio.gather(self._looking, *self._leaving, return_exceptions=True)
-        for identifier in list(self._open):
+        await asyncio.gather(self._looking, return_exceptions=True)
+        for identifier in list(self.open_conversations):
             await self._close(identifier)
-        if self.store is not None:
-            self.store.close()
+        if self._store is not None:
+            self._store.close()
 
-    def _begin_again(self, stored: StoredConversation, *, is_read: bool) -> None:
-        conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
+    async def _open_kept(self, store: HistoryStore, stored: StoredConversation, *, is_read: bool) -> None:
+        if not self._is_with_this_model(stored):
+            raise ConflictError(
+                f"The conversation is with {stored.origin.model}; this server has {self.host.device.files.target_id}.",
+                hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
+                "served again.",
+            )
+        stored = store.reopen(stored.identifier)
+        conversation = self._make(store, stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:
             conversation.resume(stored)
-            self._set_origin(stored)
+            self._set_origin(store, stored)
         except BaseException:
-            self._leaving.append(asyncio.create_task(self._abandon(stored.identifier, conversation)))
+            await self.host.leave(conversation)
+            store.release(stored.identifier)
             raise
-        self._open[stored.identifier] = conversation
-
-    async def _abandon(self, identifier: str, conversation: TextConversation) -> None:
-        await self.host.leave(conversation)
-        if self.store is not None:
-            self.store.release(identifier)
+        self.open_conversations[stored.identifier] = conversation
 
     def _make(
-        self, identifier: str, system: str | None, stored: StoredConversation | None = None, *, is_read: bool
+        self,
+        store: HistoryStore,
+        identifier: str,
+        system: str | None,
+        stored: StoredConversation | None = None,
+        *,
+        is_read: bool,
     ) -> TextConversation:
-        store = self.store
-        if store is None:
-            raise InternalError("A conversation was to be kept where nothing is.")
         title = stored.title if stored is not None else ""
         return self.host.converse(
             is_read=is_read,
@@ -148,19 +147,18 @@ class Library:
             box=self._box,
         )
 
-    def _local(self, identifier: str) -> Watch:
+    def _watch(self, identifier: str) -> Watch:
         self._unwatched.pop(identifier, None)
-        return Watch(self._open[identifier], partial(self._left, identifier))
+        return Watch(self.open_conversations[identifier], partial(self._left, identifier))
 
     async def _left(self, identifier: str, conversation: TextConversation) -> None:
-        if not conversation.publisher.subscriptions and self._open.get(identifier) is conversation:
+        if not conversation.publisher.subscriptions and self.open_conversations.get(identifier) is conversation:
             self._unwatched[identifier] = time.monotonic()
             await self._close_unneeded()
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self._leaving = [task for task in self._leaving if not task.done()]
             try:
                 await self._close_unneeded()
             except BaseException as error:  # noqa: BLE001 (it is looked at again)
@@ -169,41 +167,34 @@ class Library:
     async def _close_unneeded(self) -> None:
         now = time.monotonic()
         for identifier, since in list(self._unwatched.items()):
-            conversation = self._open[identifier]
+            conversation = self.open_conversations[identifier]
             is_used = conversation.publisher.subscriptions or conversation.task.is_answering
             if not (is_used or conversation.engine.unsettled) and now - since >= self._unwatched_seconds:
                 await self._close(identifier)
 
     async def _close(self, identifier: str) -> None:
         self._unwatched.pop(identifier, None)
-        conversation = self._open.pop(identifier)
+        conversation = self.open_conversations.pop(identifier)
         await self.host.leave(conversation)
-        if self.store is not None:
+        if self._store is not None:
             if not conversation.publisher.answers:
-                self.store.delete([identifier])  # nothing was ever asked
-            self.store.release(identifier)
+                self._store.delete([identifier])  # nothing was ever asked
+            self._store.release(identifier)
         trim_heap()
 
     def _origin(self, system: str | None) -> ConversationOrigin:
-        device = self.host.device
-        identity = device.identity
-        return ConversationOrigin(
-            device.files.target_id,
-            identity.target_fingerprint,
-            identity.tokenizer_hash,
-            device.level,
-            self.host.link.shown.address,
-            system,
-        )
+        device, address = self.host.device, self.host.link.shown.address
+        target, tokenizer = device.identity.target_fingerprint, device.identity.tokenizer_hash
+        return ConversationOrigin(device.files.target_id, target, tokenizer, device.level, address, system)
 
     def _on_adopted(self) -> None:
-        if self.store is not None:
-            for identifier in self._open:
-                self._set_origin(self.store.load(identifier))
+        if (store := self._store) is not None:
+            for identifier in self.open_conversations:
+                self._set_origin(store, store.load(identifier))
 
-    def _set_origin(self, stored: StoredConversation) -> None:
-        if self.store is not None and stored.origin.target != self.host.device.identity.target_fingerprint:
-            self.store.set_origin(stored.identifier, self._origin(stored.origin.system))
+    def _set_origin(self, store: HistoryStore, stored: StoredConversation) -> None:
+        if stored.origin.target != self.host.device.identity.target_fingerprint:
+            store.set_origin(stored.identifier, self._origin(stored.origin.system))
 
     def _is_with_this_model(self, stored: StoredConversation) -> bool:
         """Whether the target, or the companion, whose tokens are the target's, has begun the conversation."""
@@ -212,11 +203,3 @@ class Library:
             return True
         identity = device.identity
         return (origin.target, origin.tokenizer) == (identity.target_fingerprint, identity.tokenizer_hash)
-
-    def _check_model(self, stored: StoredConversation) -> None:
-        if not self._is_with_this_model(stored):
-            raise ConflictError(
-                f"The conversation is with {stored.origin.model}; this server has {self.host.device.files.target_id}.",
-                hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
-                "served again.",
-            )

@@ -13,7 +13,9 @@ from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import LinkState, Titled
+from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
+from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
 from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
@@ -24,6 +26,24 @@ from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
+
+
+def facts_of(device: Device, link: LinkStatus) -> ConversationFacts:
+    """What can be said about all conversations of a device."""
+    choice = device.drafting.choice
+    return ConversationFacts(
+        "",
+        "",
+        device.files.target_id,
+        link.server,
+        online=link.state is not LinkState.OFFLINE,
+        level=device.level,
+        exact=device.is_exact,
+        drafter=choice.name if choice is not None else "",
+        drafter_reason=choice.reason if choice is not None else "",
+        standalone=choice.standalone if choice is not None else "",
+        companion=device.companion.name if device.companion is not None else "",
+    )
 
 
 class TextConversation:
@@ -65,20 +85,13 @@ class TextConversation:
 
     @property
     def facts(self) -> ConversationFacts:
-        device, status = self.engine.device, self.engine.status
-        choice = device.drafting.choice
+        device = self.engine.device
         return replace(
-            self._facts,
-            target=device.files.target_id,
-            server=status.server,
-            online=status.state is not LinkState.OFFLINE,
+            facts_of(device, self.engine.status),
+            identifier=self._facts.identifier,
+            title=self._facts.title,
             absent=self.publisher.link_reason or self._facts.absent,
-            level=device.level,
-            exact=device.is_exact,
-            drafter=choice.name if choice is not None else "",
-            drafter_reason=choice.reason if choice is not None else "",
-            standalone=choice.standalone if choice is not None else "",
-            companion=device.companion.name if device.companion is not None else "",
+            offer=self._facts.offer,
             system=self._system,
             sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),
             thinking=reasoning_marks(device.tokenizer),

@@ -82,10 +82,10 @@ async def test_a_conversation_that_cannot_be_continued_is_left_as_it_is(
     host, store, released = Host(), kept(tmp_path, bad=b"t", good=b"t"), set[str]()
     names = {each.identifier for each in store.list()}
     library = Library(cast("Any", host), store)
-    library.reopen_unverified()
+    monkeypatch.setattr(store, "release", released.add)
+    await library.reopen_unverified()
     assert titles(store, library) == ["good"]
     assert "is left as it is" in caplog.text
-    monkeypatch.setattr(store, "release", released.add)
     await library.close()
     assert (host.conversations, released) == ([], names)
 
@@ -93,7 +93,7 @@ async def test_a_conversation_that_cannot_be_continued_is_left_as_it_is(
 async def test_what_the_companion_has_begun_is_with_the_target_from_here_on(tmp_path: Path) -> None:
     store = kept(tmp_path, good=b"small", strange=b"other")
     library = Library(cast("Any", Host()), store)
-    library.reopen_unverified()
+    await library.reopen_unverified()
     assert titles(store, library) == ["good"]
     targets = {each.title: store.load(each.identifier).origin.target for each in store.list()}
     assert targets == {"good": b"t", "strange": b"other"}
