@@ -15,18 +15,9 @@ from moa_client.chat.signals import exiting_on_signals
 # Name: (where, what it does).
 COMMANDS = {
     "chat": ("moa_client.commands.chat:chat", "Chat with a server's model, or print one answer."),
-    "daemon": (
-        "moa_client.commands.daemon:daemon",
-        "Keep link, drafter and conversations in one process for all chats.",
-    ),
-    "servers": (
-        "moa_client.commands.servers:servers",
-        "Name servers, with keys and certificates, and choose among them.",
-    ),
-    "companion": (
-        "moa_client.commands.companion:companion",
-        "Choose the small model that writes here while no server answers.",
-    ),
+    "daemon": ("moa_client.commands.daemon:daemon", "Keep link, drafter and conversations in one process."),
+    "servers": ("moa_client.commands.servers:servers", "Name servers, with keys, and choose among them."),
+    "companion": ("moa_client.commands.companion:companion", "Choose what writes here while no server answers."),
     "doctor": ("moa_client.commands.doctor:doctor", "Examine the way to each server, and what to expect."),
     "history": ("moa_client.commands.history:history", "List, show, export, search and delete kept conversations."),
     "config": ("moa_client.commands:config", "Print each setting that is in force, and where it comes from."),

@@ -16,14 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def told(error: BaseException, what: str = "The conversation") -> MoaError:
-    """What surfaces are told of an exception.
-
-    Args:
-        what: has failed; begins the sentence.
-
-    Raises:
-        BaseException: the exception itself, if it ends a task or the program.
-    """
+    """What surfaces are told of an exception, which is raised again if it ends a task or the program."""
     if isinstance(error, ENDING):
         raise error
     if isinstance(error, MoaError):

@@ -22,14 +22,8 @@ _RETIRED = (
     ("alone_chance", "A companion writes on however likely its text is, and what is less likely looks different."),
     ("alone_tokens", "A companion writes on until the server is back, or the answer ends."),
     ("reconcile", "/keep in a chat, or a button of the page, has this device's text back after a correction."),
-    (
-        "mode rounds run_ahead length depth breadth nodes codec dtype copies parts",
-        "Drafts are made as was measured to be the fastest.",
-    ),
-    (
-        "alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds",
-        "How long a client waits is the same for all: docs/client.md has the times.",
-    ),
+    ("mode rounds run_ahead length depth breadth nodes codec dtype copies parts", "Drafts are made as is fastest."),
+    ("alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds", "docs/client.md has the times."),
     ("stop", "Ctrl-C stops an answer; a program's request names what ends it (docs/api.md)."),
     ("render", "A terminal shows an answer as it was written; the page shows its Markdown as it is meant."),
     (
@@ -48,11 +42,7 @@ _RETIRED = (
 
 
 def check_address(value: str) -> str:
-    """Refuses what is no HOST:PORT.
-
-    Raises:
-        ValueError: what was expected.
-    """
+    """Refuses what is no HOST:PORT (ValueError)."""
     host, separator, port = value.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"expected HOST:PORT, such as {LOCAL_SERVER}")

@@ -53,7 +53,7 @@ def chat(
     from moa_shared.tracing import traced
 
     from moa_client.app import run
-    from moa_client.logs import configure_log, log_traces
+    from moa_client.logs import configure_log, log
 
     of_daemon = (each for each, value in flags.items() if value not in (None, ()) and each not in OF_SURFACES)
     may_start = config_file is None and not any(of_daemon)
@@ -62,7 +62,7 @@ def chat(
     name = conversation or ("last" if go_on else None)
     identifier = None if name is None else _find_conversation(settings, name)
     try:
-        with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
+        with traced(settings.tracing, "moa-client", log.warning), make_runner() as runner:
             started = run(settings, prompt, line, identifier=identifier, files=files, named=named, may_start=may_start)
             runner.run(started)
     except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either

@@ -46,7 +46,7 @@ def run(settings: ClientSettings, options: list[str]) -> None:
 
     from moa_client.daemon.program import run_daemon
     from moa_client.in_process import use_threads
-    from moa_client.logs import configure_log, log_traces
+    from moa_client.logs import configure_log, log
 
     os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
     paths = find_paths(settings.daemon_dir)
@@ -59,7 +59,7 @@ def run(settings: ClientSettings, options: list[str]) -> None:
     def ready(status: Mapping[str, Any]) -> None:
         say(f"The daemon (process {os.getpid()}) listens on {paths.socket}.")
 
-    with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
+    with traced(settings.tracing, "moa-client", log.warning), make_runner() as runner:
         begins_again = runner.run(run_daemon(settings, paths, options, ready))
     say("The daemon has ended.")
     if begins_again:  # with all of its environment
