@@ -12,7 +12,7 @@ from moa_client.cli import main
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, Run, Served, make_drafter, make_model, options, serving
 from tests.support.messages import steady
-from tests.support.terminal import Terminal
+from tests.support.terminal import Terminal, opened
 from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
 
 
@@ -27,12 +27,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def terminal(served: Served) -> Iterator[Terminal]:
     """The chat program on a terminal, at its first prompt."""
-    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT)
-    try:
+    with opened([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT) as program:
         program.wait_for(f"Talking to tiny at {served.address}")
         yield program
-    finally:
-        program.close()
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -54,46 +53,15 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
-    command = [sys.executable, "-m", "moa_bench.cli", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
-    assert done.returncode == 0
-    for name in ("alone", "capacity", "compare", "cut", "engine", "report", "run", "scale", "single", "split"):
-        assert f"  {name} " in done.stdout
-    script = (
-        "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'single', '--help'];"
-        "cli(standalone_mode=False); print(sorted({'torch', 'grpc', 'transformers', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
-    assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
-
-
-SOAK = "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."
-PAYOFF = (
-    "Version 0.2.0 was the last with `moa-bench payoff`. `moa-bench capacity --rtt MS` serves users over a round trip."
-)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         ("split --link 6g", 2, "There is no link '6g'. There are RTT 0, wired, 5G, 4G"),
-        ("single --questions ./no-such-folder", 66, "There are no questions at no-such-folder."),
         ("single --model ./no-such-folder --quick --json -", 66, "There is no model './no-such-folder'"),
         ("split --shape 135m --acceptance 1.5", 2, "1.5 is not in the range 0<=x<=1."),
         ("capacity --prompt-tokens 90 50", 2, "Prompts of 90 to 50 tokens do not exist."),
-        ("capacit", 2, "No such command 'capacit'. Did you mean 'capacity'?"),
-        ("soak --quick", 2, SOAK),
-        ("payoff --pin", 2, PAYOFF),
-        *(
-            (words, 2, f"Version 0.2.0 was the last with `moa-bench {words.partition('=')[0]}`. Measure with that one.")
-            for words in (
-                "engine --kernels",
-                "engine --format=q8_0",
-                "capacity --link=5G",
-                "split --trace=4G=drive.csv",
-            )
-        ),
+        ("engine --format=q8_0", 2, "Version 0.2.0 was the last with `moa-bench engine --format`."),
+        ("soak --quick", 2, "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."),
         ("split --acceptance 0.5", 2, "--acceptance needs --shape, or another --model."),
         ("cut --level bf16 --questions any.jsonl", 2, "leave --questions or --level out."),
         ("capacity --shape 1b --model any", 2, "leave --model out."),
@@ -134,58 +102,16 @@ def test_engine_measures_every_engine(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
-    result, done = measure("split", "--shape", "135m", "--link", "RTT 0")
-    assert result["target"] == "random-135m-q4_k_m"
-    (round_,) = result["rounds"]
-    assert [name for name in round_["answers"] if "oracle" in name] == [
-        "oracle, 0.6: streamed",
-        "oracle, 0.7: streamed",
-        "oracle, 0.8: streamed",
-        "oracle, 0.8: synchronous rounds",
-        "oracle, 0.8, trees: synchronous rounds",
-        "oracle, 0.8, trees: streamed",
-    ]
-    assert result["name"] == "split-135m"
-    times = dict(result["costs"]["times"])
-    assert list(times) == [2, 4, 8, 16, 32]
-    assert sorted(times.values()) == list(times.values())
-    assert 10 * times[32] > result["costs"]["step_ms"] > 0  # both in milliseconds; a neighbour can double either
-    assert all(answer["same"] for method in round_["answers"].values() for answer in method)
-    assert "streamed drafts are chains that grow, or trees" in done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
 def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
     result, done = measure("split", "--link", "4G")
     (round_,) = result["rounds"]
-    _check_split_answers(round_["answers"])
-    assert "Token by token, all answers are plain streaming's." in done.stdout
-
-
-def _check_split_answers(answers: Mapping[str, Any]) -> None:
-    ways = ("synchronous rounds", "streamed")
+    answers, ways = round_["answers"], ("synchronous rounds", "streamed")
     assert set(answers) == {
         "plain streaming", "co-located: the server drafts", "moa: everything on",
         *(f"MoA, N = {layers}: {way}" for layers in (3, 12) for way in ways),
     }  # fmt: skip
     assert all(answer["same"] and answer["tokens"] == 12 for method in answers.values() for answer in method)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_alone_compares_drafters_with_a_client_that_has_none(measure: Measure, tmp_path: Path) -> None:
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"turns": ["Why do leaves change their colour in autumn?"]}\n')
-    result, done = measure("alone", "--questions", str(questions))
-    assert list(result["evaluations"]) == ["MoA, N = 3, shipped", "MoA, N = 12, shipped", "prompt look-up"]
-    for evaluation in result["evaluations"].values():
-        assert list(evaluation["shares"]) == [f"{tenth / 10:.1f}" for tenth in range(10)]
-        in_hand = [share["in_hand"] for share in evaluation["shares"].values()]
-        served = [share["served"] for share in evaluation["shares"].values()]
-        assert all(device >= alone for device, alone in zip(in_hand, served, strict=True))
-    assert "| API client | 0.5 |" in done.stdout
+    assert "Token by token, all answers are plain streaming's." in done.stdout
 
 
 @pytest.mark.timeout(120)

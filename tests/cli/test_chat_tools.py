@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, SIZES, Run, Served, make_drafter, options, serving
 from tests.support import mcp_server
-from tests.support.terminal import Terminal
+from tests.support.terminal import Terminal, opened
 from tests.support.tiny_models import END, WORDS, TinyModel, save_tokenizer, tiny_model
 
 pytestmark = pytest.mark.xdist_group("client command line")
@@ -86,9 +86,7 @@ def begin(caller: Served, servers: Path, tmp_path: Path) -> Iterator[Callable[..
     with ExitStack() as stack:
 
         def begin(*arguments: str) -> Terminal:
-            program = Terminal([*CHAT, *options(caller, mcp=servers), *arguments], environment)
-            stack.callback(program.close)
-            return program
+            return stack.enter_context(opened([*CHAT, *options(caller, mcp=servers), *arguments], environment))
 
         yield begin
 

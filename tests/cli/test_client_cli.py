@@ -14,10 +14,6 @@ from pathlib import Path
 
 import filelock
 import pytest
-from click.testing import CliRunner
-from moa_client.cli import cli
-from moa_client.commands.chat import chat
-from moa_client.daemon.shared_settings import OF_ENDPOINT
 from moa_client.settings import ClientSettings
 from moa_client.tools.template import ChatTemplate
 from moa_shared.models import load_tokenizer, resolve
@@ -54,15 +50,6 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("MOA_CLIENT_"):
             monkeypatch.delenv(name)
-
-
-def test_help_names_every_setting() -> None:
-    text = CliRunner().invoke(cli, ["chat", "--help"]).output
-    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation", "files"}
-    assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT) | set(ClientSettings.RETIRED)
-    for parameter in chat.params:
-        if parameter.name != "prompt":
-            assert (parameter.opts[-1] in text) is (parameter.name not in ClientSettings.RETIRED)
 
 
 def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
@@ -199,8 +186,6 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for(words(alone(served, committed, max_tokens=6)))
     terminal.at_prompt("/stats\r")
     terminal.wait_for("6 tokens in")
-    terminal.at_prompt("/\r")
-    terminal.wait_for("There is no command /.")
     terminal.at_prompt("/stat\r")
     terminal.wait_for(r"There is no command /stat\. Did you mean /stats\?")
     terminal.at_prompt("/?\r")
@@ -217,12 +202,6 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for(words(answer))  # the answer runs, and takes long
     terminal.process.kill(signal.SIGINT)
     terminal.wait_for(r"\(stopped\)")
-    terminal.at_prompt("/set max_tokens 6\r")
-    terminal.wait_for("max_tokens is 6 now")
-    terminal.at_prompt("/reset\r")
-    terminal.wait_for("A new conversation begins")
-    terminal.at_prompt("w10\r")
-    terminal.wait_for(words(answer))
     terminal.at_prompt("/quit\r")
     assert terminal.end() == 0
 

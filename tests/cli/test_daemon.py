@@ -16,7 +16,7 @@ from inline_snapshot import snapshot
 from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.support.daemon_home import CLIENT, Home, daemon_home
 from tests.support.programs import free_port
-from tests.support.terminal import Terminal
+from tests.support.terminal import opened
 
 ASKED = [4, 10, 2, 5]  # the tiny model's template around "w10"
 
@@ -60,20 +60,6 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     assert not home.paths.socket.exists()
 
 
-def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -> None:
-    (home.folder / "drafter.safetensors").symlink_to(served.drafter)
-    home.environment |= {"MOA_CLIENT_DAEMON_DIR": "run", "MOA_CLIENT_DRAFTER": "drafter.safetensors"}
-    code, _, err = home.run("daemon", "start", "--history-dir", "kept", "--log-file", "logged", cwd=home.folder)
-    assert code == 0, err
-    assert home.pid()
-    assert (home.folder / "logged").exists()
-    settings = json.loads(home.run("daemon", "status", "--json", cwd=home.folder)[1])["settings"]
-    assert settings["history_dir"] == str(home.folder / "kept")
-    assert settings["drafter"] == str(home.folder / "drafter.safetensors")
-    unit = home.run("daemon", "install", "--print", cwd=home.folder)[1]
-    assert f"--daemon-dir {home.folder / 'run'}" in unit.split("ExecStart=")[1]
-
-
 def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_another_one_takes_its_place(
     home: Home,
 ) -> None:
@@ -96,8 +82,7 @@ def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_
 
 
 def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> None:
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
-    try:
+    with opened([*CLIENT, "chat", "--max-tokens", "6"], home.environment) as chat:
         chat.wait_for(f"Talking to tiny at {served.address}")
         chat.at_prompt("w10\r")
         chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
@@ -105,8 +90,6 @@ def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> 
         chat.wait_for("The daemon has ended.")
         chat.at_prompt("w11\r")
         chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
-    finally:
-        chat.close()
     first = alone(served, ASKED, max_tokens=6)
     second = alone(served, [*ASKED, *first, 2, 4, 11, 2, 5], max_tokens=6)
     assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
@@ -116,21 +99,14 @@ def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_m
     home: Home, served: Served
 ) -> None:
     home.run("daemon", "start", "--companion", str(served.model), "--drafting", "device")
-    chat = Terminal([*CLIENT, "chat"], home.environment)
-    try:
+    with opened([*CLIENT, "chat"], home.environment) as chat:
         assert "without it" not in chat.wait_for("Talking to tiny")
         assert (home.status()["conversations"], home.status()["companion"]) == (1, "tiny")
         assert ", companion tiny, level " in home.run("daemon", "status")[1]
-    finally:
-        chat.close()
-    chat = Terminal(
-        [*CLIENT, "chat", "--max-tokens", "6", "--drafting", "auto"], home.environment
-    )  # the default, named
-    try:
+    named = ["--max-tokens", "6", "--drafting", "auto"]  # the default
+    with opened([*CLIENT, "chat", *named], home.environment) as chat:
         chat.wait_for(r"\(The daemon runs with a setting other than this chat's: drafting. The chat runs without it.\)")
         chat.wait_for("Talking to tiny")
-    finally:
-        chat.close()
 
 
 def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:

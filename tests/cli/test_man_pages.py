@@ -31,18 +31,6 @@ def test_each_program_and_command_has_a_page(written: list[Path]) -> None:
     assert {page.parent.name for page in written} == {"man1"}
 
 
-def test_a_page_says_what_help_says(written: list[Path]) -> None:
-    text = next(page for page in written if page.name == "moa-client-chat.1").read_text("utf-8")
-    assert text.splitlines()[2:5] == [
-        ".SH NAME",
-        "moa\\-client\\-chat \\- Chat with a server's model; with PROMPT, or text on standard input, or both, print one answer",
-        ".SH SYNOPSIS",
-    ]
-    assert "\\fB\\-\\-drafting\\fR auto|server|device|off\n" in text
-    assert "\\fB\\-h\\fR, \\fB\\-\\-help\\fR\n" in text
-    assert "[default: the server's]" in text
-
-
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
 def test_troff_has_nothing_to_say_against_them(written: list[Path]) -> None:
     done = subprocess.run(

@@ -68,27 +68,10 @@ mine                  folder   89.0 kB  F32     llama   -              raw text 
 mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
 """)
     told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
-    bert = told["owner/Bert-GGUF:Q8_0"]
-    assert (bert["where"], bert["format"], bert["family"], bert["served"]) == ("hub", "Q8_0", "bert", False)
-    assert "is of the model family 'bert', which moa does not read from GGUF." in bert["reason"]
-    assert bert["hint"].startswith("Choose a model of one of the families")
+    assert not told["owner/Bert-GGUF:Q8_0"]["served"]
     assert {name: each["drafters"] for name, each in told.items() if each["drafters"]} == {
         "default": ["default", "deep"]
     }
-
-
-def test_a_machine_without_models(
-    places: dict[str, Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setattr(source, "find_installed", lambda *_: None)
-    assert run("models") == snapshot("""\
-No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
-`moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.
-""")
-    assert json.loads(run("models", "--json")) == []
-    assert run("models", tmp_path / "none") == snapshot("There is no folder TMP/none. Check the name.")
 
 
 @pytest.mark.torch
@@ -137,16 +120,6 @@ def test_fetch_prints_the_folder(
 
 
 @pytest.mark.usefixtures("places")
-def test_of_the_default_model() -> None:
-    assert run("drafters") == snapshot("""\
-drafter  kind                   where    trained for  licence
-default  Mixture of Attentions  package  default      apache-2.0
-deep     Mixture of Attentions  package  default      apache-2.0
-`moa-server serve default` takes the best one that is here.
-""")
-
-
-@pytest.mark.usefixtures("places")
 def test_of_a_model_that_is_not_here() -> None:
     text = run("drafters", "meta-llama/Llama-3-8B-Instruct")
     assert text == snapshot("""\
@@ -156,43 +129,10 @@ yuhuili/EAGLE-LLaMA3-Instruct-8B         EAGLE-2                hub    meta-llam
 meta-llama/Llama-3-8B-Instruct is not on this machine: drafters that fit it only by their sizes are not listed.
 To fetch one and use it: moa-server serve meta-llama/Llama-3-8B-Instruct --drafter huawei-noah/MOASpec-Llama-3-8B-Instruct
 """)
-    told = json.loads(run("drafters", "Qwen/Qwen3-8B", "--json"))
-    first = told["drafters"][0]
-    assert (first["name"], first["kind"], first["fits_by"]) == ("z-lab/Qwen3-8B-DFlash-b16", "dflash", "model")
-    assert not told["on_this_machine"]
     assert run("drafters", "owner/unknown").startswith(
         "No drafter for owner/unknown is known. `moa-train fit` makes one"
     )
     assert "There is no model 'nothing': no such file or folder, and no id on the hub." in run("drafters", "nothing")
-
-
-@pytest.mark.torch
-def test_of_a_model_on_this_machine(places: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
-    from tests.support.published_drafters import (
-        EAGLE_CONFIG,
-        MOA_CONFIG,
-        eagle_tensors,
-        moa_tensors,
-        publish,
-        save_llama3,
-    )
-
-    model = save_llama3(tmp_path / "tiny-llama3")
-    named = {"speculators_config": {"verifier": {"name_or_path": "owner/tiny-llama3"}}}
-    for name, tensors, config in (
-        ("owner/eagle", eagle_tensors(), EAGLE_CONFIG | named),
-        ("owner/moa", moa_tensors(), MOA_CONFIG),
-    ):
-        folder = publish(tmp_path / name, tensors, config)
-        put_into_hub(places["hub"], name, {path.name: path for path in folder.iterdir()})
-    assert run("drafters", model).replace(str(tmp_path), "TMP") == snapshot("""\
-drafter      kind                   where         trained for        licence
-owner/eagle  EAGLE-2                this machine  owner/tiny-llama3  see its page
-owner/moa    Mixture of Attentions  this machine  not said           see its page
-`moa-server serve TMP/tiny-llama3` takes the best one that is here.
-""")
-    told = json.loads(run("drafters", model, "--json"))["drafters"]
-    assert [each["fits_by"] for each in told] == ["model", "sizes"]
 
 
 needs_kernels = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
@@ -232,30 +172,17 @@ tiny model SIZE DATE /FOLDER/tiny.gguf models/gguf-ID-vN
 
 
 @needs_kernels
-def test_remove_takes_a_model_or_a_path(root: Path) -> None:
-    with says(NotFoundError, "Nothing in TMP/cache is of 'huge'"):
-        cache(root.absolute(), "remove", "huge")
-    tiles = next(iter(root.glob("tiles/*.tiles"))).relative_to(root)
-    assert cache(root, "remove", str(tiles)).stdout.startswith(f"removed {tiles}, ")
-    assert cache(root, "remove", "tiny").stdout.startswith("removed models/gguf-")
-    assert cache(root, "list").stdout == f"There is nothing in {root}.\n"
-
-
-@needs_kernels
 def test_prune_removes_what_is_of_no_use(root: Path) -> None:
     assert cache(root, "prune").stderr == f"Everything in {root} is of use.\n"
     os.utime(root.parent / "tiny.gguf", (1, 1))
-    assert shown(cache(root, "prune", "--dry-run").stdout, root) == snapshot(
-        "would remove tiles/ID.tiles, SIZE (its model's file has changed)\n"
-    )
-    assert len(list(root.glob("tiles/*.tiles"))) == 1
-    assert shown(cache(root, "prune").stdout, root) == snapshot(
-        "removed tiles/ID.tiles, SIZE (its model's file has changed)\n"
-    )
+    found = "tiles/ID.tiles, SIZE (its model's file has changed)\n"
+    assert shown(cache(root, "prune", "--dry-run").stdout, root) == f"would remove {found}"
+    assert shown(cache(root, "prune").stdout, root) == f"removed {found}"
     assert not list(root.glob("tiles/*.tiles"))
-    assert len(list(root.glob("models/*-v*[0-9]"))) == 1
-    cache(root, "prune", "--days", "0")
-    assert not list(root.glob("models/*-v*[0-9]"))
+    assert cache(root, "remove", "tiny").stdout.startswith("removed models/gguf-")
+    assert cache(root, "list").stdout == f"There is nothing in {root}.\n"
+    with says(NotFoundError, "Nothing in TMP/cache is of 'huge'"):
+        cache(root, "remove", "huge")
 
 
 @pytest.mark.torch
@@ -277,23 +204,9 @@ Idle sessions keep only their text; the server holds 1024 in all.
     told = json.loads(run("capacity", *options, "--kv-bytes", 10**9, "--measure", "--json"))
     assert (told["target"], told["level"], told["kv_bytes"]) == ("tiny", "float32", 10**9)
     assert told["sessions"][0] == {"tokens": 1024, "bytes_each": 278528, "that_fit": 3590}
-    measured = told["measured"]
-    assert min(measured["step_ms"], measured["read_ms"], measured["users"]) > 0
-    assert measured["users_without_prompts"] >= measured["users"]
+    assert told["measured"]["users_without_prompts"] >= told["measured"]["users"] > 0
     assert "expected a number of bytes, such as 16000000000" in run("capacity", "--memory", "much")
     assert "Give one of the two." in run("capacity", "--memory", 10**9, "--kv-bytes", 10**9)
-
-
-def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "memory_bytes_per_s", lambda _: 8e6)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
-    sizes = {"hidden_size": 64, "intermediate_size": 128, **heads}
-    model = save_tiny_model(tmp_path / "tiny", seed=1, **{**SMALL, **sizes}, max_position_embeddings=1024)
-    options = [model, "--drafter", "none", "--execution", "int8", "--memory", 10**9]
-    assert "at most about 15.4 tokens/s; a plain step reads 519.1 kB" in run("capacity", *options)
-    assert json.loads(run("capacity", *options, "--json"))["estimated"] == snapshot(
-        {"step_ms": 64.89, "step_bytes": 519108, "memory_bytes_per_s": 8000000}
-    )
 
 
 STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
@@ -318,8 +231,6 @@ def test_a_server_that_could_start(model: Path) -> None:
         [name.split()[0] for name in STEPS],
     )
     assert "not estimated on the level float32\n" in result.stdout
-    measured = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0, "--measure")
-    assert "float32: a plain step takes " in measured.stdout
 
 
 def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +250,6 @@ def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = doctor(model, "--port", port, "--kv-bytes", 10**15, "--execution", "float32", "--json")
-        metrics = doctor(model, "--port", 0, "--metrics-port", port, "--execution", "float32", "--json")
     checks = {each["name"]: each for each in json.loads(result.stdout)}
     assert (result.exit_code, list(checks)) == (1, STEPS)
     assert {name: checks[name]["state"] for name in ("model", "drafter", "memory", "port", "speed")} == snapshot(
@@ -347,11 +257,6 @@ def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -
     )
     assert steady(checks["port"]["message"] + " / " + checks["port"]["hint"]) == snapshot(
         "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine / Choose another --host or --port (0: any free port)."
-    )
-    (told,) = (each for each in json.loads(metrics.stdout) if each["name"] == "port")
-    assert (told["state"], told["hint"]) == (
-        "fail",
-        "Choose another --metrics-host or --metrics-port (0: any free port).",
     )
     result = doctor("no/such/model", "--port", 0, "--json")
     states = {each["name"]: each["state"] for each in json.loads(result.stdout)}

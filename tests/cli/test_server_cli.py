@@ -14,16 +14,14 @@ from typing import NoReturn
 
 import grpc
 import pytest
-from click.testing import CliRunner
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.cli import cli, main
+from moa_server.cli import main
 from moa_server.commands.serve import run as run_server
 from moa_server.running.addresses import connect_command
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import ConfigError
-from moa_shared.programs.config import settings_of
 
 from tests.support.messages import steady
 from tests.support.programs import environment, started
@@ -59,26 +57,6 @@ def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         main()
     assert isinstance(caught.value.code, int)
     return caught.value.code, steady(capsys.readouterr().err)
-
-
-def test_help_names_every_setting() -> None:
-    text = CliRunner().invoke(cli, ["serve", "--help"]).output
-    for name in set(settings_of(ServerSettings)) - {"model"}:
-        assert f"--{name.replace('_', '-')} " in text
-    assert "[default: 50051]" in re.sub(r"\s+", " ", text)
-
-
-def test_config_says_what_is_in_force_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "moa.toml"
-    file.write_text("[server]\nthreads = 3\n")
-    monkeypatch.setenv("MOA_SERVER_PORT", "1002")
-    lines = CliRunner().invoke(cli, ["config", "some/model", "--config", str(file)]).output.splitlines()
-    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
-    assert rows["model"] == ["some/model", "command line MODEL"]
-    assert rows["port"] == ["1002", "environment MOA_SERVER_PORT"]
-    assert rows["threads"] == ["3", f"file {file}"]
-    assert rows["host"] == ["127.0.0.1", "default"]
-    assert rows["cache_dir"] == [str(tmp_path / "cache"), "environment MOA_CACHE_DIR"]
 
 
 def test_what_cannot_be_served_is_one_sentence_with_an_exit_code(

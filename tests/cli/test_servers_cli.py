@@ -20,7 +20,7 @@ from moa_shared.protocol.invitation import Invitation
 from tests.cli.client_program import ENVIRONMENT, Run, Served, options
 from tests.support.messages import steady
 from tests.support.secure_server import authority
-from tests.support.terminal import Terminal
+from tests.support.terminal import opened
 
 
 @pytest.fixture(autouse=True)
@@ -180,13 +180,11 @@ def test_a_long_line_is_pasted_into_a_terminal(tmp_path: Path) -> None:
     line = Invitation("127.0.0.1:1", KEY, CERTIFICATE * 10).line()
     assert len(line) > 4096
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    program = Terminal([sys.executable, "-m", "moa_client.cli", "servers", "join", "home"], ENVIRONMENT | home)
-    try:
+    command = [sys.executable, "-m", "moa_client.cli", "servers", "join", "home"]
+    with opened(command, ENVIRONMENT | home) as program:
         program.wait_for("Invitation:")
         program.type(line + "\r")
         program.wait_for("home is in use.")
-    finally:
-        program.close()
 
 
 STEPS = ["server", "TLS", "round trip", "download", "drafter", "companion", "drafts"]

@@ -103,7 +103,7 @@ def test_keys_are_those_of_the_server_that_setup_has_made(folder: SetupFolder, s
     moa_server("serve")
     moa_server("serve", "--config", folder.settings)
     assert served[0] == served[1]
-    assert (served[0].metrics_host, served[0].metrics_port) == ("127.0.0.1", 9464)
+    assert (served[0].host, served[0].metrics_host, served[0].metrics_port) == ("0.0.0.0", "127.0.0.1", 9464)
     gate = Gate.of(served[0].keys_file)
     added = moa_server("keys", "add", "laptop")
     key = added.stdout.strip()

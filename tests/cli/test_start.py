@@ -73,6 +73,7 @@ def test_nobody_waits_for_what_help_does_not_need() -> None:
         assert not imported(*arguments) & HEAVY, arguments
     for name in moa_client.cli.COMMANDS:
         assert not imported("moa-client", name, "--help") & HEAVIEST, name
+    assert not imported("moa-bench", "single", "--help") & {"torch", "grpc", "transformers", "numpy"}
 
 
 def test_a_chat_through_the_daemon_needs_no_arrays_no_wire_and_no_models() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pexpect
 import pyte
@@ -118,3 +119,13 @@ class Terminal:
             pexpect.ExceptionPexpect
         ):  # it is killed, but on a busy machine even that takes longer than pexpect waits
             self.process.wait()
+
+
+@contextmanager
+def opened(command: Sequence[str], environment: dict[str, str]) -> Iterator[Terminal]:
+    """A program on a terminal, ended with the block."""
+    terminal = Terminal(command, environment)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
