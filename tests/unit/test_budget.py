@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 24059, 133),
+    "client": (("client",), 24035, 133),
     "client: endpoint": (("client/moa_client/endpoint",), 2851, 12),
     "client: tools": (("client/moa_client/tools",), 1747, 13),
     "client: link": (("client/moa_client/link",), 2267, 10),
@@ -26,7 +26,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3790, 21,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3311, 20,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3286, 20,
     ),
     "server": (("server",), 16434, 99),
     "shared": (("shared",), 15998, 102),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,11 @@ def join(name: str, file: Path | None, replaces: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(as_json: bool) -> None:
     """Show each server: address, TLS, whether it has a key, and, asked now, its model, round trip and load."""
-    from moa_client.servers.connecting import ask_servers, list_json, list_table
+    from moa_client.servers.connecting import ask_servers, list_table
 
     asked = asyncio.run(ask_servers(read_book(), load_settings(ClientSettings, SECTION, {})))
     if as_json:
-        write_output(list_json(asked))
+        write_output(json.dumps(asked, indent=2) + "\n")
     elif asked:
         write_output(list_table(asked))
     else:

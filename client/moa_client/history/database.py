@@ -195,9 +195,9 @@ class Database:
         # A crash of the machine may lose the newest text, never the file; what is deleted is overwritten.
         for pragma in ("synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
             self.connection.execute(f"PRAGMA {pragma}")
-        if self._version() == len(MIGRATIONS):
+        if (version := self._version()) == len(MIGRATIONS):
             return
-        with self.transaction(erases=True) as connection:
+        with self.transaction(erases=version > 0) as connection:  # an older file's texts are in what is dropped
             # another program may have been first
             for statement in (each for migration in MIGRATIONS[self._version() :] for each in migration):
                 connection.execute(statement)

@@ -16,7 +16,6 @@ from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.conversation.events import Provenance
 from moa_client.history.reading import END, START, AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
-from moa_client.tools.tool import AnsweredCall
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
 TITLE_CHARACTERS = 60
@@ -45,7 +44,8 @@ def _turns(stored: StoredConversation, heading: str = "", remark: str = "{}") ->
     for number, answer in enumerate(stored.answers, 1):
         if heading:
             yield from (heading.format(number), "")
-        asked = "\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n")
+        results = [f"[{each.call.name} {each.call.arguments}]\n{each.content}" for each in answer.options.results]
+        asked = "\n".join([answer.question, *results]).removeprefix("\n")
         yield from (*(f"> {line}" for line in _lines(asked)), "")
         provisional = f"{UNVERIFIED} {answer.provisional}" if answer.provisional else ""
         yield from (*_lines(answer.text + provisional), *map(remark.format, _remarks(answer)), "")
@@ -102,10 +102,6 @@ def _facts(stored: StoredConversation) -> list[str]:
     lines = [plain_line(title, TITLE_CHARACTERS), f"Conversation {stored.identifier} of {_moment(stored.created)}"]
     lines.append(f"with {plain_line(origin.model)}{level}{place}")
     return lines if origin.system is None else [*lines, f"System prompt: {plain_line(origin.system)}"]
-
-
-def _answered(answered: AnsweredCall) -> str:
-    return f"[{answered.call.name} {answered.call.arguments}]\n{answered.content}"
 
 
 def _remarks(answer: StoredAnswer) -> list[str]:

@@ -118,7 +118,7 @@ class HistoryRecorder:
                     key, name, verified=not provisional, text=rest, provisional=waiting, figures=figures
                 )
             case events.Settled(finish=finish, outcome=outcome, text=rest):
-                self._store.settle(key, finish.name.lower(), outcome.value, text=rest)
+                self._store.end_answer(key, finish.name.lower(), outcome=outcome.value, text=rest)
             case events.Refused():
                 self._store.refuse(key)
 

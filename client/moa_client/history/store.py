@@ -16,6 +16,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ class HistoryStore(HistoryReader):
             connection.execute(
                 "INSERT INTO conversations (id, title, created, updated, model, target, tokenizer, execution, server, "
                 "system) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (identifier, title, now, now, *_columns(origin)),
+                (identifier, title, now, now, *astuple(origin)),
             )
         self._writers.hold(identifier)
         return identifier
@@ -85,7 +86,7 @@ class HistoryStore(HistoryReader):
             connection.execute(
                 "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
                 "WHERE id = ?",
-                (*_columns(origin), conversation),
+                (*astuple(origin), conversation),
             )
 
     def set_title(self, conversation: str, title: str) -> None:
@@ -153,36 +154,27 @@ class HistoryStore(HistoryReader):
         finish: str,
         *,
         verified: bool = True,
+        outcome: str = "",
         text: str = "",
         provisional: str = "",
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Ends an answer.
+        """Ends an answer, or decides one that had ended without the server.
 
         Args:
             finish: why, as in the events for programs ("end_of_text"); empty: an error has broken it off.
-            verified: False: it ended without the server, which decides it later.
+            verified: False: it ends without the server, which decides it later.
+            outcome: what has become of one that had, as in the events for programs ("confirmed").
             text: what remains to be appended to the committed text.
             provisional: if not verified, all provisional text.
         """
         with self._transaction():
             if verified:
-                self._close(answer, finish, text)
+                self._close(answer, finish, text, outcome)
             else:
                 self._leave(answer, finish, provisional)
             if figures is not None:
                 self._set(answer, figures=json.dumps(dict(figures)))
-
-    def settle(self, answer: int, finish: str, outcome: str, *, text: str = "") -> None:
-        """The server has decided an answer that ended without it.
-
-        Args:
-            outcome: what has become of it, as in the events for programs ("confirmed").
-            text: what remains to be appended to the committed text.
-        """
-        with self._transaction():
-            self._close(answer, finish, text)
-            self._set(answer, outcome=outcome)
 
     def refuse(self, answer: int) -> None:
         """The server will not verify an answer that ended without it: what was shown is kept to be read."""
@@ -251,11 +243,11 @@ class HistoryStore(HistoryReader):
             (answer, pack_tokens(waiting), provisional, shown, kept, is_withdrawal),
         )
 
-    def _close(self, answer: int, finish: str, text: str) -> None:
+    def _close(self, answer: int, finish: str, text: str, outcome: str) -> None:
         """Nothing about an answer will change."""
         self._merge(answer, text)
         self._connection.execute("UPDATE provisional SET tokens = x'', text = '' WHERE answer = ?", (answer,))
-        self._set(answer, standing=AnswerStatus.DECIDED.value, finish=finish)
+        self._set(answer, standing=AnswerStatus.DECIDED.value, finish=finish, outcome=outcome)
         self._note_end(answer)
 
     def _leave(self, answer: int, finish: str, provisional: str | None = None) -> None:
@@ -292,45 +284,41 @@ class HistoryStore(HistoryReader):
         )
 
 
-def _columns(origin: ConversationOrigin) -> tuple[object, ...]:
-    return origin.model, origin.target, origin.tokenizer, origin.execution, origin.server, origin.system
-
-
 class Writers:
     """The conversations that this program writes. One of these a program: closing the file lets go of all."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: int | None = None
         self._held: set[str] = set()
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def hold(self, conversation: str) -> None:
         if conversation in self._held:
             return
         try:
-            if self._file is None:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(conversation))
+        except (BlockingIOError, PermissionError):
+            words = f"The conversation {conversation} is open in another chat."
+            raise ConflictError(words, hint="Continue there, or close it there first.") from None
         except OSError as error:
-            if self._file is not None and isinstance(error, BlockingIOError | PermissionError):
-                raise ConflictError(
-                    f"The conversation {conversation} is open in another chat.",
-                    hint="Continue there, or close it there first.",
-                ) from None
-            words = f"The history's file {self._path} cannot be used: {error.strerror or error}."
-            raise HistoryError(words) from error
+            raise self._unusable(error) from error
         self._held.add(conversation)
 
     def release(self, conversation: str) -> None:
-        if self._file is not None and conversation in self._held:
+        if conversation in self._held:
             self._held.remove(conversation)
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _place(conversation))
 
     def close(self) -> None:
-        self._held.clear()
-        if self._file is not None:
+        if self._file >= 0:
             os.close(self._file)
-            self._file = None
+            self._file = -1
+
+    def _unusable(self, error: OSError) -> HistoryError:
+        return HistoryError(f"The history's file {self._path} cannot be used: {error.strerror or error}.")
 
 
 def _place(conversation: str) -> int:

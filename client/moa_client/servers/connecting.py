@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +19,6 @@ from moa_client.settings import ClientSettings
 
 NEW_KEY_SECONDS = 2.0  # a server looks at its file of keys once a second
 ASK_SECONDS = 2.0  # a server that takes longer is not one to talk to
-HEADS = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
 
 
 @asynccontextmanager
@@ -78,7 +76,8 @@ async def _ask(entry: ServerEntry, book: ServerBook, settings: ClientSettings) -
 
 def list_table(asked: Sequence[dict[str, Any]]) -> str:
     """A line for each server, and below it why it does not answer."""
-    first, *lines = table([HEADS, *map(_row, asked)]).splitlines()
+    heads = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
+    first, *lines = table([heads, *map(_row, asked)]).splitlines()
     told = [f"{line}\n   {each['error']}" if each["error"] else line for line, each in zip(lines, asked, strict=True)]
     return "".join(f"{line}\n" for line in (first, *told))
 
@@ -88,7 +87,3 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
     rtt = f"{each['rtt_ms']:.1f} ms" if each["rtt_ms"] is not None else ""
     load = f"{100 * each['load']:.0f} %" if each["load"] is not None else ""
     return (*marks, each["key"] or "none", each["model"] or "no answer", rtt, load)
-
-
-def list_json(asked: Sequence[dict[str, Any]]) -> str:
-    return json.dumps(asked, indent=2) + "\n"

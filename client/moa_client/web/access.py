@@ -30,7 +30,6 @@ from moa_client.web.error_form import RequestError
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 SUBPROTOCOL = "moa"  # of WebSockets; a page cannot send Authorization with one: it offers "moa" and "moa.key.KEY"
 KEY_SUBPROTOCOL = f"{SUBPROTOCOL}.key."
-PREFLIGHT_SECONDS = 600  # that a browser remembers what another site's page may send
 PORTS = {"http": "80", "https": "443"}
 PAGE = "/moa/"  # conversations are for moa's own page
 HEALTH = "/health"
@@ -149,7 +148,6 @@ def guards(access: Access) -> list[Middleware]:
         allow_headers=("*",),
         allow_private_network=True,
         expose_headers=("retry-after",),
-        max_age=PREFLIGHT_SECONDS,
     )
     return [cors, Middleware(Guard, access=access)]
 

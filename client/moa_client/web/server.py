@@ -38,7 +38,7 @@ APIS = ("/v1/", "/api/")  # before the paths of the endpoint
 log = logging.getLogger(__name__)
 
 
-async def read_json(request: Request, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> Mapping[str, Any]:
+async def read_json(request: Request) -> Mapping[str, Any]:
     """The JSON object that a request brings.
 
     Raises:
@@ -46,15 +46,15 @@ async def read_json(request: Request, most_bytes: int = MOST_BYTES, seconds: flo
         ClientDisconnect: the client has left.
     """
     length, body, parts = request.headers.get("content-length", ""), bytearray(), request.stream()
-    is_large = length.isdigit() and int(length) > most_bytes
+    is_large = length.isdigit() and int(length) > MOST_BYTES
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(BODY_SECONDS):
             while not is_large and (part := await anext(parts, None)) is not None:
                 body += part
-                is_large = len(body) > most_bytes
+                is_large = len(body) > MOST_BYTES
     except TimeoutError:
         raise RequestError(
-            408, f"The body of the request did not arrive within {seconds:g} s. Send it again."
+            408, f"The body of the request did not arrive within {BODY_SECONDS:g} s. Send it again."
         ) from None
     if is_large:
         if "expect" not in request.headers:
@@ -63,7 +63,7 @@ async def read_json(request: Request, most_bytes: int = MOST_BYTES, seconds: flo
                     async for _ in parts:
                         pass
         raise RequestError(
-            413, f"The body of the request is longer than {most_bytes} bytes. Send less.", code="request_too_large"
+            413, f"The body of the request is longer than {MOST_BYTES} bytes. Send less.", code="request_too_large"
         )
     try:
         value = parse_request(bytes(body))
@@ -263,10 +263,8 @@ class WebServer:
                 timeout_graceful_shutdown=CLOSE_SECONDS,
             )
         )
+        self.listens = self._server.listens
         self._serving = asyncio.create_task(self._server.serve([listener]))
-
-    async def listening(self) -> None:
-        await self._server.listens.wait()
 
     async def close(self) -> None:
         """Ends the requests under way, each with an error in its own form, and closes the socket."""
@@ -279,7 +277,7 @@ class WebServer:
 async def serve(app: ASGIApp, listener: socket.socket, closing: asyncio.Event, access: Access) -> WebServer:
     """Serves requests until the server is closed. `closing`: the one that the application's routes know."""
     server = WebServer(app, listener, closing, access)
-    await server.listening()
+    await server.listens.wait()
     return server
 
 

@@ -64,7 +64,7 @@ class Writer:
             if self._random.random() < 0.5:
                 self._store.end_answer(answer, "max_tokens", verified=False, provisional=words(waiting))
                 yield
-                self._store.settle(answer, "end_of_text", "corrected")
+                self._store.end_answer(answer, "end_of_text", outcome="corrected")
             else:
                 self._store.end_answer(answer, "end_of_text")
             self.shown[-1] = committed, ""

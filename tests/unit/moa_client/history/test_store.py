@@ -78,7 +78,7 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert answer.figures == {"tokens": 2}
     store.set_provisional(key, [], "")
     store.append_committed(key, [3], [TARGET], " of gravity")
-    store.settle(key, "end_of_text", "corrected", text=".")
+    store.end_answer(key, "end_of_text", outcome="corrected", text=".")
     [settled] = store.load(conversation).answers
     assert (settled.standing, settled.finish, settled.outcome) == (AnswerStatus.DECIDED, "end_of_text", "corrected")
     assert (settled.text, settled.provisional, settled.waiting) == ("Because of gravity.", "", ())

@@ -164,7 +164,7 @@ async def test_bodies_are_read_within_bounds(
     more: str, content: bytes, status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if status == 408:
-        monkeypatch.setattr(read_json, "__defaults__", (MOST_BYTES, 0.5))
+        monkeypatch.setattr(server_module, "BODY_SECONDS", 0.5)
     async with Served().serving() as server, connected(server) as client:
         client.send("POST /count", more, content)
         answered, body = await client.response()
