@@ -71,7 +71,7 @@ async def take_offered(
             return _accept(files, offered)
         except MoaError as error:
             progress.note(f"{error.message} So it comes from the server.")
-    server = fleet.widened(WINDOW_BYTES)
+    server = fleet.shown.widened(WINDOW_BYTES)
     try:
         return _accept(await _fetch(server, root, offered, progress, settings.fetch_bytes), offered)
     finally:

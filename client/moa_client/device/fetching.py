@@ -114,7 +114,7 @@ async def fetch(
         described: the manifest's sha256, if the server has said it.
         allowed: the most bytes that the user wants fetched.
     """
-    server = fleet.widened(WINDOW_BYTES)
+    server = fleet.shown.widened(WINDOW_BYTES)
     try:
         return await _fetch(server, root, wanted, progress, described, allowed)
     finally:

@@ -87,11 +87,11 @@ class HostModel:
         conversation.task.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return watch
 
-    async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
+    async def embed(self, texts: Sequence[Sequence[int]]) -> Embeddings:
         if self._host.is_offline:
             hint = "Go online again, in the page or with /online in a chat."
             raise UnavailableError("You are offline, and only the server can embed texts.", hint=hint)
-        answers = await self._host.link.call_best(self._device.identity, lambda server: server.embed(texts), seconds)
+        answers = await self._host.link.call_best(self._device.identity, lambda server: server.embed(texts))
         first = answers[0]
         return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
 

@@ -293,4 +293,4 @@ class Endpoint:
     async def embed(self, model: HostModel, texts: Sequence[Sequence[int]]) -> Embeddings:
         """The vectors of some texts; they wait for their turn as an answer does."""
         async with self._slots.turn():
-            return await model.embed(texts, self._settings.settle_seconds)
+            return await model.embed(texts)

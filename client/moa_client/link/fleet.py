@@ -19,15 +19,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError, UnavailableError
-from moa_shared.programs.addresses import (
-    MOST_SUCCESSORS,
-    host_of,
-    ip_of,
-    is_loopback,
-    leads_here,
-    successors_among,
-)
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, ip_of, is_loopback, leads_here, successors_among
 from moa_shared.programs.run_loop import look_up, one_family
 
 from moa_client.link.monitor import LinkLosses
@@ -38,7 +31,6 @@ GRACE_TIMES = 3.0  # as long as the first one took
 LOOK_SECONDS = 60.0  # what a server says is good for so long: a fleet changes slowly
 LOOK_UP_SECONDS = 2.0  # of one look-up of a name
 LEAST_SECONDS = 1.0  # between two, however often servers are lost
-RETRY_SECONDS = 0.5  # between calls that break, each of which first asks whether the server is there
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -140,7 +132,6 @@ class Fleet:
         self.losses = LinkLosses()
         self.newest = self.servers[0]  # that was described last, or has opened a stream last
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused: set[str] = set()  # addresses that were named, and cannot be protected
 
     @property
     def servers(self) -> list[Server]:
@@ -156,24 +147,15 @@ class Fleet:
 
     @property
     def skipped(self) -> list[str]:
-        """Servers of several that are left out, and why: a sentence for each."""
-        if self.home is not None or self.model is None:
-            return []
-        return [line for each in self.servers if (line := each.left_out(self.model))]
+        """Why servers are left out: a sentence for each."""
+        return [line for each in self.servers if self.model is not None and (line := each.left_out(self.model))]
 
     def best(
         self, servers: Sequence[Server], needs: pb.Identity, unread: Callable[[Server], int] = lambda _: 0
     ) -> Server:
-        """The one to try first.
-
-        `unread`: tokens of the text that a server would have to read.
-        """
+        """The one to try first. `unread`: tokens of the text that a server would have to read."""
         now = time.monotonic()
         return min(servers, key=lambda each: each.rank(needs, unread(each)).place(now))
-
-    def widened(self, window_bytes: int) -> Server:
-        """The server that is shown, over another connection. `window_bytes`: bytes a call may have in flight to us."""
-        return self.shown.widened(window_bytes)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -183,64 +165,34 @@ class Fleet:
             await server.close()
 
     async def describe(self) -> pb.DescribeResponse:
-        """What the best of the servers serves: several are asked at once.
-
-        Where conversations have left the user's one server for another, that one is asked if the first is gone.
-        """
-        if self.home is not None:
-            try:
-                return await self.home.describe()
-            except UnavailableError:
-                with suppress(MoaError):
-                    if self.newest is not self.home:
-                        return await self.newest.describe()
-                raise
+        """What the best of the servers serves, which are asked at once: the user's one and that in use, or all."""
         began = time.monotonic()
 
         def grace(*_: list[Server]) -> float:
             return max(LEAST_GRACE_SECONDS, GRACE_TIMES * (time.monotonic() - began))
 
-        answered = await ask_all(self.servers, Server.measure, math.inf, grace)
+        servers = self.servers if self.home is None else list(dict.fromkeys((self.home, self.newest)))
+        answered = await ask_all(servers, lambda each: each.describe(), math.inf, grace)
         if not answered:
-            raise refusal(self.servers)
+            raise refusal(servers)
         described = [each.served or pb.DescribeResponse() for each in answered]
         if self.model is None or not any(serves(each, self.model) for each in described):
-            first = described[0].identity
+            one = described[0].identity
             self.model = pb.Identity(
-                target_id=first.target_id,
-                target_fingerprint=first.target_fingerprint,
-                tokenizer_hash=first.tokenizer_hash,
+                target_id=one.target_id, target_fingerprint=one.target_fingerprint, tokenizer_hash=one.tokenizer_hash
             )
-        for each in self.servers:
-            if each not in answered and each.error is None:
-                self._in_background(each.measure)
         self.newest = self.best(answered, self.model)
         return described[answered.index(self.newest)]
 
-    async def call_best(self, needs: pb.Identity, call: Callable[[Server], Awaitable[T]], seconds: float) -> T:
-        """What the best of the servers says in a call without a state, which is made again where a cut ends it.
-
-        Args:
-            needs: the target that must say it.
-            seconds: how long a server may be lost.
-        """
-        until = math.inf
-        while True:
-            server = self.best(self.servers, needs)
-            try:
-                if not serves(await server.describe(), needs):
-                    raise MismatchError(
-                        f"The server at {server.label} has another model now.",
-                        hint="Restart this program, and ask again.",
-                    )
-                return await call(server)
-            except UnavailableError:
-                server.avoid(seconds)
-                self.follow_named()
-                until = min(until, time.monotonic() + seconds)
-                if time.monotonic() + RETRY_SECONDS > until:
-                    raise
-            await asyncio.sleep(RETRY_SECONDS)
+    async def call_best(self, needs: pb.Identity, call: Callable[[Server], Awaitable[T]]) -> T:
+        """What a call without a state brings, from the best server that answers and has the model."""
+        self.follow_named()
+        now = time.monotonic()
+        for server in sorted(self.servers, key=lambda each: each.rank(needs).place(now)):
+            with suppress(UnavailableError):
+                if serves(await server.describe(), needs):
+                    return await call(server)
+        raise refusal(self.servers, needs)
 
     # ------------------------------------------------------------ others
 
@@ -267,30 +219,20 @@ class Fleet:
     def follow(self, named: Sequence[str], namer: Server) -> None:
         """Takes in the servers that one of these has named to continue in its place, protected as it is.
 
-        No server leads a client to programs of the client's own machine unless it runs there itself. Of more than
-        eight, those stay that answer.
+        No server leads a client to programs of the client's own machine unless it runs there itself.
 
-        `named`: HOST:PORT, best first.
+        `named`: HOST:PORT, best first; eight are followed, in the place of those that do not answer any more.
         """
         is_here = is_loopback(host_of(namer.address))
+        known = [each.address for each in self.servers]
+        self._followed = [each for each in self._followed if each.error is None or each.address in named]
         for address in successors_among(named):
-            if address in [each.address for each in self.servers] or (leads_here(host_of(address)) and not is_here):
-                continue
-            gone = [each for each in self._followed if each.error is not None]
-            if len(self._followed) >= MOST_SUCCESSORS and not gone:
-                return
-            try:
-                peer = namer.peer(address)
-            except MoaError as error:
-                if address not in self._refused:
-                    self._refused.add(address)
-                    log.warning("%s names %s: not followed. %s", namer.label, address, error.message)
-                continue
-            if len(self._followed) >= MOST_SUCCESSORS:
-                self._followed.remove(gone[0])
-                self._in_background(gone[0].close)
-            self._followed.append(peer)
-            log.info("%s names %s", namer.label, address)
+            is_allowed = is_here or not leads_here(host_of(address))
+            if address not in known and is_allowed and len(self._followed) < MOST_SUCCESSORS:
+                try:
+                    self._followed.append(namer.peer(address))
+                except MoaError as error:
+                    log.info("%s names %s: not followed. %s", namer.label, address, error.message)
 
     def _in_background(self, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:

@@ -144,9 +144,8 @@ def _system_authorities() -> bytes | None:
 
 def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     def refuse() -> NoReturn:
-        raise ConfigError(
-            f"The private key {key} has a passphrase.", hint=f"Write it without: openssl pkey -in {key} -out FILE."
-        )
+        plain = f"Write it without: openssl pkey -in {key} -out FILE."
+        raise ConfigError(f"The private key {key} has a passphrase.", hint=plain)
 
     _readable(certificate, "--tls-cert")
     _readable(key, "--tls-key")
@@ -154,12 +153,8 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
         raise ConfigError(f"Others can read the private key {key}.", hint=f"Protect it: chmod 600 {key}")
     try:
         context.load_cert_chain(certificate, key, refuse)
-    except ssl.SSLError as error:
-        why = (
-            f"The private key {key} does not belong to the certificate {certificate}."
-            if error.reason == "KEY_VALUES_MISMATCH"
-            else f"{certificate} and {key} do not hold a certificate and its private key in PEM."
-        )
+    except ssl.SSLError:
+        why = f"{certificate} and {key} do not hold a certificate and its private key in PEM."
         raise ConfigError(why, hint="Name others with --tls-cert and --tls-key.") from None
 
 
@@ -183,6 +178,8 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     The caller sets how long to wait. Raises OSError if there is no connection.
     """
     host, context = host_of(address), security.context()
+    has_none = security.certificate is None
+    refusal = call_reasons.WANTS_CERTIFICATE if has_none else call_reasons.OWN_REFUSED
     try:
         reader, writer = await asyncio.open_connection(
             host, int(address.rpartition(":")[2]), ssl=context, server_hostname=security.server_name or host
@@ -193,7 +190,7 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     except (ssl.SSLEOFError, ConnectionResetError, ConnectionAbortedError):
         return call_reasons.CLOSES_BEFORE_TLS
     except ssl.SSLError as error:
-        return _refusal(security) if _is_refusal(error) else call_reasons.NO_TLS
+        return refusal if any(each in str(error.reason) for each in REFUSALS) else call_reasons.NO_TLS
     try:  # in TLS 1.3 this end is done before the server has looked at this device's certificate
         async with asyncio.timeout(FIRST_BYTES_SECONDS):
             is_refused = await reader.read(1) == b""
@@ -201,38 +198,14 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
         is_refused = not isinstance(error, TimeoutError)
     finally:
         writer.transport.abort()
-    if is_refused:
-        return _refusal(security)
-    return writer.get_extra_info("peercert") or {}
-
-
-def _is_refusal(error: ssl.SSLError) -> bool:
-    return any(each in str(error.reason) for each in REFUSALS)
-
-
-def _refusal(security: Security) -> TlsReason:
-    return call_reasons.WANTS_CERTIFICATE if security.certificate is None else call_reasons.OWN_REFUSED
+    return refusal if is_refused else writer.get_extra_info("peercert") or {}
 
 
 async def find_tls_reason(address: str, security: Security, seconds: float) -> TlsReason | None:
     """Why a connection through which no call came was of no use; None: TLS is not why."""
     try:
         async with asyncio.timeout(seconds):
-            if not security.tls:
-                return call_reasons.ONLY_TLS if await _speaks_tls(address) else None
-            found = await shake_hands(address, security)
+            found = await shake_hands(address, security) if security.tls else None
     except OSError:  # a timeout too
         return None
     return found if isinstance(found, TlsReason) else None
-
-
-async def _speaks_tls(address: str) -> bool:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only whether it is TLS; nothing is sent
-    host, _, port = address.rpartition(":")
-    try:
-        _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
-    except OSError as error:
-        return isinstance(error, ssl.SSLError) and _is_refusal(error)
-    writer.transport.abort()
-    return True

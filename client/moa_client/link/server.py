@@ -23,13 +23,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, ip_of, is_loopback, successors_among
 from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason, tls_reason
-from moa_shared.protocol.handshake_checks import (
-    CODE_KEY,
-    PROTOCOL_VERSION,
-    check_protocol,
-    clean_texts,
-    error_from_rpc,
-)
+from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
 from moa_shared.tracing import TRACEPARENT
 
 from moa_client.link.rank import ServerRank

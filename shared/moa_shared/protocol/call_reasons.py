@@ -15,7 +15,7 @@ NO_ROUTE = "no network of this device leads there"
 NO_ANSWER = "nothing answered in time"
 SILENT = "a connection was accepted, but nothing came over it"
 NOT_GRPC = "what listens there does not speak gRPC"
-CLOSES = "what listens there closes the connection: it does not speak gRPC, or has no room"
+CLOSES = "what listens there closes the connection: it speaks TLS only, or no gRPC, or has no room"
 MAY_HAVE_ENDED = "the connection was closed; the server may have ended"
 PROXY_REFUSES = "the proxy lets no connection through, or finds nothing there"
 OTHER_SERVICE = "what listens there is another gRPC service"
@@ -97,9 +97,6 @@ NO_TLS = TlsReason(
 CLOSES_BEFORE_TLS = TlsReason(
     "it closes the connection before TLS begins",
     "It may have no room for another connection, or not speak TLS at this port.",
-)
-ONLY_TLS = TlsReason(
-    "it speaks TLS only", "Connect with --tls, or with --tls-ca FILE if the server has an authority of its own."
 )
 WANTS_CERTIFICATE = TlsReason(
     "it wants a certificate of this device",
