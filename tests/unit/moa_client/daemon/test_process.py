@@ -148,7 +148,7 @@ async def test_where_users_cannot_be_told_apart_a_key_is_made(
     monkeypatch.setattr(program, "tells_users", lambda: tells)
     shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
     parts = dict.fromkeys(("host", "store", "set_offline", "open", "timeline"))
-    daemon = SimpleNamespace(**shown_by, **parts, link=SimpleNamespace(check=None))
+    daemon = SimpleNamespace(**shown_by, **parts, link=SimpleNamespace(describe=None))
     hub = cast(Hub, daemon)
     async with AsyncExitStack() as stack:
         await serve_web_surfaces(ClientSettings(endpoint_port=0), hub, stack)

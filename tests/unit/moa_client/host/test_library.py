@@ -63,7 +63,7 @@ class Host:
         files=SimpleNamespace(target_id="large"),
         level="",
     )
-    link = SimpleNamespace(address="host:1")
+    link = SimpleNamespace(shown=SimpleNamespace(address="host:1"))
 
     def __init__(self) -> None:
         self.conversations: list[Conversation] = []
