@@ -290,7 +290,7 @@ class Chat:
             async for event in self.engine.ask(turn, settings):
                 await self._take(event)
             if settles:
-                await self.attend(lambda: not self.engine.unsettled)
+                await self.attend(lambda: not self.engine.answers.unsettled)
                 expected = self.world.target.answer(conversation.tokens[:before], settings)
                 length = len(screen.text) if screen.is_stopped else len(expected)
                 assert conversation.tokens[before:] == screen.text == expected[:length]

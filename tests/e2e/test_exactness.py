@@ -111,7 +111,7 @@ async def answer(engine: ClientEngine, tokens: list[int], settings: AnswerSettin
     engine.rewind(0)
     async for _ in engine.ask(tokens, settings):
         pass
-    while engine.unsettled:
+    while engine.answers.unsettled:
         async for _ in engine.settle():
             pass
     return list(engine.conversation.answer)

@@ -173,7 +173,7 @@ async def test_impossible_frames_are_named_and_the_device_continues_standalone(
     written = [token for event in events if isinstance(event, Provisional) for token in event.tokens]
     assert len(written) == 4
     assert engine.conversation.tokens == PROMPT  # nothing of it is committed
-    assert engine.unsettled == 1
+    assert engine.answers.unsettled == 1
 
 
 async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
@@ -181,7 +181,7 @@ async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
     frames = [OPENED, memory(payload=b"short", prefix_hash=hashed), verdict([7, 8, 9, 1], finish=pb.FINISH_MAX_TOKENS)]
     events, engine = await alone(target, frames)
     assert events == [plainly_committed(7, 8, 9, 1), Ended(Finish.MAX_TOKENS)]
-    assert engine.unsettled == 0
+    assert engine.answers.unsettled == 0
 
 
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
@@ -313,7 +313,7 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
         is_there.set()
         told = [event async for event in engine.settle()]
         assert [event.error.code for event in told if isinstance(event, Refused)] == ["context_length"]
-        assert engine.unsettled == 0
+        assert engine.answers.unsettled == 0
         longer = AnswerSettings(max_tokens=150)  # the device does not end it alone before the stream is open
         second = [event async for event in engine.ask(SECOND, longer)]
         assert Ended(Finish.END_OF_TEXT) in second

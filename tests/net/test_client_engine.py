@@ -44,7 +44,7 @@ async def ask(engine: ClientEngine, turn: list[int], settings: AnswerSettings) -
     """The committed text of an answer; on a busy machine the link may be lost for a moment, even at its end."""
     events = [event async for event in engine.ask(turn, settings)]
     assert any(isinstance(event, Ended) for event in events)
-    while engine.unsettled:
+    while engine.answers.unsettled:
         events += [event async for event in engine.settle()]
     return [token for event in events if isinstance(event, Committed | Settled) for token in event.tokens]
 
@@ -109,11 +109,11 @@ async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(t
         engine = ClientEngine(link, device_of_both(target, before), VOCAB, Codec.INT4, STREAMED)
         try:
             first = await ask(engine, PROMPT, settings)
-            engine.change_device(device_of_both(target, after))
+            engine.own.next = device_of_both(target, after)
             second = await ask(engine, [9, 9, 4], settings)
-            engine.change_device(device_of_both(target, before))
+            engine.own.next = device_of_both(target, before)
             third = await ask(engine, [11, 3], settings)
-            rtt_ms, step_ms = engine.rtt_ms, engine.plain_step_ms
+            rtt_ms, step_ms = engine.availability.monitor.rtt_ms, engine.own.plain_step_ms
         finally:
             await engine.close()
     text: list[int] = []

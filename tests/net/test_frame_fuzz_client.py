@@ -216,7 +216,7 @@ async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int
     finally:
         await engine.close()
     conversation = engine.conversation
-    assert conversation.phase is Phase.IDLE or engine.unsettled
+    assert conversation.phase is Phase.IDLE or engine.answers.unsettled
     assert len(conversation.provenance) == len(conversation.tokens)
     assert all(0 <= token < VOCAB for token in conversation.tokens)
     assert len(conversation.tokens) <= len(PROMPT) + ANSWER_TOKENS

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from jinja2 import TemplateError
+from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
-from moa_client.conversation.figures import Figures, LinkStatus, SessionFigures
+from moa_client.conversation.figures import Figures, LinkStatus
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import NOTHING_SAID
 
@@ -65,14 +66,13 @@ class ScriptedEngine:
             sampling=NOTHING_SAID,
         )
         self.figures = Figures()
-        self.session_figures = SessionFigures()
-        self.unsettled = 0
         self.tokens: list[int] = []  # as many as are committed
         self.conversation = SimpleNamespace(tokens=self.tokens, answer=[], vocab_size=1000)
         self.turns: list[str] = []  # texts of the questions, as they were put to the server
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order
-        self.answers = SimpleNamespace(withdrawn=None)
+        self.answers = SimpleNamespace(withdrawn=None, unsettled=0, keep=self._keep)
+        self.connection = SimpleNamespace(drop=self._sleep)
         self.slept = asyncio.Event()
         self._script: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
@@ -122,7 +122,7 @@ class ScriptedEngine:
     def stop(self) -> None:
         self.done.append("stop")
 
-    def keep(self, turn: Callable[[Sequence[int]], Sequence[int]], settings: AnswerSettings) -> Sequence[Event]:
+    def _keep(self, _: object, turn: Turn, settings: AnswerSettings) -> Sequence[Event]:
         self.done.append("keep " + "".join(map(chr, turn(self.tokens))))
         return [Committed((1, 2, 3)), Ended(Finish.CANCELLED)]
 
@@ -131,7 +131,7 @@ class ScriptedEngine:
         if not answers:
             self.tokens.clear()
 
-    async def sleep(self) -> None:
+    async def _sleep(self) -> None:
         self.slept.set()
 
     async def close(self) -> None:

@@ -123,7 +123,7 @@ def converse_in_rounds(
         if conversation.commit_verdict(verdict).finish is not Finish.UNFINISHED:
             return conversation
         tree = drafter.tree(conversation.tokens, conversation.sampling, breadth, depth)
-        server.draft(conversation.propose(tree))
+        server.draft(conversation.in_flight.propose(tree))
 
 
 def transition_counts(tokens: Sequence[int]) -> np.ndarray:

@@ -139,5 +139,5 @@ def test_a_wrong_order_is_found() -> None:
     [block] = [block for block in blocks_of(PAGE.read_text("utf-8")) if any(stop.name == send for stop in block)]
     at = next(index for index, stop in enumerate(block) if stop.name == send)
     assert _problems(block) == []
-    later, earlier = str(block[at]), str(block[2])
-    assert _problems([*block[:2], *block[at:], *block[2:at]]) == [f"{block[1]} does not call {earlier} after {later}"]
+    caller, earlier, later = block[0], block[1], block[at]
+    assert _problems([caller, *block[at:], *block[1:at]]) == [f"{caller} does not call {earlier} after {later}"]

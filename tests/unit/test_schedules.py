@@ -174,19 +174,20 @@ class Schedule:
             limit = self.settings.max_tokens - len(self.conversation.answer)
             self.written = self.written[:limit]
         self.drafting.restart()
-        self.conversation.drop_draft()
+        self.conversation.in_flight.drop()
 
     def reach(self) -> None:
         """A new stream: Open with everything, the Ask, and what was written alone as one long draft."""
         if self.is_open or self.conversation.phase is not Phase.ANSWERING:
             return
         self.is_open = True
-        ask = self.conversation.resume()
+        self.conversation.in_flight.drop()
+        ask = self.conversation.ask_from(len(self.conversation.tokens))
         self.drafting.restart()
         self.server.on_open(list(self.conversation.tokens), asks=True)
         self.up.append(ask)
         if self.written:
-            self.up.append(self.conversation.propose(DraftTree.chain(self.written)))
+            self.up.append(self.conversation.in_flight.propose(DraftTree.chain(self.written)))
             self.drafting.adopt(len(self.written))
             self.written = []
 
@@ -251,8 +252,10 @@ class Schedule:
         plan = server.plan_step()
         if plan is None:
             if self.is_open and not self.up and not self.down and not self.run_ahead:
-                self.up.append(self.conversation.propose(self.conversation.draft))  # it waits for a draft
-                self.drafting.adopt(len(self.conversation.draft))
+                self.up.append(
+                    self.conversation.in_flight.propose(self.conversation.in_flight.tree)
+                )  # it waits for a draft
+                self.drafting.adopt(len(self.conversation.in_flight.tree))
             elif self.is_open and not self.up and not self.down:
                 self.up.append(len(self.conversation.tokens))
             return
@@ -435,7 +438,7 @@ class Visit:
         self.world.link().heal()
         self.engine.go_online()
         async with asyncio.timeout(PATIENCE):
-            while self.engine.unsettled:
+            while self.engine.answers.unsettled:
                 async for event in self.engine.settle():
                     self.take(event)
         self.check()
@@ -444,7 +447,7 @@ class Visit:
     async def take_turn(self) -> None:
         engine, chance = self.engine, self.chance
         if len(engine.conversation.tokens) > 100 or chance.random() < 0.1:
-            if not engine.unsettled:
+            if not engine.answers.unsettled:
                 self.check()
             engine.rewind(0)
             self.asked.clear()
@@ -454,9 +457,13 @@ class Visit:
         self.current = Asked(turn, self.any_settings())
         self.asked.append(self.current)
         await self.answer(self.current, turn)
-        if self.current.is_settled and not self.current.committed and (engine.unsettled or self.lacks(self.current)):
+        if (
+            self.current.is_settled
+            and not self.current.committed
+            and (engine.answers.unsettled or self.lacks(self.current))
+        ):
             self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
-        while self.current.may_go_on and not engine.unsettled and chance.random() < 0.4:
+        while self.current.may_go_on and not engine.answers.unsettled and chance.random() < 0.4:
             self.current.go_on(chance.choice([1, 10, 60]))
             await self.answer(self.current, None)
 
@@ -542,7 +549,7 @@ class Visit:
         """The user did not even wait for the answer's end: what is committed of it stays."""
         conversation = self.engine.conversation
         known = sum(len(each.turn) + len(each.committed) for each in self.asked if each is not asked)
-        asked.committed = conversation.tokens[known + len(asked.turn) :] if not self.engine.unsettled else []
+        asked.committed = conversation.tokens[known + len(asked.turn) :] if not self.engine.answers.unsettled else []
         asked.finish, asked.is_settled, asked.is_given_up = Finish.CANCELLED, True, True
 
     async def stop(self, asked: Asked, seconds: float) -> None:

@@ -183,7 +183,7 @@ class SplitClient:
                 screen.on_event(event, now)
                 if isinstance(event, Committed):
                     arrivals += [now] * len(event.tokens)
-            while engine.unsettled:  # it ended without the server
+            while engine.answers.unsettled:  # it ended without the server
                 async for _ in engine.settle():
                     pass
                 await asyncio.sleep(SETTLE_EVERY_S)

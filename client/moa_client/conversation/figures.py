@@ -1,21 +1,19 @@
-"""What an answer cost: counted as it arrives, shown as one line, or in full. Pure."""
+"""What an answer cost: counted as it arrives, shown as one line, or in full, and traced."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.tracing import Span, begin_span
 from rich.filesize import decimal
 
-from moa_client.conversation import events
+from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState
 
 if TYPE_CHECKING:
     from moa_shared.protocol.messages import Verdict
-
-    from moa_client.conversation.conversation import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class LinkStatus:
         memory_bytes: of `down_bytes`, what is for this device's drafter.
     """
 
-    state: events.LinkState
+    state: LinkState
     rtt_ms: float | None
     tokens_per_s: float
     by_device: float
@@ -94,49 +92,14 @@ class Figures:
     def by_server(self) -> float:
         return self.server_accepted / self.tokens if self.tokens else 0.0
 
-    def status(
-        self, state: events.LinkState, rtt_ms: float | None, server: str, *, holds_back: bool = False
-    ) -> LinkStatus:
+    def status(self, state: LinkState, rtt_ms: float | None, server: str, *, holds_back: bool = False) -> LinkStatus:
         """What a status line shows, of a link to this server in this state."""
+        names = ("by_device", "by_server", "up_bytes", "down_bytes", "memory_bytes", "kept", "undecided")
+        same = {name: getattr(self, name) for name in names}
+        speed, written = self.tokens_per_second, self.provisional
         return LinkStatus(
-            state,
-            rtt_ms,
-            self.tokens_per_second,
-            self.by_device,
-            self.up_bytes,
-            self.down_bytes,
-            self.provisional,
-            self.kept,
-            holds_back,
-            self.by_server,
-            self.undecided,
-            server,
-            self.memory_bytes,
+            state, rtt_ms, speed, **same, written_standalone=written, holds_back=holds_back, server=server
         )
-
-    def on_event(self, event: events.Event, seconds: float) -> None:
-        """Counts an event, `seconds` after the question."""
-        if isinstance(event, events.Committed):
-            self.tokens += len(event.tokens)
-            self.undecided -= event.confirmed
-            self.kept += event.confirmed
-        elif isinstance(event, events.Provisional):
-            self.provisional += len(event.tokens)
-            self.undecided += len(event.tokens)
-        elif isinstance(event, events.Corrected):
-            self.undecided -= event.dropped
-        elif isinstance(event, events.Ended):
-            self.finish = event.finish
-        if isinstance(event, events.Committed | events.Provisional):
-            self.seconds = seconds
-            self.first_token_seconds = self.first_token_seconds or seconds
-
-    def on_later(self, event: events.Event) -> None:
-        """Counts an event after the answer's end; text that changes then has another time than `seconds`."""
-        shown = self.tokens + self.undecided
-        self.on_event(event, self.seconds)
-        if self.tokens + self.undecided != shown:
-            self.seconds = 0.0
 
     def count_verdict(self, verdict: Verdict) -> None:
         """Counts what a verdict cost and brought, besides its tokens."""
@@ -174,44 +137,44 @@ class Figures:
         )
 
 
-class SessionFigures:
-    """The figures of a session's answers.
+class AnswerSpans:
+    """The trace of one answer at the client. `parent`: traceparent of what asked; empty: nothing is above it."""
 
-    State: those of the newest answer, and of answers that ended without the server, until it has decided them.
-    """
+    def __init__(self, parent: str) -> None:
+        self._span = begin_span("answer", parent)
+        self._away: Span | None = None
+        self._has_text = False
+        self.traceparent = self._span.traceparent
 
-    def __init__(self) -> None:
-        self.newest = Figures()
-        self._unsettled: deque[Figures] = deque()
+    def on_opened(self, label: str, took_ms: float, cached_tokens: int) -> None:
+        now_ns = time.time_ns()
+        opening = begin_span("open stream", self.traceparent, at_ns=now_ns - round(1e6 * took_ms), server=label)
+        opening.note(cached_tokens=cached_tokens)
+        opening.end(at_ns=now_ns)
 
-    def begin(self) -> Figures:
-        self.newest = Figures()
-        return self.newest
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Committed() if not self._has_text:
+                self._has_text = True
+                self._span.mark("first token")
+            case LinkChanged(state=LinkState.OFFLINE | LinkState.WAITING as state) if self._away is None:
+                self._away = begin_span("without server", self.traceparent, state=state.value)
+            case LinkChanged(state=LinkState.GOOD | LinkState.SLOW | LinkState.BACK):
+                self._end_outage()
+            case Ended(provisional=provisional):
+                self._span.note(ended_standalone=provisional)
 
-    def on_event(self, event: events.Event, seconds: float) -> None:
-        """Counts an event, `seconds` after the newest question."""
-        if isinstance(event, events.Earlier):
-            if self._unsettled:
-                self._unsettled[0].on_later(event.event)
-        elif isinstance(event, events.Settled | events.Refused):
-            if self._unsettled:
-                self._unsettled.popleft()
-        else:
-            self.newest.on_event(event, seconds)
-            if isinstance(event, events.Ended) and event.provisional:
-                self._unsettled.append(self.newest)
+    def end(self, figures: Figures, problem: str = "") -> None:
+        """The answer is over. `problem`: code of the error that ended it; empty: none."""
+        self._end_outage()
+        counts = {name: getattr(figures, name) for name in ("tokens", "drafted", "accepted")}
+        self._span.note(**counts, alone_tokens=figures.provisional, finish=figures.finish.name.lower())
+        self._span.end(problem=problem)
 
-    def restore(self, unverified: Iterable[Job]) -> None:
-        """Continues a conversation that was kept, of which these answers are not decided."""
-        self._unsettled = deque(
-            Figures(provisional=job.shown, undecided=len(job.written), kept=job.kept) for job in unverified
-        )
-
-    def rewind(self, unsettled: int) -> None:
-        """The newest answer is dropped; so many before it that ended without the server will still be decided."""
-        self.newest = Figures()
-        while len(self._unsettled) > unsettled:
-            self._unsettled.pop()
+    def _end_outage(self) -> None:
+        if self._away is not None:
+            self._away.end()
+            self._away = None
 
 
 def drafted_words(by_server: float, by_device: float) -> str:

@@ -12,7 +12,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.conversation.open_answers import AnswerQueue
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import OnlineDrafting
@@ -40,7 +40,7 @@ class DeviceDrafting:
         plain_ms: float,
         codec: Codec,
         settings: DraftingSettings,
-        answers: AnswerQueue,
+        answers: OpenAnswers,
         availability: Availability,
         inbox: ResultInbox,
         executor: DrafterExecutor | None = None,
@@ -55,7 +55,7 @@ class DeviceDrafting:
         self.online = OnlineDrafting(
             settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=block_levels
         )
-        self._thin_rule = ThinRule()
+        self.thin_rule = ThinRule()
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
@@ -63,22 +63,20 @@ class DeviceDrafting:
         """The rows that are enough now; None: all, if any."""
         reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
         is_link_trusted = reads_itself or self._availability.outages.is_link_trusted(now)
-        allows_few = self._thin_rule.allows_few(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
+        allows_few = self.thin_rule.allows_few(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
         return self.memory.fewest if allows_few else None
-
-    def count(self, tokens: int) -> None:
-        """Counts tokens of a verdict, which say for how long the device has not drafted."""
-        self._thin_rule.count_tokens(tokens, drafts=self.online.drafts)
 
     def write_on(self, now: float) -> None:
         """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""
         self.standalone.write_on(now)
         if self._availability.may_end_answers(now):
             self._answers.end_standalone()
-        if self.is_holding_back:
+        answer = self._answers.current
+        if answer is not None and self.is_holding_back:
             is_lost = self.standalone.is_unread and self._availability.may_end_answers(now)
             if is_lost or self._availability.outages.has_lasted(now, self._rule.leave_ms):
-                self._answers.leave_to_server()
+                answer.left = True  # it goes on when there is a server again
+                self._answers.end_standalone()
 
     @property
     def is_holding_back(self) -> bool:
@@ -94,7 +92,7 @@ class DeviceDrafting:
         job, rule = self._answers.current, self._rule
         if job is None or self.standalone.can_write:
             return None
-        may_begin = rule.mode == "always" or self._answers.is_read(job)
+        may_begin = rule.mode == "always" or self.standalone.is_read(job)
         return rule.end_ms if rule.tokens_per_s and not may_begin else rule.leave_ms
 
     def wake_ms(self, now: float) -> float | None:

@@ -94,7 +94,7 @@ class OnlineDrafting:
         )
         self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
         self._rounds = settings.rounds
-        self._rest = DraftingRest(may_rest=settings.server_drafts)
+        self.rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation
         self._drafter = drafter
         self._memory = memory
@@ -104,11 +104,7 @@ class OnlineDrafting:
     @property
     def drafts(self) -> bool:
         """Whether this device drafts, and neither leaves it to the server nor finds that it has no time for drafts."""
-        return self._drafter is not None and not self._rest.rests and not self.window.is_priced_out
-
-    def on_opened(self, *, server_drafts: bool) -> None:
-        """Called when a stream is open, at a server that drafts or not."""
-        self._rest.on_opened(server_drafts=server_drafts)
+        return self._drafter is not None and not self.rest.rests and not self.window.is_priced_out
 
     def restart(self) -> None:
         """Called when the draft in flight, and a round under way, are gone."""
@@ -134,7 +130,7 @@ class OnlineDrafting:
         self.streamed.restart()
         if not written:
             return None
-        message = self._conversation.propose(DraftTree.chain(written))
+        message = self._conversation.in_flight.propose(DraftTree.chain(written))
         self.streamed.adopt(len(written))
         return message
 
@@ -144,7 +140,7 @@ class OnlineDrafting:
             self.propose_written(written)
             self.streamed.adopt(0)
         elif len(written) > sent:
-            self._conversation.extend_draft(written[sent:])
+            self._conversation.in_flight.extend_draft(written[sent:])
 
     def draft_on(self, now: float) -> list[Draft | Ack]:
         """Lets the drafter continue; what to send. `now` is in milliseconds."""
@@ -152,7 +148,7 @@ class OnlineDrafting:
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return []  # the first token needs no draft, and drafting before it would only guess at the prompt's end
         due: list[Draft | Ack] = []
-        may_draft = now >= self._memory.hold_until_ms and not self._rest.rests
+        may_draft = now >= self._memory.hold_until_ms and not self.rest.rests
         if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
             if step is not None and not drafter.busy:
@@ -182,16 +178,16 @@ class OnlineDrafting:
         conversation = self._conversation
         if conversation.phase is not Phase.ANSWERING or completed.committed != len(conversation.tokens):
             return None
-        draft = conversation.propose(completed.tree)
+        draft = conversation.in_flight.propose(completed.tree)
         self._synced = max(self._synced, draft.base)
         return draft
 
     def follow_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; what the drafter should wait for follows."""
-        draft, before = self._conversation.draft, len(self._conversation.tokens)
+        draft, before = self._conversation.in_flight.tree, len(self._conversation.tokens)
         effect = self._conversation.commit_verdict(verdict)
         self.streamed.follow_commit(effect)
-        self._rest.on_verdict(verdict)
+        self.rest.on_verdict(verdict)
         if effect.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:

@@ -7,8 +7,9 @@ changed is discarded.
 
 from __future__ import annotations
 
-from moa_client.conversation.conversation import Job
-from moa_client.conversation.open_answers import AnswerQueue
+from moa_client.conversation import events
+from moa_client.conversation.conversation import OpenAnswer
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.settings import StandaloneRule, StandaloneText
 from moa_client.drafting.streamed import TokenWritten
@@ -19,7 +20,7 @@ class StandaloneDrafting:
     """Writes the answers of one conversation, a token at a time. `thread`: the drafter's; None without one."""
 
     def __init__(
-        self, answers: AnswerQueue, thread: DrafterThread | None, memory: MemoryPlan, rule: StandaloneRule
+        self, answers: OpenAnswers, thread: DrafterThread | None, memory: MemoryPlan, rule: StandaloneRule
     ) -> None:
         self.asked_for = False  # the user wants the text, right or not
         self._answers = answers
@@ -28,9 +29,9 @@ class StandaloneDrafting:
         self._text = StandaloneText(rule)
         self._has_more = True
         self._held: TokenWritten | None = None
-        self._left: Job | None = None  # the answer that is left to the server, which has not read its question
+        self._left: OpenAnswer | None = None  # the answer that is left to the server, which has not read its question
         self._serial = 0  # of the provisional text
-        self._told: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
+        self._told: tuple[int, OpenAnswer] | None = None  # the serial and the job whose beginning the drafter has
 
     @property
     def can_write(self) -> bool:
@@ -64,7 +65,7 @@ class StandaloneDrafting:
     def begin(self) -> None:
         """Called when there is no server: what was guessed for one is not shown as it is."""
         self.restart()
-        self._answers.drop_draft()
+        self._answers.conversation.in_flight.drop()
 
     def write_on(self, now: float) -> None:
         """Lets the drafter write the next token of the current answer, when it is due."""
@@ -74,7 +75,7 @@ class StandaloneDrafting:
         if not self._may_begin(job):
             if self._left is not job:
                 self._left = job
-                self._answers.hold_back(job, unread=True)
+                self._answers.events.append(events.HeldBack(unread=True))
             return
         if self._held is not None:
             if not self._may_show(self._held):
@@ -88,7 +89,7 @@ class StandaloneDrafting:
         if self._told != (self._serial, job):  # it knows what it writes itself
             self._told = self._serial, job
             self._memory.crop(thread.tell(self._answers.text_before(job)))
-        thread.write(self._serial, job.written, self._answers.sampling_of(job))
+        thread.write(self._serial, job.written, job.settings.sampling.within(self._answers.start_of(job)))
 
     def on_written(self, now: float, written: TokenWritten) -> None:
         job = self._answers.current
@@ -100,7 +101,7 @@ class StandaloneDrafting:
             self._show(now, job, written)
         else:
             self._held = written
-            self._answers.hold_back(job, unread=False)
+            self._answers.events.append(events.HeldBack())
 
     def wake_ms(self) -> float | None:
         """When to call `write_on` again if nothing happens; None: no need."""
@@ -108,27 +109,31 @@ class StandaloneDrafting:
         return self._text.due_ms if self._held is None and job is not None and self._may_begin(job) else None
 
     @property
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> OpenAnswer | None:
         """What the drafter can continue now; None: nothing."""
         job, thread = self._answers.current, self._thread
         if job is None or job.has_ended or thread is None or thread.busy or not self._has_more:
             return None
         return job
 
-    def _may_begin(self, job: Job) -> bool:
+    def _may_begin(self, job: OpenAnswer) -> bool:
         """Whether there is anything to go by: without the server's memory of a question a drafter writes no sense; a
         companion reads the question itself.
         """
         mode = self._text.rule.mode
-        if self.asked_for or mode == "always" or self._answers.is_read(job):
+        if self.asked_for or mode == "always" or self.is_read(job):
             return True
         return mode == "auto" and self._thread is not None and self._thread.may_begin
+
+    def is_read(self, answer: OpenAnswer) -> bool:
+        """Whether a server has begun an answer: what the drafter knows of a question, it knows from there."""
+        return answer is self._answers.front and self._answers.conversation.answer_length > 0
 
     def _may_show(self, written: TokenWritten) -> bool:
         is_companion = self._thread is not None and self._thread.may_begin
         return self._text.takes(written.chance, asked_for=self.asked_for, is_companion=is_companion)
 
-    def _show(self, now: float, job: Job, written: TokenWritten) -> None:
+    def _show(self, now: float, job: OpenAnswer, written: TokenWritten) -> None:
         if written.token is not None:
             likely = self._text.add(now, written.chance, asked_for=self.asked_for)
             self._answers.write(job, [written.token], [written.chance], likely=likely)

@@ -69,7 +69,7 @@ class StreamedDrafting:
     def next_step(self, now_ms: float) -> DraftStep | None:
         """What the drafter should do now; None: nothing worthwhile."""
         conversation = self.conversation
-        draft = conversation.draft
+        draft = conversation.in_flight.tree
         if conversation.phase is not Phase.ANSWERING or self._exhausted == len(conversation.tokens):
             return None
         if not self.rule.may_grow(draft, now_ms):
@@ -78,7 +78,7 @@ class StreamedDrafting:
 
     def _step_below(self, draft: DraftTree) -> DraftStep:
         conversation = self.conversation
-        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers, self._text)
+        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.in_flight.numbers, self._text)
 
     def tokens_since(self, step: DraftStep) -> list[int]:
         """What was committed while the first step of a draft ran, and has overtaken it; nothing of any other step."""
@@ -92,15 +92,15 @@ class StreamedDrafting:
             return
         if step.serial != self._serial:
             growth = self._overtaken(step, growth)
-            if conversation.draft or not growth.tokens:
+            if conversation.in_flight.tree or not growth.tokens:
                 return
-            step = self._step_below(conversation.draft)
+            step = self._step_below(conversation.in_flight.tree)
         if not growth.tokens:  # nothing more until something is committed
             self._exhausted = step.committed
             return
-        known, first = len(step.draft), conversation.draft_nodes
+        known, first = len(step.draft), conversation.in_flight.end
         parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
-        conversation.extend_draft(growth.tokens, parents, growth.copied)
+        conversation.in_flight.extend_draft(growth.tokens, parents, growth.copied)
 
     def _overtaken(self, step: DraftStep, growth: Growth) -> Growth:
         """What a step's draft and growth have below the tokens that were committed meanwhile."""
@@ -121,24 +121,24 @@ class StreamedDrafting:
     def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow."""
         conversation = self.conversation
-        unsent = conversation.draft_nodes - self._sent
-        draft = conversation.draft
+        unsent = conversation.in_flight.end - self._sent
+        draft = conversation.in_flight.tree
         committed = len(conversation.tokens)
         if self._announces_nothing and flush and not draft and self._exhausted == committed != self._told_nothing:
             self.restart()
             self._told_nothing = self._exhausted = committed
-            return conversation.propose(draft)
+            return conversation.in_flight.propose(draft)
         if not unsent or not draft or not self.rule.may_send(draft, unsent, flush=flush):
             return None
-        message = conversation.draft_message(self._sent)
-        self._sent = conversation.draft_nodes
+        message = conversation.in_flight.draft_message(self._sent)
+        self._sent = conversation.in_flight.end
         self.rule.on_sent(unsent)
         return message
 
     def follow_commit(self, effect: VerdictEffect) -> None:
         """Called when the conversation has taken in a verdict, which has confirmed or contradicted the draft."""
         if effect.kept_draft:
-            self.conversation.forget_nodes(self._sent)
+            self.conversation.in_flight.forget_nodes(self._sent)
         else:
             self._forget()
 

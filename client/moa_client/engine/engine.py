@@ -7,6 +7,7 @@ Invariants: committed text is the target's; standalone text is provisional until
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import assert_never
@@ -17,17 +18,17 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Turn
-from moa_client.conversation.events import Event
-from moa_client.conversation.figures import Figures, LinkStatus
-from moa_client.conversation.open_answers import AnswerQueue
+from moa_client.conversation.events import Committed, Event, Provisional
+from moa_client.conversation.figures import AnswerSpans, Figures, LinkStatus
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
-from moa_client.engine import inbox
-from moa_client.engine.answer_spans import AnswerSpans
+from moa_client.engine.conversation_device import ConversationDevice
+from moa_client.engine.inbox import Inbox, InboxItem
 from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
-from moa_client.engine.session_exchange import SessionExchange, now_ms
+from moa_client.engine.resuming import ServerSession, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
@@ -59,52 +60,36 @@ class ClientEngine:
     ) -> None:
         settings = settings or DraftingSettings()
         self.conversation = Conversation(vocab_size)
-        self.answers = AnswerQueue(self.conversation, device.end_rule)
-        self.availability = Availability(
+        self.answers = answers = OpenAnswers(self.conversation, device.end_rule)
+        self.availability = availability = Availability(
             1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
         )
-        self._inbox = inbox.Inbox()
-        self._exchange = SessionExchange(
-            link, self.answers, self.availability, device, settings, codec, self._inbox, executor
-        )
-        self.connection = self._exchange.connection
-        self.session_figures = self._exchange.figures
-        self._replaced = ReplacedServer(self._exchange, self._inbox, refit, adopt)
-        self._asked_at = time.monotonic()  # the newest question
+        self._inbox = inbox = Inbox()
+        self.own = ConversationDevice(device, codec, settings, answers, availability, inbox, executor)
+        self._session = ServerSession(link, answers, availability, self.own, settings, inbox)
+        self.connection = self._session.connection
+        self._replaced = ReplacedServer(self._session, self.own, answers, availability, inbox, refit, adopt)
         self._spans: AnswerSpans | None = None  # of the running answer
+        self._failure: MoaError | None = None  # that ends the answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._may_write = settings.standalone.mode != "never"
         if offline:
-            self._have_companion_write()
+            self.go_offline()
 
     @property
     def figures(self) -> Figures:
-        return self.session_figures.newest
+        """Of the newest answer."""
+        return self.answers.figures
 
     @property
     def status(self) -> LinkStatus:
-        server, holds_back = self.connection.dialer.server.address, self._exchange.drafting.is_holding_back
-        return self.figures.status(self.availability.state, self.rtt_ms, server, holds_back=holds_back)
-
-    @property
-    def rtt_ms(self) -> float | None:
-        """Smoothed round-trip time; None before one was measured."""
-        return self.availability.monitor.rtt_ms
-
-    @property
-    def plain_step_ms(self) -> float | None:
-        """Time of a plain step of the server; None before one was measured."""
-        step_ms = self._exchange.drafting.online.window.step_ms
-        return step_ms.mean if step_ms.samples else None
+        server, holds_back = self.connection.dialer.server.address, self.own.drafting.is_holding_back
+        state, rtt_ms = self.availability.state, self.availability.monitor.rtt_ms
+        return self.figures.status(state, rtt_ms, server, holds_back=holds_back)
 
     @property
     def device(self) -> Device:
-        return self._exchange.next_device or self._exchange.device
-
-    @property
-    def unsettled(self) -> int:
-        """Number of answers that ended without the server and are not verified yet."""
-        return self.answers.unsettled
+        return self.own.next or self.own.device
 
     async def ask(
         self, turn: Turn | Sequence[int] | None, settings: AnswerSettings, *, traceparent: str = ""
@@ -118,23 +103,22 @@ class ClientEngine:
         """
         traffic = self.connection.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
-        self._asked_at, began_cpu = time.monotonic(), time.process_time()
-        await self._catch_up(settings)
-        figures = self.session_figures.begin()
+        began, began_cpu = time.monotonic(), time.process_time()
+        await self._catch_up()
         self._spans, problem = AnswerSpans(traceparent), ""
         self.conversation.traceparent = self._spans.traceparent
-        begun = (
-            self.answers.go_on(settings)
-            if turn is None
-            else self.answers.begin(turn if callable(turn) else lambda _: turn, settings)
-        )
-        job = self.answers.current
+        asked = turn if turn is None or callable(turn) else lambda _, question=turn: question
+        begun = self.answers.begin(asked, settings)
+        answer, figures = self.answers.current, self.figures
         try:
-            self._exchange.ask(begun)
-            self._exchange.connect()
+            self._session.ask(begun)
+            self._session.connect()
             async for event in self.attend(lambda: self.answers.current is None):
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 figures.cpu_seconds = time.process_time() - began_cpu
+                if isinstance(event, Committed | Provisional):
+                    figures.seconds = time.monotonic() - began
+                    figures.first_token_seconds = figures.first_token_seconds or figures.seconds
                 self._spans.on_event(event)
                 yield event
         except MoaError as error:
@@ -143,9 +127,9 @@ class ClientEngine:
         finally:
             self._spans.end(figures, problem)
             self._spans = None
-            if self.answers.current is not None and self.answers.current is job:
+            if self.answers.current is not None and self.answers.current is answer:
                 self.answers.forget_current()
-                self._exchange.drafting.restart()
+                self.own.drafting.restart()
                 await self.connection.drop()
 
     async def settle(self) -> AsyncGenerator[Event, None]:
@@ -167,11 +151,9 @@ class ClientEngine:
         while True:
             await self._advance()
             while self.answers.events:
-                event = self.answers.events.popleft()
-                self.session_figures.on_event(event, time.monotonic() - self._asked_at)
-                yield event
-            if self._exchange.failure is not None:
-                failure, self._exchange.failure = self._exchange.failure, None
+                yield self.answers.events.popleft()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
                 raise failure
             if is_over():
                 self.availability.monitor.rest()
@@ -180,89 +162,93 @@ class ClientEngine:
 
     async def _advance(self) -> None:
         """Does what is due now: beats, timers, the user's wish to stop, drafting."""
-        now = now_ms()
-        await self._follow(self._exchange.tick(now), now)
-        if self._is_stopping and self.answers.current is not None and await self._exchange.stop():
+        now, drafting = now_ms(), self.own.drafting
+        await self._follow(self._session.tick(now))
+        if self._is_stopping and self.answers.current is not None and await self._session.stop():
             self._is_stopping = False
-        self._exchange.draft_on(now)
+        if not self.availability.is_served:
+            drafting.write_on(now)
+        elif self.connection.is_up:
+            for message in drafting.online.draft_on(now):
+                self.connection.send_draft(message)
 
     async def _wait(self) -> None:
         """Waits until something happens or is due; handles it and what has happened with it."""
-        wake_ms = self._exchange.wake_ms(now_ms())
-        item = await self._inbox.take(None if wake_ms is None else max(0.0, (wake_ms - now_ms()) / 1e3))
+        now, drafting, availability = now_ms(), self.own.drafting, self.availability
+        times = (
+            availability.wake_ms(is_up=self.connection.is_up, patience_ms=drafting.patience_ms),
+            drafting.wake_ms(now),
+        )
+        wake_ms = min((each for each in times if each is not None and each < math.inf), default=None)
+        item = await self._inbox.take(None if wake_ms is None else max(0.0, (wake_ms - now) / 1e3))
         if wake_ms is not None:
-            self.availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
+            availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
         while item is not None:
             await self._handle(item)
             item = None if self.answers.events else self._inbox.take_now()
 
-    async def _handle(self, item: inbox.InboxItem) -> None:
+    async def _handle(self, item: InboxItem) -> None:
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
             return
-        exchange, reaction = self._exchange, NOTHING
+        session, drafting, is_served = self._session, self.own.drafting, self.availability.is_served
+        reaction = NOTHING
         try:
             match item:
                 case FrameReceived():
-                    exchange.on_server_frame(item.frame)
+                    session.on_server_frame(item.frame)
                 case StreamOpened():
                     if self._spans is not None:
-                        self._spans.on_opened(item)
-                    exchange.on_opened(item)
-                    self._replaced.on_opened(self.rtt_ms or 0.0)
+                        self._spans.on_opened(item.label, item.took_ms, item.opened.cached_tokens)
+                    session.on_opened(item)
+                    self._replaced.on_opened()
                 case StreamLost(error=MismatchError()):
                     self._replaced.on_mismatch(item)
                 case StreamLost():
-                    reaction = exchange.on_lost(item)
+                    reaction = session.on_lost(item)
                 case DraftExtended():
-                    exchange.on_extended(item)
+                    drafting.online.on_extended(now_ms(), item)
+                    self.own.end_trial()
                 case DraftCompleted():
-                    exchange.on_completed(item)
+                    if is_served and (draft := drafting.online.on_completed(item)) is not None:
+                        self.connection.send_draft(draft)
                 case TokenWritten():
-                    exchange.on_written(item)
+                    if not is_served:
+                        drafting.standalone.on_written(now_ms(), item)
+                case DrafterFailed(error=ProtocolError() as fault):
+                    raise fault
                 case DrafterFailed():
-                    exchange.on_drafter_failed(item)
-                case (
-                    inbox.SameModel()
-                    | inbox.TargetKnown()
-                    | inbox.OtherModel()
-                    | inbox.NoAnswer()
-                    | inbox.DrafterReady()
-                    | inbox.DrafterUnusable()
-                ):
-                    reaction = self._replaced.on_finding(item)
-                case inbox.Wake():
-                    pass
-                case _:
-                    assert_never(item)
+                    self._failure = item.error
+                case happened:
+                    reaction = happened()
         except ProtocolError as error:
             reaction = self.availability.distrust(error)
         except NoFormsError as error:
-            reaction = exchange.on_refused(error)
-        await self._follow(reaction, now_ms())
+            reaction = session.on_refused(error)
+        await self._follow(reaction)
 
-    async def _follow(self, reaction: Reaction, now: float) -> None:
+    async def _follow(self, reaction: Reaction) -> None:
         for command in reaction.commands:
             match command:
                 case SendBeat():
                     self.connection.queue_frame(pb.ClientFrame(beat=pb.Beat(stamp=command.stamp)))
                 case GiveUp():
-                    self._exchange.failure = command.error
+                    self._failure = command.error
                 case LinkCommand.LEAVE:
                     self._replaced.stop_asking()
                     await self.connection.drop()
                 case LinkCommand.REOPEN:
-                    await self._exchange.reopen(now)
+                    await self._session.reopen(now_ms())
                 case LinkCommand.GO_STANDALONE:
-                    self._exchange.drafting.restart()
+                    self.own.drafting.restart()
                     if not self._is_stopping:
-                        self._exchange.drafting.standalone.begin()
+                        self.own.drafting.standalone.begin()
                 case _:
                     assert_never(command)
         self.answers.events += reaction.events
 
     def wake(self) -> None:
         """Has the loop look at what is due now."""
-        self._inbox.post(inbox.Wake())
+        self._inbox.wake()
 
     def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
@@ -272,28 +258,20 @@ class ClientEngine:
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
         self.availability.go_offline()
-        self._have_companion_write()
+        if self.own.device.companion is not None and self._may_write:  # there is nothing to wait for
+            self.own.drafting.standalone.asked_for = True
         self.wake()
 
     def go_online(self) -> None:
         self.availability.go_online()
-        self._exchange.drafting.standalone.asked_for = False
+        self.own.drafting.standalone.asked_for = False
         self.connection.start()
         self.wake()
 
     def write_standalone(self) -> None:
         """Continues the running answer without the server, however unlikely the text is, until the server is back."""
-        self._exchange.drafting.standalone.asked_for = True
+        self.own.drafting.standalone.asked_for = True
         self.wake()
-
-    def _have_companion_write(self) -> None:
-        """Who wants no server has nothing to wait for where a companion answers."""
-        if self._exchange.device.companion is not None and self._may_write:
-            self._exchange.drafting.standalone.asked_for = True
-
-    def change_device(self, device: Device | None) -> None:
-        """Uses another device from the next question on that has nothing unverified before it; None: keeps this one."""
-        self._exchange.next_device = device
 
     def restore(self, state: ConversationState) -> None:
         """Continues a conversation that was kept; to be called before the first question.
@@ -301,10 +279,9 @@ class ClientEngine:
         Answers that no server has verified are verified at the next contact, for which `attend` or `settle` waits.
         """
         self.answers.restore(state)
-        self.session_figures.restore(state.unverified)
         if state.unverified:
             self.availability.begin_lost()
-            self._exchange.connect()
+            self._session.connect()
 
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers, 0 to begin again; the server learns of it with the next question.
@@ -314,38 +291,23 @@ class ClientEngine:
                 refused before anything of it was committed, are not.
         """
         if self.answers.rewind(answers):
-            self._exchange.drafting.restart()
-            self._exchange.is_outdated = True
-        self.session_figures.rewind(self.answers.unsettled)
-
-    def keep(self, turn: Turn, settings: AnswerSettings) -> Sequence[Event]:
-        """Has the newest answer be again what it was before a server has corrected it, unverified; what happens."""
-        if (withdrawn := self.answers.withdrawn) is None:
-            raise ProtocolError("an answer that was corrected", "none")
-        self.rewind(withdrawn.turns - 1)
-        self.answers.begin(turn, settings)
-        self.answers.keep(withdrawn)
-        events = list(self.answers.events)
-        self.answers.events.clear()
-        return events
-
-    async def sleep(self) -> None:
-        """Leaves the stream until the next question: the server keeps the session for a while."""
-        await self.connection.drop()
+            self.own.drafting.restart()
+            self._session.is_outdated = True
 
     async def close(self) -> None:
         await self._replaced.close()
         await self.connection.leave()
-        self._exchange.drafting.close()
+        self.own.drafting.close()
 
-    async def _catch_up(self, settings: AnswerSettings) -> None:
-        """Handles what has happened since the last answer, and makes everything ready for one with these settings."""
-        exchange = self._exchange
-        self._is_stopping, exchange.failure, self.availability.error = False, None, None
-        exchange.drafting.standalone.renew()
-        await exchange.leave_outdated()
-        if self.answers.front is None:
-            await exchange.change_device()
+    async def _catch_up(self) -> None:
+        """Handles what has happened since the last answer, and makes everything ready for the next one."""
+        self._is_stopping, self._failure, self.availability.error = False, None, None
+        self.own.drafting.standalone.renew()
+        await self._session.leave_outdated()
+        if self.answers.front is None and self.own.next is not None:
+            await self.connection.drop()
+            self._inbox.clear()
+            self.own.change(self.own.next)
         while (item := self._inbox.take_now()) is not None:
             await self._handle(item)
         self.connection.dialer.look_around()  # for the next question

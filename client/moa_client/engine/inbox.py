@@ -1,4 +1,4 @@
-"""What a conversation's engine handles, one thing at a time: news of the stream, the drafter's results, and findings.
+"""What a conversation's engine handles, one thing at a time: news of the stream, the drafter's results, and calls.
 
 State: what was posted and is not handled yet, in order.
 """
@@ -6,66 +6,13 @@ State: what was posted and is not handled yet, in order.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError
-
-from moa_client.device.loading import Device
 from moa_client.drafting.streamed import DrafterResult
+from moa_client.link.availability import NOTHING, Reaction
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 
-
-@dataclass(frozen=True, slots=True)
-class SameModel:
-    """The server has the conversation's model; `served` is what it describes."""
-
-    served: pb.DescribeResponse
-
-
-@dataclass(frozen=True, slots=True)
-class TargetKnown:
-    """The server's model can continue what a companion has begun; the device is for that model."""
-
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
-class OtherModel:
-    """The server cannot continue the conversation."""
-
-    error: MismatchError
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """The server has not said what it is."""
-
-    error: MoaError
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterReady:
-    """The server's drafter is here."""
-
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterUnusable:
-    """The server's drafter cannot be used here."""
-
-    error: MoaError
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """Something may be due."""
-
-
-StreamEvent = FrameReceived | StreamOpened | StreamLost
-ServerFinding = SameModel | TargetKnown | OtherModel | NoAnswer | DrafterReady | DrafterUnusable
-InboxItem = StreamEvent | DrafterResult | ServerFinding | Wake
+InboxItem = FrameReceived | StreamOpened | StreamLost | DrafterResult | Callable[[], Reaction]
 
 
 class Inbox:
@@ -82,6 +29,10 @@ class Inbox:
         """Appends an item; call it on the event loop."""
         self._items.put_nowait(item)
 
+    def wake(self) -> None:
+        """Has the loop look at what is due now."""
+        self.post(lambda: NOTHING)
+
     async def take(self, seconds: float | None) -> InboxItem | None:
         """The oldest item, once there is one; None: none has come in `seconds`."""
         try:
@@ -95,5 +46,5 @@ class Inbox:
         return None if self._items.empty() else self._items.get_nowait()
 
     def clear(self) -> None:
-        while not self._items.empty():
-            self._items.get_nowait()
+        while self.take_now() is not None:
+            pass

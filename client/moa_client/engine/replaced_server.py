@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import check_identity
 
 from moa_client.conversation.events import DrafterChanged, ServerChanged
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
-from moa_client.engine.inbox import (
-    DrafterReady,
-    DrafterUnusable,
-    Inbox,
-    NoAnswer,
-    OtherModel,
-    SameModel,
-    ServerFinding,
-    TargetKnown,
-)
-from moa_client.engine.session_exchange import SessionExchange
-from moa_client.link.availability import NOTHING, Reaction
+from moa_client.engine.conversation_device import ConversationDevice
+from moa_client.engine.inbox import Inbox
+from moa_client.engine.resuming import ServerSession
+from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import Backoff, StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
@@ -39,17 +33,26 @@ class ReplacedServer:
     """How one conversation continues with a server that was replaced.
 
     Args:
-        inbox: takes what the tasks find out; `on_finding` handles it.
+        inbox: takes what is to be done about what the tasks find out.
         refit: gets the drafter of a server; None: nothing is fetched.
         adopt: makes the device for a server's model where a companion stands in for any; None: none does.
     """
 
     def __init__(
-        self, exchange: SessionExchange, inbox: Inbox, refit: Refit | None, adopt: Adopt | None = None
+        self,
+        session: ServerSession,
+        own: ConversationDevice,
+        answers: OpenAnswers,
+        availability: Availability,
+        inbox: Inbox,
+        refit: Refit | None,
+        adopt: Adopt | None,
     ) -> None:
-        self._exchange = exchange
-        self._availability = exchange.availability
-        self._connection = exchange.connection
+        self._session = session
+        self._own = own
+        self._answers = answers
+        self._availability = availability
+        self._dialer = session.connection.dialer
         self._inbox = inbox
         self._refit = refit
         self._adopt = adopt
@@ -72,12 +75,12 @@ class ReplacedServer:
         self._refusal, self._reported = refusal, ""
         self._asking = asyncio.create_task(self._ask())
 
-    def on_opened(self, rtt_ms: float) -> None:
+    def on_opened(self) -> None:
         self.stop_asking()
         self._was_recognised = False
-        needs_drafter = self._exchange.device.drafting.is_refused and not self._is_fitted
+        needs_drafter = self._own.device.drafting.is_refused and not self._is_fitted
         if self._refit is not None and needs_drafter and (self._fitting is None or self._fitting.done()):
-            self._fitting = asyncio.create_task(self._fit(self._refit, rtt_ms))
+            self._fitting = asyncio.create_task(self._fit(self._refit))
 
     def stop_asking(self) -> None:
         if self._asking is not None:
@@ -90,96 +93,91 @@ class ReplacedServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def on_finding(self, finding: ServerFinding) -> Reaction:
-        """Takes in what a task has found out; what to do."""
-        match finding:
-            case SameModel(served):
-                return self._on_recognised(served) if self.is_asking else NOTHING
-            case TargetKnown(device):
-                if self.is_asking:
-                    self._on_target(device)
-            case OtherModel(error) | NoAnswer(error):
-                return self._on_absent(error) if self.is_asking else NOTHING
-            case DrafterReady(device):
-                self._is_fitted = True
-                self._exchange.next_device = self._exchange.device.with_drafter_of(device)
-                if (choice := device.drafting.choice) is not None:
-                    self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.standalone))
-            case DrafterUnusable(error):
-                self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")
-        return NOTHING
+    def _post(self, found: Callable[[], Reaction | None]) -> None:
+        """Has what the task has found out be taken in, unless nobody asks any more by then."""
+        self._inbox.post(lambda: (found() if self.is_asking else None) or NOTHING)
 
-    def _on_recognised(self, served: pb.DescribeResponse) -> Reaction:
+    def _on_recognised(self, served: pb.DescribeResponse) -> Reaction | None:
         """The server has the conversation's model: what else did it refuse?"""
         self.stop_asking()
-        fingerprint = self._exchange.device.identity.drafter_fingerprint
+        fingerprint = self._own.device.identity.drafter_fingerprint
         if fingerprint and fingerprint not in _offered(served):
-            self._exchange.refuse_drafter()
-            self._exchange.next_device = None
+            self._own.refuse_drafter()
             self._is_fitted = False
             self._say(_drafter_words(served))
         elif self._was_recognised and self._refusal is not None:
             self._was_recognised = False
-            return self._exchange.on_lost(self._refusal)  # twice, and it does not say why
+            return self._session.on_lost(self._refusal)  # twice, and it does not say why
         self._was_recognised = True
-        self._exchange.connect()
-        return NOTHING
+        self._session.connect()
+        return None
 
     def _on_target(self, device: Device) -> None:
+        """The server's model can continue what a companion has begun; the device is for that model."""
         self.stop_asking()
-        companion = self._exchange.device.files.target_id
-        self._exchange.adopt(device)
-        label, target = self._connection.dialer.server.label, device.files.target_id
+        companion = self._own.device.files.target_id
+        self._own.adopt(device)
+        label, target = self._dialer.server.label, device.files.target_id
         message = f"{label} serves {target}, which continues what {companion} on this device has written."
-        self._exchange.answers.events.append(ServerChanged("address", message))
-        self._exchange.connect()
+        self._answers.events.append(ServerChanged("address", message))
+        self._session.connect()
 
     def _on_absent(self, error: MoaError) -> Reaction:
+        """The server cannot continue the conversation, or has not said what it is."""
         if isinstance(error, MismatchError) and error.message != self._reported:
             self._reported = error.message
-            self._exchange.answers.events.append(ServerChanged("model", str(error)))
-        return self._availability.on_lost(error, broke=False, is_expected=self._exchange.answers.front is not None)
+            self._answers.events.append(ServerChanged("model", str(error)))
+        return self._availability.on_lost(error, broke=False, is_expected=self._answers.front is not None)
 
-    def _say(self, message: str) -> None:
-        self._exchange.answers.events.append(ServerChanged("drafter", message))
+    def _on_drafter(self, device: Device) -> Reaction:
+        """The server's drafter is here."""
+        self._is_fitted = True
+        self._own.next = self._own.device.with_drafter_of(device)
+        if (choice := device.drafting.choice) is not None:
+            self._answers.events.append(DrafterChanged(choice.name, choice.reason, choice.standalone))
+        return NOTHING
+
+    def _say(self, message: str) -> Reaction:
+        self._answers.events.append(ServerChanged("drafter", message))
+        return NOTHING
 
     async def _ask(self) -> None:
         """Asks the server what it is, until it is one that has the conversation's model."""
-        backoff, dialer = Backoff(), self._connection.dialer
+        backoff, dialer, own = Backoff(), self._dialer, self._own
         while True:
             try:
                 served = await dialer.describe()
-                if self._adopt is not None and self._exchange.device.stands_in:
-                    self._inbox.post(TargetKnown(await self._adopt(served, self._exchange.device)))
+                if self._adopt is not None and own.device.stands_in:
+                    self._post(partial(self._on_target, await self._adopt(served, own.device)))
                     return
-                check_model(dialer.server.label, served.identity, self._exchange.device.identity)
-            except MismatchError as error:
-                self._inbox.post(OtherModel(error))
-                backoff.not_before(STRANGER_SECONDS)
+                check_model(dialer.server.label, served.identity, own.device.identity)
             except MoaError as error:
-                self._inbox.post(NoAnswer(error))
+                self._post(partial(self._on_absent, error))
+                if isinstance(error, MismatchError):
+                    backoff.not_before(STRANGER_SECONDS)
             else:
-                self._inbox.post(SameModel(served))
+                self._post(partial(self._on_recognised, served))
                 return
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _fit(self, refit: Refit, rtt_ms: float) -> None:
+    async def _fit(self, refit: Refit) -> None:
         try:
-            served = await self._connection.dialer.describe()
+            served = await self._dialer.describe()
             offered = _offered(served)
             if offered == self._useless:
                 return
-            device = await refit(served, self._exchange.device, rtt_ms)
+            device = await refit(served, self._own.device, self._availability.monitor.rtt_ms or 0.0)
         except (UnavailableError, OverloadedError, MismatchError):
             return  # the next stream tries again
         except MoaError as error:
             self._useless = offered
-            self._inbox.post(DrafterUnusable(error))
+            words = f"The server's drafter cannot be used here, so that this device does not draft: {error}"
+            self._inbox.post(partial(self._say, words))
             return
         if device is None:
             self._useless = offered
         else:
-            self._inbox.post(DrafterReady(device))
+            self._inbox.post(partial(self._on_drafter, device))
 
 
 def check_model(address: str, served: pb.Identity, mine: pb.Identity) -> None:

@@ -13,8 +13,9 @@ from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.conversation import Conversation, ConversationState, Job, Turn
+from moa_client.conversation.conversation import Conversation, ConversationState, OpenAnswer, Turn
 from moa_client.conversation.events import BY_LETTER, Provenance
+from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.store import HistoryStore
@@ -42,20 +43,19 @@ def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions],
     )
 
 
-def _job(answer: StoredAnswer, turn: Turn) -> Job:
+def _job(answer: StoredAnswer, turn: Turn) -> OpenAnswer:
     settings = answer.options.settings()
     if answer.stopped_at is not None:
         settings = replace(settings, max_tokens=answer.stopped_at)
     question = answer.question_tokens
-    return Job(
+    return OpenAnswer(
         turn,
         settings,
         written=list(answer.waiting),
         finish=Finish[answer.finish.upper()] if answer.finish else Finish.UNFINISHED,
         verified=list(answer.tokens[question + answer.decided_from :]),
         corrected=answer.is_corrected,
-        shown=answer.shown,
-        kept=answer.kept,
+        figures=Figures(provisional=answer.shown, undecided=len(answer.waiting), kept=answer.kept),
         left=not answer.finish or answer.finish == "unfinished",
     )
 

@@ -183,7 +183,7 @@ class ConversationTask:
             self._publisher.publish(Failed(told(error)))
             return False
         if self._is_idle and not self._todo:
-            await self._engine.sleep()
+            await self._engine.connection.drop()  # the server keeps the session for a while
             return False
         return True
 
@@ -196,7 +196,7 @@ class ConversationTask:
             return
 
         def become_idle() -> None:
-            self._is_idle = not self._engine.unsettled
+            self._is_idle = not self._engine.answers.unsettled
             self._engine.wake()
 
         timer = asyncio.get_running_loop().call_later(self._idle_seconds, become_idle)
@@ -240,7 +240,7 @@ class ConversationTask:
         text = self._publisher.answers[-1]
         if text.finish is Finish.CONTEXT:
             return ConflictError("The context is full.", hint="Begin a new conversation.")
-        if text.is_unsettled or self._engine.unsettled:
+        if text.is_unsettled or self._engine.answers.unsettled:
             return ConflictError("The server has not checked the answer yet.", hint="Continue it when it has.")
         if not text.may_continue or not self._publisher.is_part(text):
             return ConflictError("The answer has come to its end.", hint="Ask the next question.")
@@ -278,12 +278,13 @@ class ConversationTask:
                 self._publisher.on_engine_event(self._calls.counted(event, answer.text), answer)
 
     async def _keep(self) -> None:
-        publisher, text = self._publisher, self._publisher.answers[-1]
-        if self._engine.answers.withdrawn is None or not publisher.is_part(text):
+        publisher, text, answers = self._publisher, self._publisher.answers[-1], self._engine.answers
+        if (withdrawn := answers.withdrawn) is None or not publisher.is_part(text):
             publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
             return
         turn = self._calls.turns.of(text.question, text.options.results, text.options.reasoning_effort)
-        events = self._engine.keep(turn, text.options.settings())
+        self._engine.rewind(withdrawn.turns - 1)
+        events = answers.keep(withdrawn, turn, text.options.settings())
         publisher.rewind(len(publisher.answers) - 1)
         answer = publisher.begin(text.question, text.options)
         for event in events:

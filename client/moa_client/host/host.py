@@ -232,14 +232,16 @@ class Host:
     async def _reconsider(self, conversation: TextConversation) -> None:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""
         engine = conversation.engine
-        device, step_ms = engine.device, engine.plain_step_ms
+        device, step_ms = engine.device, engine.own.plain_step_ms
         catalog, before = device.drafting.catalog, device.drafting.choice
         if (companion := device.companion) is not None:  # for the next start: how often it was right
             root = cache_root(self.settings.cache_dir)
             remember_agreement(root, companion.fingerprint, device.files.fingerprint, companion.agreement)
         if catalog is None or before is None or step_ms is None:
             return
-        choice = catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), before.name)
+        choice = catalog.choose(
+            ServerPace(step_ms, self._row_ms, engine.availability.monitor.rtt_ms or 0.0), before.name
+        )
         if choice.name == before.name:
             return
         async with self._loading:
@@ -247,7 +249,7 @@ class Host:
                 self._loaded[choice.name] = await asyncio.to_thread(change_drafter, device, choice, self.settings)
         changed = device.with_drafter_of(self._loaded[choice.name].for_another_conversation())
         self.device = changed
-        engine.change_device(changed)
+        engine.own.next = changed
         standalone = changed.drafting.choice.standalone if changed.drafting.choice is not None else ""
         conversation.publisher.publish(DrafterChanged(choice.name, choice.reason, standalone))
 

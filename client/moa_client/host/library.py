@@ -169,7 +169,7 @@ class Library:
         for identifier, since in list(self._unwatched.items()):
             conversation = self.open_conversations[identifier]
             is_used = conversation.publisher.subscriptions or conversation.task.is_answering
-            if not (is_used or conversation.engine.unsettled) and now - since >= self._unwatched_seconds:
+            if not (is_used or conversation.engine.answers.unsettled) and now - since >= self._unwatched_seconds:
                 await self._close(identifier)
 
     async def _close(self, identifier: str) -> None:

@@ -90,9 +90,9 @@ async def test_answers_that_end_standalone_are_verified_at_the_next_contact(worl
     chat = world.chat(settings=AT_ONCE, offline=True)
     first, second = [await chat.ask(turn, SHORT, settles=False) for turn in ((3, 1), (9, 9))]
     assert first.end == second.end == Ended(Finish.MAX_TOKENS, provisional=True)
-    assert chat.engine.unsettled == 2
+    assert chat.engine.answers.unsettled == 2
     chat.engine.go_online()
-    await chat.attend(lambda: not chat.engine.unsettled)
+    await chat.attend(lambda: not chat.engine.answers.unsettled)
     settled = chat.screen.of(Settled)
     text: list[int] = []
     for turn, screen, event in zip(((3, 1), (9, 9)), (first, second), settled, strict=True):
@@ -112,7 +112,7 @@ async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(world: W
     screen = await chat.then(world.link().cut, committed=6).ask(settles=False)
     assert screen.end == Ended(Finish.UNFINISHED, provisional=True)
     world.link().heal()
-    await chat.attend(lambda: not chat.engine.unsettled)
+    await chat.attend(lambda: not chat.engine.answers.unsettled)
     assert screen.of(Settled)[0].changed
     assert screen.text == world.target.answer([3, 1, 2], LONG)
 
@@ -184,7 +184,8 @@ async def test_a_companion_that_errs_is_corrected_and_its_text_may_be_kept(world
     assert screen.of(Corrected)
     withdrawn = chat.engine.answers.withdrawn
     assert withdrawn is not None
-    events = chat.engine.keep(lambda _: [3, 1, 2], LONG)
+    chat.engine.rewind(withdrawn.turns - 1)
+    events = chat.engine.answers.keep(withdrawn, lambda _: [3, 1, 2], LONG)
     assert [type(event) for event in events] == [Committed, Ended]
     answer = list(withdrawn.tokens)
     assert answer != screen.committed[: len(answer)]
@@ -199,7 +200,7 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(wo
     assert screen.end == Ended(Finish.MAX_TOKENS, provisional=True)
     assert not screen.of(HeldBack)
     chat.engine.go_online()
-    await chat.attend(lambda: not chat.engine.unsettled)
+    await chat.attend(lambda: not chat.engine.answers.unsettled)
     assert not screen.of(Settled)[0].changed
 
 
@@ -291,7 +292,7 @@ class Life:
     async def settle(self) -> list[Settled]:
         """Waits until the server has decided everything."""
         settled = []
-        while self.chat.engine.unsettled:
+        while self.chat.engine.answers.unsettled:
             async for event in self.chat.engine.settle():
                 self._publisher.on_engine_event(event, None)
                 settled += [event] if isinstance(event, Settled) else []
@@ -321,7 +322,7 @@ async def test_what_was_written_standalone_is_verified_as_if_the_program_had_nev
     for number, question in enumerate(("second", "third"), 1):
         await life.ask(question)
         if number in kills:
-            assert life.begin(offline=True).engine.unsettled == number
+            assert life.begin(offline=True).engine.answers.unsettled == number
     life.chat.engine.go_online()
     assert len(await life.settle()) == 2
     life.check("first", "second", "third")
@@ -342,7 +343,7 @@ async def test_an_answer_in_the_middle_of_which_the_program_ends_is_continued(
         return seen[Provisional if offline else Committed] > 5
 
     await life.ask("first", killed)
-    assert life.begin().engine.unsettled == 1
+    assert life.begin().engine.answers.unsettled == 1
     [settled] = await life.settle()
     assert settled.written == seen[Provisional]
     await life.ask("second")

@@ -207,10 +207,10 @@ async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_
     second = await chat.ask((9, 9), settles=False)
     assert chat.engine.connection.stream_number == before + 1  # who asks does not wait for the next attempt
     assert isinstance(second.end, Ended)
-    assert (second.end.provisional, told(second), chat.engine.unsettled) == (True, [OTHER_MODEL], 1)
+    assert (second.end.provisional, told(second), chat.engine.answers.unsettled) == (True, [OTHER_MODEL], 1)
     world.restart()
     chat.engine.go_online()
-    await chat.attend(lambda: not chat.engine.unsettled)
+    await chat.attend(lambda: not chat.engine.answers.unsettled)
     assert chat.engine.conversation.tokens[-80:] == second.text == list(second.of(Settled)[0].tokens)
 
 

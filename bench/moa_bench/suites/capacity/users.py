@@ -91,7 +91,7 @@ class EngineAsker:
         async for event in engine.ask(prompt, self._settings):
             if isinstance(event, Committed) and self._reading is answer:
                 answer.on_tokens(time.perf_counter(), event.tokens)
-        while engine.unsettled:  # the device took the server for lost, and wrote the end
+        while engine.answers.unsettled:  # the device took the server for lost, and wrote the end
             async for settled in engine.settle():
                 if isinstance(settled, Settled) and self._reading is answer:
                     answer.on_tokens(time.perf_counter(), settled.tokens)

@@ -193,7 +193,7 @@ class SimulatedUser:
             self.drafter = ScriptedDrafter(text.draft_on, server.costs.draft_ms, time.after, round_length, self)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
         self.online = OnlineDrafting(drafting or DraftingSettings("off"), self.conversation, self.drafter, memory)
-        self.online.on_opened(server_drafts=False)
+        self.online.rest.on_opened(server_drafts=False)
         if rtt_ms := 2 * link.delay.effective().mean_ms:
             self.online.window.rtt_ms.add(rtt_ms)
 

@@ -23,7 +23,7 @@ from moa_client.conversation.events import (
     Settled,
     TextRun,
 )
-from moa_client.conversation.figures import Figures, SessionFigures, drafted_words
+from moa_client.conversation.figures import Figures, drafted_words
 from moa_client.conversation.options import OPTION_NAMES, AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
@@ -219,30 +219,10 @@ def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device:
 
 
 def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
-    figures = Figures(up_bytes=1542)
-    figures.on_event(Provisional((1, 2, 3)), 1.5)
+    figures = Figures(up_bytes=1542, provisional=3, undecided=3, seconds=1.5, first_token_seconds=1.5)
     assert figures.line() == (
         "3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; standalone 3 tokens, not checked yet"
     )
-
-
-def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
-    session = SessionFigures()
-    first = session.begin()
-    for event in (Committed((1,)), Provisional((2, 3, 4)), Ended(Finish.MAX_TOKENS, provisional=True)):
-        session.on_event(event, 1.0)
-    second = session.begin()
-    session.on_event(Earlier(Committed((2,), 1)), 7.0)
-    session.on_event(Earlier(Corrected(2)), 7.0)
-    session.on_event(Settled((2, 9), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
-    session.on_event(Provisional((5,)), 8.0)
-    assert (first.provisional, first.kept, first.undecided) == (3, 1, 0)
-    assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
-    session.on_event(Ended(Finish.STOP, provisional=True), 8.0)
-    session.rewind(0)
-    session.begin()
-    session.on_event(Earlier(Committed((5,), 1)), 9.0)  # of a conversation that is forgotten
-    assert second.kept == 0
 
 
 def test_every_option_has_its_place_among_the_names() -> None:

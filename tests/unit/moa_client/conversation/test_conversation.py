@@ -91,45 +91,45 @@ def test_verdicts_of_another_question_change_nothing() -> None:
     first = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=1)))
     conversation.give_up()
     second = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=2)))
-    assert (first.id, second.id, conversation.resume().id) == (1, 2, 2)
-    conversation.propose(DraftTree.chain([4]))
+    assert (first.id, second.id, conversation.ask_from().id) == (1, 2, 2)
+    conversation.in_flight.propose(DraftTree.chain([4]))
     late = conversation.commit_verdict(Verdict(first.id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     assert (late.tokens, late.kept_draft, late.finish) == ((), True, ON)
     assert conversation.phase is Phase.ANSWERING
     assert conversation.commit_verdict(Verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
-    assert conversation.repeat() == replace(second, tokens=(*PROMPT, 8))
-    conversation.reset()
+    assert conversation.ask_from() == replace(second, tokens=(*PROMPT, 8))
+    conversation.rewind(0)
     assert conversation.ask(PROMPT, AnswerSettings()).id == 3
 
 
 def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     conversation = asked()
     tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
-    message = conversation.propose(tree)
+    message = conversation.in_flight.propose(tree)
     assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
     progress = conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON, accepted=2))
     assert (progress.accepted, progress.kept_draft) == (2, True)
-    assert conversation.draft == DraftTree((7,), (-1,))
+    assert conversation.in_flight.tree == DraftTree((7,), (-1,))
     assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
-    epoch = conversation.epoch
+    epoch = conversation.in_flight.epoch
     progress = conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
     assert (progress.accepted, progress.kept_draft) == (0, False)
-    assert conversation.epoch == epoch + 1
+    assert conversation.in_flight.epoch == epoch + 1
     assert conversation.provenance[-1] is Provenance.TARGET
-    assert not conversation.draft
+    assert not conversation.in_flight.tree
 
 
 def test_each_token_has_its_writer() -> None:
     conversation = asked()
-    conversation.propose(DraftTree((4, 9), (-1, -1)))
-    conversation.extend_draft([5, 6], [0, 2], copied=[0, 1])
+    conversation.in_flight.propose(DraftTree((4, 9), (-1, -1)))
+    conversation.in_flight.extend_draft([5, 6], [0, 2], copied=[0, 1])
     tokens = [4, 5, 6, 7, 8]
     step = Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), tokens, ON, accepted=4, server_accepted=2)
     copy, server, target = Provenance.COPY, Provenance.SERVER, Provenance.TARGET
     # 6 came too late to be verified as the device's: the server drafted it, too.
     assert conversation.commit_verdict(step).writers == (Provenance.DRAFT, copy, server, server, target)
     text = [*PROMPT, *tokens]
-    conversation.extend_draft([9])
+    conversation.in_flight.extend_draft([9])
     late = Verdict(conversation.ask_id, 7, hash_at(text, 7), [8, 9, 10, 11], ON, accepted=3, server_accepted=1)
     assert conversation.commit_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
     assert conversation.provenance[3:] == [
@@ -146,37 +146,37 @@ def test_each_token_has_its_writer() -> None:
 
 def test_streamed_tokens_extend_one_chain() -> None:
     conversation = asked()
-    conversation.extend_draft([4])
-    first = conversation.draft_message(0)
-    conversation.extend_draft([5, 6])
-    second = conversation.draft_message(1)
+    conversation.in_flight.extend_draft([4])
+    first = conversation.in_flight.draft_message(0)
+    conversation.in_flight.extend_draft([5, 6])
+    second = conversation.in_flight.draft_message(1)
     assert (first.first_node, second.first_node) == (0, 1)
     assert first.parents == second.parents == ()
     conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
-    conversation.extend_draft([7])
-    third = conversation.draft_message(3)
+    conversation.in_flight.extend_draft([7])
+    third = conversation.in_flight.draft_message(3)
     assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
-    assert conversation.draft == DraftTree.chain([5, 6, 7])
+    assert conversation.in_flight.tree == DraftTree.chain([5, 6, 7])
 
 
 def test_replacing_a_draft_begins_an_epoch() -> None:
     conversation = asked()
-    conversation.propose(DraftTree.chain([4]))
-    assert conversation.propose(DraftTree.chain([5])).epoch == 1
-    assert conversation.propose(DraftTree((), ())).epoch == 2
-    assert conversation.propose(DraftTree.chain([5])).epoch == 2
+    conversation.in_flight.propose(DraftTree.chain([4]))
+    assert conversation.in_flight.propose(DraftTree.chain([5])).epoch == 1
+    assert conversation.in_flight.propose(DraftTree((), ())).epoch == 2
+    assert conversation.in_flight.propose(DraftTree.chain([5])).epoch == 2
 
 
 def test_one_answer_at_a_time() -> None:
     conversation = asked()
     with says(ProtocolError, "Expected the answer under way to end first, got another question."):
         conversation.ask([4], AnswerSettings())
-    resumed = conversation.resume()
+    resumed = conversation.ask_from(3)
     assert (resumed.base, resumed.tokens, resumed.answer_start) == (3, (), 3)
     conversation.end()
-    with says(ProtocolError, "Expected an answer to resume, got none under way."):
-        conversation.resume()
-    conversation.reset()
+    with says(ProtocolError, "Expected an answer under way, got none."):
+        conversation.ask_from()
+    conversation.rewind(0)
     with says(ProtocolError, "Expected a prompt of at least one token, got none."):
         conversation.ask([], AnswerSettings())
 
@@ -225,10 +225,10 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
         drafting.follow_commit(conversation.commit_verdict(verdict))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
-        assert len(conversation._tree) <= 4
+        assert len(conversation.in_flight._whole) <= 4
         assert len(pending._tree) <= 4
     assert pending.take_stale() == 0
-    assert conversation.epoch == 0
+    assert conversation.in_flight.epoch == 0
 
 
 class EagerRule:
@@ -257,7 +257,7 @@ def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObje
         pieces = data.draw(st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3), max_size=4))
         for tokens, finish in [*((piece, ON) for piece in pieces), ([], Finish.CANCELLED)]:
             if data.draw(st.booleans()):
-                conversation.propose(DraftTree.chain(data.draw(st.lists(st.integers(0, 3), max_size=3))))
+                conversation.in_flight.propose(DraftTree.chain(data.draw(st.lists(st.integers(0, 3), max_size=3))))
             fresh = (len(expected), hash_at(expected, len(expected)), list(tokens), finish)
             for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
                 if (base, prefix_hash, old, ended) != fresh:

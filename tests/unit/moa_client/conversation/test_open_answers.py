@@ -11,8 +11,7 @@ from inline_snapshot import snapshot
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.figures import Figures
-from moa_client.conversation.open_answers import AnswerQueue, EndRule
+from moa_client.conversation.open_answers import EndRule, OpenAnswers
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
@@ -24,13 +23,13 @@ from tests.support.properties import examples
 PROMPT = [1, 2, 3]
 
 
-def asked() -> AnswerQueue:
-    answers = AnswerQueue(Conversation(50), EndRule(frozenset(), 1000, str))
+def asked() -> OpenAnswers:
+    answers = OpenAnswers(Conversation(50), EndRule(frozenset(), 1000, str))
     answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
     return answers
 
 
-def commit(answers: AnswerQueue, tokens: list[int]) -> None:
+def commit(answers: OpenAnswers, tokens: list[int]) -> None:
     conversation = answers.conversation
     held = len(conversation.tokens)
     progress = conversation.commit_verdict(
@@ -44,7 +43,7 @@ def refuse(_: Sequence[int]) -> Sequence[int]:
 
 
 def test_a_question_that_cannot_be_made_leaves_everything_as_it_was() -> None:
-    answers = AnswerQueue(Conversation(50), EndRule(frozenset(), 1000, str))
+    answers = OpenAnswers(Conversation(50), EndRule(frozenset(), 1000, str))
     with raises(DataError, snapshot("This is no text.")):
         answers.begin(refuse, AnswerSettings())
     assert (answers.current, answers.front, answers.conversation.tokens) == (None, None, [])
@@ -100,11 +99,9 @@ def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question(
     assert "".join(writer.letter for writer in withdrawn.writers) == "TTT" + "A" * WORTH_KEEPING
     assert (withdrawn.turns, withdrawn.finish) == (1, Finish.CANCELLED)
     answers.rewind(0)
-    answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
     assert answers.withdrawn is None
     answers.events.clear()
-    answers.keep(withdrawn)
-    assert list(answers.events) == [
+    assert list(answers.keep(withdrawn, lambda _: PROMPT, AnswerSettings(max_tokens=20))) == [
         events.Committed(withdrawn.tokens, writers=withdrawn.writers),
         events.Ended(Finish.CANCELLED),
     ]
@@ -146,6 +143,24 @@ def test_the_reader_of_the_next_answer_gets_nothing_of_one_that_was_given_up() -
     assert answers.conversation.tokens == [*PROMPT, 4, 5]
 
 
+def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
+    answers = asked()
+    commit(answers, [1])
+    first = answers.figures
+    for tokens in ([2, 3, 4], [5]):
+        assert answers.current is not None
+        answers.write(answers.current, tokens)
+        if answers.figures is first:
+            answers.stop()
+            answers.begin(lambda _: [8], AnswerSettings(max_tokens=20))
+    first.seconds, second = 2.0, answers.figures
+    commit(answers, [2, 9])
+    answers.conversation.end()
+    answers.on_finished(Finish.MAX_TOKENS)
+    assert (first.provisional, first.kept, first.undecided, first.seconds) == (3, 1, 0, 0.0)
+    assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
+
+
 # ---------------------------------------------------------------- any order of events
 
 VOCAB, END, FIRST_TURN = 1000, 10, 100  # every question is one token from FIRST_TURN on
@@ -171,17 +186,18 @@ class Shown:
         self.committed: list[int] = []
         self.provisional: list[int] = []
         self.ended: tuple[list[int], list[int]] = [], []  # committed and provisional tokens, without the server
-        self.figures = Figures()
+        self.written = self.kept = 0  # provisional tokens in all, and those of them that were confirmed
 
     def apply(self, event: events.Event) -> None:
-        self.figures.on_event(event, 1.0)
         if isinstance(event, events.Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
             assert event.confirmed == len(event.tokens) or not self.provisional
             self.committed += event.tokens
+            self.kept += event.confirmed
         elif isinstance(event, events.Provisional):
             self.provisional += event.tokens
+            self.written += len(event.tokens)
         elif isinstance(event, events.Corrected):
             assert event.dropped == len(self.provisional) > 0
             self.provisional.clear()
@@ -193,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.conversation = Conversation(VOCAB)
-        self.queue = AnswerQueue(self.conversation, EndRule(frozenset({END}), 10_000, str))
+        self.queue = OpenAnswers(self.conversation, EndRule(frozenset({END}), 10_000, str))
         self.asked = 0
         self.reading: Shown | None = None  # what the user waits for
         self.earlier: list[Shown] = []  # ended without the server, oldest first
@@ -211,7 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert before + list(event.tokens) == settled.committed == list(answer)
                 assert not settled.provisional
                 assert event.changed == (list(event.tokens) != shown)
-                assert (event.written, event.kept) == (settled.figures.provisional, settled.figures.kept)
+                assert (event.written, event.kept) == (settled.written, settled.kept)
             elif isinstance(event, events.Refused):
                 self.earlier.pop(0)
             else:
@@ -235,9 +251,6 @@ class AnyOrder(RuleBasedStateMachine):
     def leave(self) -> None:
         self.queue.forget_current()
 
-    def begin_again(self) -> None:
-        self.queue.reset()
-
     def keep_answers(self, answers: int) -> bool:
         return self.queue.rewind(answers)
 
@@ -259,13 +272,6 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.queue.stop()
             self.read()
-
-    @precondition(lambda self: len(self.earlier) > 1)
-    @rule()
-    def reset(self) -> None:
-        self.begin_again()
-        self.reading = None
-        self.earlier.clear()
 
     @precondition(lambda self: self.reading is None)
     @rule(data=st.data())
@@ -298,7 +304,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.queue.on_finished(progress.finish)
         self.read(answer)
 
-    @precondition(lambda self: self.queue.front is not None and not self.queue.current_is_front)
+    @precondition(lambda self: self.queue.front not in (None, self.queue.current))
     @rule()
     def refusal(self) -> None:
         self.queue.on_refused(ContextLengthError("Too long."))
@@ -317,7 +323,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.queue.write(job, tokens)
         self.read()
 
-    @precondition(lambda self: self.queue.current_is_front and not self.queue.current.has_ended)
+    @precondition(
+        lambda self: self.queue.current and self.queue.current is self.queue.front and not self.queue.current.has_ended
+    )
     @rule(count=st.integers(1, 4), of_other_text=st.booleans())
     def lose_the_link_with_a_draft_in_flight(self, count: int, of_other_text: bool) -> None:
         job = self.queue.current
@@ -326,10 +334,10 @@ class AnyOrder(RuleBasedStateMachine):
         ahead = [*before, *target_text([*self.conversation.tokens, *before], count)]
         if of_other_text:
             ahead[0] = (ahead[0] + 1) % (END + 1)
-        self.conversation.propose(DraftTree.chain(ahead))
-        self.queue.drop_draft()
+        self.conversation.in_flight.propose(DraftTree.chain(ahead))
+        self.conversation.in_flight.drop()
         assert job.written == before
-        assert len(self.conversation.draft) == 0
+        assert len(self.conversation.in_flight.tree) == 0
         self.read()
 
     @precondition(lambda self: self.queue.current is not None and self.queue.current.has_ended)
@@ -346,9 +354,11 @@ class AnyOrder(RuleBasedStateMachine):
         assert (job is None) == (self.reading is None)
         if job is not None and self.reading is not None:
             assert self.reading.provisional == job.written
-            assert self.reading.committed == (list(self.conversation.answer) if self.queue.current_is_front else [])
-            assert self.reading.figures.tokens == len(self.reading.committed)
-            assert self.reading.figures.undecided == len(self.reading.provisional)
+            assert self.reading.committed == (list(self.conversation.answer) if job is self.queue.front else [])
+            figures = self.queue.figures
+            assert figures.tokens == len(self.reading.committed)
+            assert (figures.provisional, figures.kept) == (self.reading.written, self.reading.kept)
+            assert figures.undecided == len(self.reading.provisional)
 
     @invariant()
     def an_answer_continues_all_that_is_shown_before_it(self) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.open_answers import AnswerQueue, EndRule
+from moa_client.conversation.open_answers import EndRule, OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
@@ -41,7 +41,7 @@ def test_a_server_that_has_nothing_to_guess_is_left_alone() -> None:
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something() -> None:
-    answers, asked = AnswerQueue(Conversation(50), EndRule(frozenset({9}), 1000, str)), list[tuple[int, int]]()
+    answers, asked = OpenAnswers(Conversation(50), EndRule(frozenset({9}), 1000, str)), list[tuple[int, int]]()
     answers.begin(lambda _: [1, 2, 3], AnswerSettings(max_tokens=20))
 
     def write(serial: int, written: Sequence[int], sampling: Sampling) -> None:

@@ -50,7 +50,7 @@ def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, fl
     memory = MemoryPlan(None, {}, Codec.INT4)
     user.online = OnlineDrafting(SETTINGS, user.conversation, user.drafter, memory, block_levels=LEVELS)
     user.online.window.rtt_ms.add(rtt_ms)
-    user.online.on_opened(server_drafts=False)
+    user.online.rest.on_opened(server_drafts=False)
     user.ask(TOKENS)
     time.run(lambda: not user.is_answering)
     assert list(user.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + TOKENS]

@@ -23,7 +23,8 @@ from moa_client.history.reading import ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import LOCKS, HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Verdict
 
 from tests.support.messages import says
 from tests.support.programs import environment
@@ -110,7 +111,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     said = ""
     with says(DiskFullError, "The disk of the history TMP/history.db is full:"):
         for _ in range(1000):
-            conversation.keep([2], Finish.UNFINISHED)
+            conversation.commit_verdict(Verdict(conversation.ask_id, len(conversation.tokens), 0, (2,)))
             recorder.on_update(Update(Committed((2,), text="word " * 100), 1), AnswerText(number=1))
             said += "word " * 100
     assert said

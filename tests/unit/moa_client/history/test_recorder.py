@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.conversation import Conversation, Job, Phase, Turn
-from moa_client.conversation.open_answers import AnswerQueue
+from moa_client.conversation.conversation import Conversation, OpenAnswer, Phase, Turn
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin, StoredAnswer
 from moa_client.history.recorder import HistoryRecorder, restored
@@ -97,11 +97,6 @@ class AnyOrderKept(AnyOrder):
             Update(events.Failed(InternalError("Gone.")), number), AnswerText(number=number, tokens=1)
         )
 
-    def begin_again(self) -> None:
-        super().begin_again()
-        self.store.rewind(self.identifier, 0)
-        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
-
     def keep_answers(self, answers: int) -> bool:
         cropped = super().keep_answers(answers)
         rows = self.stored_answers()
@@ -113,7 +108,7 @@ class AnyOrderKept(AnyOrder):
 
     @rule()
     def kill(self) -> None:
-        before, jobs = self.conversation, list(self.queue._jobs)
+        before, jobs = self.conversation, list(self.queue._open)
         running = self.queue.current
         if self.reading is not None:
             self.reading.ended = [*self.reading.committed], [*self.reading.provisional]
@@ -123,7 +118,7 @@ class AnyOrderKept(AnyOrder):
         self.store = HistoryStore(Path(self.folder.name))
         stored = self.store.reopen(self.identifier)
         self.conversation = Conversation(VOCAB)
-        self.queue = AnswerQueue(self.conversation, self.queue.end_rule)
+        self.queue = OpenAnswers(self.conversation, self.queue.end_rule)
         self.queue.restore(restored(stored, turn_of))
         self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation, stored)
         after = self.conversation
@@ -132,10 +127,11 @@ class AnyOrderKept(AnyOrder):
         if after.phase is Phase.ANSWERING:
             assert after.answer_start == before.answer_start
         assert after.hashes.at(len(after.tokens)) == before.hashes.at(len(before.tokens))
-        for mine, theirs in zip(self.queue._jobs, jobs, strict=True):
+        for mine, theirs in zip(self.queue._open, jobs, strict=True):
             if theirs is running:
                 theirs.left = theirs.finish is Finish.UNFINISHED
-            irrelevant = {"turn"}
+            irrelevant = {"turn", "figures"}
+            assert (mine.figures.provisional, mine.figures.kept) == (theirs.figures.provisional, theirs.figures.kept)
             if theirs is jobs[0]:
                 irrelevant.add("asked")  # it was asked after other text
             if theirs.corrected:
@@ -150,8 +146,8 @@ class AnyOrderKept(AnyOrder):
         assert [row.waiting for row in rows] == [tuple(each.provisional) for each in shown]
 
 
-def differing(mine: Job, theirs: Job) -> set[str]:
-    return {each.name for each in fields(Job) if getattr(mine, each.name) != getattr(theirs, each.name)}
+def differing(mine: OpenAnswer, theirs: OpenAnswer) -> set[str]:
+    return {each.name for each in fields(OpenAnswer) if getattr(mine, each.name) != getattr(theirs, each.name)}
 
 
 TestAnyOrderKept = AnyOrderKept.TestCase

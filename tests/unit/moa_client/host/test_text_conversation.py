@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from inline_snapshot import snapshot
@@ -333,7 +334,7 @@ async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_
             talk.conversation.task.keep()
         await talk.answer("one", Committed((0,)), STOP)
         talk.surface.updates.clear()
-        talk.engine.answers.withdrawn = "something"
+        talk.engine.answers.withdrawn = Mock(turns=1)
         talk.conversation.task.keep()
         await talk.surface.until(Ended)
         assert talk.engine.done[-1] == "keep [user]one"

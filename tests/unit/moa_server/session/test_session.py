@@ -392,20 +392,21 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 flying = None
         elif event < 0.97:
             if rng.random() < 0.3:
-                conversation.extend_draft([rng.randrange(VOCAB)])
-                link.up.append(conversation.draft_message(conversation.draft_nodes - 1))
+                conversation.in_flight.extend_draft([rng.randrange(VOCAB)])
+                link.up.append(conversation.in_flight.draft_message(conversation.in_flight.end - 1))
             else:
-                link.up.append(conversation.propose(guess_tree(conversation, rng, right)))
+                link.up.append(conversation.in_flight.propose(guess_tree(conversation, rng, right)))
         else:
             link = Link()  # the stream breaks: what was on its way is lost
             if rng.random() < 0.3:
                 harness, flying = Harness(run_ahead=run_ahead), None  # another server
+            conversation.in_flight.drop()
             asks = rng.random() < 0.5
             harness.session.on_open(conversation.tokens, asks=asks)
             if not asks:
-                link.up.append(conversation.resume())
+                link.up.append(conversation.ask_from(len(conversation.tokens)))
             else:
-                deliver_up(harness, link, conversation.resume())
+                deliver_up(harness, link, conversation.ask_from(len(conversation.tokens)))
         harness.check()
     raise AssertionError("the answer did not end")
 
