@@ -28,6 +28,7 @@ from moa_client.tools.tool import Tool
 FORMATS: tuple[ToolFormat, ...] = (Harmony(), Gemma4(), QwenXml(), Hermes(), Mistral11(), Mistral(), Llama())
 DEFAULT = Hermes()  # what a model is told to write whose template knows no calls
 TRIES = 8  # closing marks within a call's own texts, after which it is read with the answer's end
+MOST_REFUSED = 32  # openings of no call, which all are read with the answer's end; what comes after them is text
 LONGEST_END = 24  # characters: no mark that ends a call has more
 
 
@@ -115,9 +116,11 @@ class AnswerReader:
         self._has_answer = False  # or reasoning, which has ended: an answer may tell of the marks
         self._opening = ""  # of the call that is being read; empty: text is
         self._markup: list[str] = []  # from the opening on
+        self._has_begun = False  # something follows the opening
         self._tail = ""  # of it: as much as may begin a closing mark
         self._tried = 0  # characters of it, up to the newest closing mark
         self._tries = 0
+        self._refused = 0  # openings
 
     def push(self, text: str) -> list[Piece]:
         """Reads more text; what has become certain."""
@@ -165,13 +168,18 @@ class AnswerReader:
                 self.is_thinking = not self.is_thinking
                 self._has_answer = self._has_answer or not self.is_thinking
             return text[end + len(mark) :]
-        self._opening, self._markup, self._tail, self._tries, self._tried = mark, [], "", 0, len(mark)
+        self._opening, self._markup, self._has_begun, self._tail = mark, [], False, ""
+        self._tries, self._tried = 0, len(mark)
         return text[end:]
 
     def _read_call(self, text: str, is_last: bool) -> str:
         """Reads up to the end of a call; the text from there on."""
-        ends = self._form.ends(self._opening)
+        ends, begun = self._form.ends(self._opening), text if self._markup else text[len(self._opening) :]
         self._markup.append(text)
+        if not self._has_begun and (first := begun.lstrip()[:1]):
+            self._has_begun = True
+            if self._form.follows and first not in self._form.follows:
+                return self._refuse("".join(self._markup))
         window = self._tail + text
         self._tail = window[-LONGEST_END:]
         if not is_last and (self._tries >= TRIES or not ends.search(window)):
@@ -193,6 +201,12 @@ class AnswerReader:
             return whole[end:]
         if not is_last:
             return ""
+        self._refused += 1
+        if self._refused == MOST_REFUSED:
+            self._form = NO_CALLS
+        return self._refuse(whole)
+
+    def _refuse(self, whole: str) -> str:
         opening, self._opening = self._opening, ""
         self._write(opening)
         return whole[len(opening) :]

@@ -35,6 +35,7 @@ class ToolFormat:
         signs: what its chat templates contain.
         openings: marks before calls; what follows may be something else.
         first_openings: the same, only where an answer begins; each is one character.
+        follows: what a call may begin with after its opening and white space, a character each; empty: anything.
         closing: the mark that ends a call; empty: the answer's end does.
         head, tail: what comes before and after the arguments of a call; %s: its name.
         is_parallel: an answer may hold several calls.
@@ -45,6 +46,7 @@ class ToolFormat:
     signs: ClassVar[tuple[str, ...]] = ()
     openings: ClassVar[tuple[str, ...]] = ()
     first_openings: ClassVar[tuple[str, ...]] = ()
+    follows: ClassVar[str] = ""
     closing: ClassVar[str] = ""
     head: ClassVar[str] = ""
     tail: ClassVar[str] = ""

@@ -15,7 +15,7 @@ from moa_client.tools.formats.base import Calls, ToolFormat, json_value, named_c
 from moa_client.tools.tool import Tool
 
 OPENING, CLOSING, CALL = "<|tool_call>", "<tool_call|>", "call:"
-_TOKEN = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|([^\s:,{}\[\]"<][^:,{}\[\]<]*?)(?=\s*:)', re.DOTALL)
+_TOKEN = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|(?<=[{,])\s*([^\s:,{}\[\]"<][^:,{}\[\]<]*)(?=:)', re.DOTALL)
 
 
 class Gemma4(ToolFormat):
@@ -23,6 +23,7 @@ class Gemma4(ToolFormat):
 
     signs: ClassVar = (OPENING,)
     openings: ClassVar = (OPENING,)
+    follows: ClassVar[str] = CALL[:1]
     closing: ClassVar = CLOSING
     head: ClassVar = f"{OPENING}{CALL}%s"
     tail: ClassVar = CLOSING
@@ -39,5 +40,5 @@ class Gemma4(ToolFormat):
 
 
 def _as_json(found: re.Match[str]) -> str:
-    text = found[1] if found[2] is None else found[2]
+    text = found[1] if found[2] is None else found[2].rstrip()
     return found[0] if text is None else json.dumps(text, ensure_ascii=False)

@@ -49,6 +49,7 @@ class Hermes(ToolFormat):
 
     signs: ClassVar[tuple[str, ...]] = (TOOL_CALL,)
     openings: ClassVar[tuple[str, ...]] = (TOOL_CALL,)
+    follows: ClassVar[str] = "{"
     closing: ClassVar = TOOL_CALL_END
     head: ClassVar = f'{TOOL_CALL}\n{{"name": "%s", "arguments": '
     tail: ClassVar = f"}}\n{TOOL_CALL_END}"
@@ -67,6 +68,7 @@ class Llama(ToolFormat):
     signs: ClassVar = ("<|start_header_id|>", '"parameters"')
     openings: ClassVar = (PYTHON_TAG,)  # before Python, too
     first_openings: ClassVar = (OBJECT,)
+    follows: ClassVar[str] = '{"'
     head: ClassVar = '{"name": "%s", "parameters": '
     tail: ClassVar = "}"
     is_parallel: ClassVar = False

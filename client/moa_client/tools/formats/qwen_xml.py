@@ -29,6 +29,7 @@ class QwenXml(Hermes):
 
     signs: ClassVar = (TOOL_CALL, FUNCTION)
     openings: ClassVar = (TOOL_CALL, FUNCTION)  # models leave out the tag around it
+    follows: ClassVar[str] = ""
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Calls:
         at = skip(text, len(opening))

@@ -137,11 +137,8 @@ def test_a_call_that_is_cut_is_whole_or_text(form: ToolFormat, call: ToolCall, d
 
 
 @each_format
-@pytest.mark.parametrize(
-    "flood", ['{"name": "now", "arguments": {"a": "', "a", " ", "<", "</tool_call>", "<tool_call>"]
-)
-def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat, flood: str) -> None:
-    def seconds(pieces: int) -> float:
+def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat) -> None:
+    def seconds(flood: str, pieces: int) -> float:
         reader, begun = AnswerReader(TAGS, form, TOOLS), process_time()
         reader.push(form.render("", [call("get_weather", city="Paris")])[:-20] + '"')
         for _ in range(pieces):
@@ -149,7 +146,17 @@ def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat, floo
         reader.finish()
         return process_time() - begun
 
-    assert seconds(8000) < 0.5 + 20 * seconds(1000)
+    for flood in (
+        '{"name": "now", "arguments": {"a": "',
+        "a",
+        " ",
+        "<",
+        *form.openings,
+        form.openings[0] + form.closing,
+    ):
+        assert seconds(flood, 16_000) < 2 + 32 * seconds(
+            flood, 1000
+        )  # not 256 times, as where a token costs what all do
 
 
 TEMPLATES = {
@@ -380,7 +387,7 @@ def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
     assert reader.push(">") == [CallPiece(0, "now", '{"a": "</tool_call>"}')]
     assert reader.push("\n3 ") == [TextPiece("\n3")]
     assert reader.finish() == [TextPiece(" ")]
-    assert AnswerReader(None, Hermes(), TOOLS).push("<think>") == [TextPiece("<think>")]
+    assert AnswerReader(None, Hermes(), TOOLS).push("<think>, <tool_call> b") == [TextPiece("<think>, <tool_call> b")]
     assert AnswerReader().push("a\n\n") == [TextPiece("a\n\n")]  # nothing can come that drops the space
 
 
