@@ -48,10 +48,6 @@ class ChatTemplate:
         self._next = lru_cache(1)(lambda text: self._after([answered, {"role": "user", "content": text}], MARK))
         self._start = [] if system is None else [{"role": "system", "content": system}]
 
-    def check(self) -> None:
-        """Raises what the first turn would raise, whatever is asked in it."""
-        self._render_turn([{"role": "user", "content": "?"}])
-
     def first_turn(self, text: str) -> list[int]:
         return list(self._first(text))
 

@@ -56,6 +56,9 @@ class Tool:
                 f"The parameters of the tool {self.name} are of type {self.parameters['type']!r}, expected 'object'.",
                 hint="Arguments have names: describe them as properties of an object.",
             )
+        if is_deeper(self.parameters, MOST_DEPTH):
+            words = f"The schema of {self.name} is nested more than {MOST_DEPTH} deep."
+            raise ConfigError(words, hint="Flatten it.")
         check_schema(self.name, self.parameters)
         if (size := self.schema_bytes) > MOST_SCHEMA:
             has = f"The parameters of the tool {self.name} have {size:,} bytes"
@@ -220,18 +223,10 @@ class ToolBox(Protocol):
 
 MOST_DEPTH = 64  # of brackets in brackets
 HINT = "Correct the tool's JSON schema."
-_OF_SCHEMAS = ("properties", "$defs", "definitions")
-_ALTERNATIVES = ("anyOf", "oneOf")
 
 
-def check_schema(place: str, schema: Mapping[str, Any]) -> None:
-    """Checks a schema, whose `place` errors name: how deep it is, and that its keywords have values of their kinds."""
-    if is_deeper(schema, MOST_DEPTH):
-        raise ConfigError(f"The schema of {place} is nested more than {MOST_DEPTH} deep.", hint="Flatten it.")
-    _check(place, schema)
-
-
-def _check(place: str, schema: Any) -> None:
+def check_schema(place: str, schema: Any) -> None:
+    """Checks that the keywords of a schema, whose `place` errors name, have values of their kinds."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, Mapping):
@@ -240,17 +235,17 @@ def _check(place: str, schema: Any) -> None:
     _expect(place, "type", "a name or a list of names", _is_names([kinds] if isinstance(kinds, str) else kinds))
     _expect(place, "required", "a list of names", _is_names(schema.get("required", [])))
     _expect(place, "enum", "a list", isinstance(schema.get("enum", []), list))
-    for key in _OF_SCHEMAS:
+    for key in ("properties", "$defs", "definitions"):
         inner = schema.get(key, {})
         _expect(place, key, "a JSON object", isinstance(inner, Mapping))
         for name, each in inner.items():
-            _check(f"{place}.{name}", each)
-    for key in _ALTERNATIVES:
+            check_schema(f"{place}.{name}", each)
+    for key in ("anyOf", "oneOf"):
         alternatives = schema.get(key, [True])
         _expect(place, key, "a list of schemas", isinstance(alternatives, list) and bool(alternatives))
         for each in alternatives:
-            _check(place, each)
-    _check(f"{place}[]", schema.get("items", True))
+            check_schema(place, each)
+    check_schema(f"{place}[]", schema.get("items", True))
 
 
 def _expect(place: str, key: str, expected: str, is_right: bool) -> None:

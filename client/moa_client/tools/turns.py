@@ -81,12 +81,10 @@ def template_input(
         rendered = [_plain(message, key) for message in _as_text(messages, form)]
     thinking = find_thinking(chat_template)
     marks = form.marks if thinking is None else (*form.marks, *thinking.all)
-    arguments: dict[str, Any] = {}
-    if tools and "xml_tools" in chat_template:  # SmolLM3's
-        arguments = {"xml_tools": [tool.function() for tool in tools]}
-    elif tools and knows_tools:
-        arguments = {"tools": [{"type": "function", "function": tool.function()} for tool in tools]}
-    return TemplateInput(rendered, arguments, marks)
+    offered: dict[str, Any] = {"tools": [{"type": "function", "function": tool.function()} for tool in tools]}
+    if "xml_tools" in chat_template:  # SmolLM3's
+        offered = {"xml_tools": [tool.function() for tool in tools]}
+    return TemplateInput(rendered, offered if tools and knows_tools else {}, marks)
 
 
 def _plain(message: ChatMessage, reasoning: str) -> dict[str, Any]:
@@ -133,16 +131,13 @@ Turn = Callable[[Sequence[int]], Sequence[int]]  # the tokens to append to those
 
 
 class ConversationTurns:
-    """Makes turns.
+    """Makes turns. What renders raises ModelSourceError or ContextLengthError, as ChatTemplate does.
 
     Args:
-        tokenizer: of the target.
         system: the system prompt; None: the model's own.
         context_tokens: the most that the target takes.
         ends: the tokens that end an answer.
         tools: that the conversation offers.
-
-    What renders raises ModelSourceError where the template refuses, and ContextLengthError for what cannot fit.
     """
 
     def __init__(
@@ -172,7 +167,7 @@ class ConversationTurns:
 
     def check(self) -> None:
         """Raises what the first turn would raise, whatever is asked in it."""
-        self._template(None).check()
+        self._template(None).first_turn("?")
 
     def of(self, question: str, results: Sequence[AnsweredCall] = (), effort: str | None = None) -> Turn:
         """The turn of a question, or of the results of the calls before it in its place.
@@ -181,7 +176,17 @@ class ConversationTurns:
             effort: how much the model is asked to reason; None: as its template has it.
         """
         template = self._template(effort)
-        return self._of_results(results, template) if results else self._of_question(question, template)
+        if results:
+            calls = [each.call for each in results]
+            calls[-1] = replace(calls[-1], arguments=f'{{"answer": "{CALL_MARK}"}}')
+            called = ChatMessage("assistant", "", tuple(calls))
+            said: list[ChatMessage | ToolResult] = [called, *(each.result for each in results)]
+            messages = template_input(self._form, self._chat_template, said, ()).messages
+            if messages[-1]["role"] != "user":
+                after = cache(lambda: template.after_calls(messages))
+                return lambda before: self._continued(after(), before)
+            question = messages[-1]["content"]  # the template knows no calls
+        return lambda before: template.next_turn(question, before) if before else template.first_turn(question)
 
     def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
         """The calls of an answer that has ended; only the first, where the template takes no more.
@@ -198,23 +203,6 @@ class ConversationTurns:
         _, _, found = parted([*reader.push(self._spelled(answer)), *reader.finish()])
         calls = tuple(ToolCall(call_id(identifier, each.index), each.name, each.arguments) for each in found)
         return calls if self._form.is_parallel else calls[:1]
-
-    def _of_question(self, question: str, template: ChatTemplate) -> Turn:
-        def turn(before: Sequence[int]) -> Sequence[int]:
-            return template.next_turn(question, before) if before else template.first_turn(question)
-
-        return turn
-
-    def _of_results(self, results: Sequence[AnsweredCall], template: ChatTemplate) -> Turn:
-        calls = [each.call for each in results]
-        calls[-1] = replace(calls[-1], arguments=f'{{"answer": "{CALL_MARK}"}}')
-        called = ChatMessage("assistant", "", tuple(calls))
-        said: list[ChatMessage | ToolResult] = [called, *(each.result for each in results)]
-        messages = template_input(self._form, self._chat_template, said, ()).messages
-        if messages[-1]["role"] == "user":  # the template knows no calls
-            return self._of_question(messages[-1]["content"], template)
-        after = cache(lambda: template.after_calls(messages))
-        return lambda before: self._continued(after(), before)
 
     def _continued(self, after: Sequence[int], before: Sequence[int]) -> Sequence[int]:
         """What follows an answer of calls, which ends with the token that ends it, or was cut before it."""

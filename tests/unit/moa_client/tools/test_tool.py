@@ -52,6 +52,10 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
             lambda: Tool("f", parameters={"description": "x" * 70_000}),
             "The parameters of the tool f have 70,019 bytes, at most 65,536 are allowed.",
         ),
+        (
+            lambda: Tool("f", parameters={"default": json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)}),
+            "The schema of f is nested more than 64 deep.",
+        ),
         (lambda: check_tools(MANY), "129 tools are offered, at most 128 are allowed."),
         (lambda: check_tools([NOW, NOW]), "Two tools have the name now."),
         (lambda: check_tools(LARGE), "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed."),
@@ -104,7 +108,6 @@ def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> No
         ({"properties": {"x": {"enum": {}}}}, "In the schema of f.x, enum is not a list."),
         ({"properties": {"x": {"anyOf": []}}}, "In the schema of f.x, anyOf is not a list of schemas."),
         ({"$defs": {"x": None}}, "The schema of f.x is not a JSON object."),
-        ({"default": json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)}, "The schema of f is nested more than 64 deep."),
     ],
 )
 def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:

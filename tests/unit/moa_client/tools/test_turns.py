@@ -178,29 +178,18 @@ def rendered(chat_template: str, *, offers_tools: bool = True) -> TemplateInput:
 
 def test_a_template_that_knows_tools_gets_all_as_it_is() -> None:
     given = rendered(QWEN)
+    functions = [{"name": each.name, "arguments": each.values} for each in CALLING.calls]
+    calls = [{"id": f"call_{at}", "type": "function", "function": each} for at, each in enumerate(functions)]
     assert given.messages == [
         {"role": "user", "content": "Paris?"},
-        {
-            "role": "assistant",
-            "content": "Let me see.",
-            "tool_calls": [
-                {
-                    "id": "call_0",
-                    "type": "function",
-                    "function": {"name": "get_weather", "arguments": {"city": "Paris"}},
-                },
-                {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": {}}},
-            ],
-        },
+        {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
         {"role": "tool", "name": "get_weather", "tool_call_id": "call_0", "content": "sunny"},
         {"role": "tool", "name": "now", "tool_call_id": "call_1", "content": "12:00"},
         {"role": "user", "content": "And Rome?"},
     ]
     assert [tool["function"]["name"] for tool in given.arguments["tools"]] == ["get_weather", "now"]
-
-
-def test_mistral_gets_ids_that_it_takes() -> None:
-    given = rendered("{{ tools }}[TOOL_CALLS]{{ message.tool_calls }}")
+    assert rendered(QWEN, offers_tools=False).arguments == {}
+    given = rendered("{{ tools }}[TOOL_CALLS]{{ message.tool_calls }}")  # Mistral's takes ids of its own
     assert given.messages[1]["tool_calls"][0]["id"] == given.messages[2]["tool_call_id"] == mistral_id("call_0")
 
 
@@ -208,23 +197,17 @@ def test_a_template_that_knows_none_gets_text() -> None:
     chat_template = FAMILY_TEMPLATES["phi 4"]
     form = find_format(chat_template)
     given = rendered(chat_template)
+    results = "<tool_response>\nsunny\n</tool_response>\n<tool_response>\n12:00\n</tool_response>"
     assert given.arguments == {}
     assert given.messages == [
         {"role": "system", "content": render_tools(TOOLS)},
         {"role": "user", "content": "Paris?"},
         {"role": "assistant", "content": form.render(CALLING.text, CALLING.calls)},
-        {
-            "role": "user",
-            "content": "<tool_response>\nsunny\n</tool_response>\n<tool_response>\n12:00\n</tool_response>\nAnd Rome?",
-        },
+        {"role": "user", "content": f"{results}\nAnd Rome?"},
     ]
-
-
-def test_the_system_prompt_comes_before_the_tools() -> None:
-    messages = [ChatMessage("system", "Be brief."), ASKED]
-    given = template_input(find_format(""), "", messages, TOOLS)
-    assert [message["role"] for message in given.messages] == ["system", "user"]
-    assert given.messages[0]["content"].startswith("Be brief.\n\n# Tools")
+    assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
+    asked = template_input(find_format(""), "", [ChatMessage("system", "Be brief."), ASKED], TOOLS).messages
+    assert asked == [{"role": "system", "content": f"Be brief.\n\n{render_tools(TOOLS)}"}, given.messages[1]]
 
 
 def test_a_template_that_knows_tools_but_no_calls() -> None:
@@ -233,8 +216,3 @@ def test_a_template_that_knows_tools_but_no_calls() -> None:
     assert given.arguments == {"xml_tools": [WEATHER.function(), NOW.function()]}
     assert [message["role"] for message in given.messages] == ["user", "assistant", "user"]
     assert "<tool_call>" in given.messages[1]["content"]
-
-
-def test_without_tools_nothing_is_told_of_them() -> None:
-    assert rendered(QWEN, offers_tools=False).arguments == {}
-    assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
