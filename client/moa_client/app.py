@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TextIO
 
-from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError, UnavailableError
+from moa_shared.errors import ConfigError, MoaError, UnavailableError
 from moa_shared.programs.entry import StartLine, write_output
 from moa_shared.text.plain_text import without_controls
 
@@ -190,33 +190,24 @@ async def _answer(chat: Chat, question: str) -> None:
     try:
         with quiet_keys():
             answer = await chat.ask(question)
-    except CancelledAnswerError:
-        _end(chat)
-        raise
-    _end(chat)
+    finally:
+        chat.view.close()
+        if chat.figures is not None:
+            remark(chat.figures.line())
     if answer.is_unsettled and not settings.offline:
         raise UnavailableError(
             "No server has verified the answer to its end.", hint="Ask again when a server is available."
         )
 
 
-def _end(chat: Chat) -> None:
-    chat.view.close()
-    if chat.figures is not None:
-        remark(chat.figures.line())
-
-
 def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
-    if (settings.offline and single) or settings.standalone == "always":
-        remark(f"{facts.absent} {worth_words(facts)}")
-    elif settings.offline:
+    if settings.offline and not single and settings.standalone != "always":
         remark(offline_words(facts, settings.standalone))
+        return
+    words = "Questions wait until it is back; /standalone has a small model here answer, much worse."
+    if settings.offline or settings.standalone == "always" or (facts.companion and not single):
+        words = worth_words(facts)
     elif single:
-        remark(facts.absent)
-    elif facts.companion:
-        remark(f"{facts.absent} Until it is back {facts.companion} on this device answers.")
-    else:
-        remark(
-            f"{facts.absent} Questions wait until it is back; /standalone has a small model here answer, much worse."
-        )
+        words = ""
+    remark(f"{facts.absent} {words}".rstrip())

@@ -155,21 +155,14 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
 
 def test_a_chat_continues_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
-    terminal.at_prompt("/offline\r")
-    terminal.wait_for("Offline, as requested. Questions wait for the server")
-    terminal.at_prompt("w10\r")
-    terminal.wait_for(r"You are offline: the question waits")
+    terminal.enter("/offline", "Offline, as requested. Questions wait for the server")
+    terminal.enter("w10", r"You are offline: the question waits")
     assert not terminal.display.dim
-    terminal.at_prompt("/undo\r")
-    terminal.wait_for("Taken back: w10")
-    terminal.at_prompt("/standalone\r")
-    terminal.wait_for("much worse than tiny")
-    terminal.at_prompt("w10\r")
-    terminal.wait_for("cut after 6 tokens")
+    terminal.enter("/undo", "Taken back: w10")
+    terminal.enter("/standalone", "much worse than tiny")
+    terminal.enter("w10", "cut after 6 tokens")
     assert len(re.findall(r"w\d+", terminal.display.dim)) == 6
-    terminal.at_prompt("w11\r")
-    terminal.wait_for("cut after 6 tokens")
-    terminal.wait_for(r"link OFFLINE[^\n]*12 words to be checked")
+    terminal.enter("w11", "cut after 6 tokens", r"link OFFLINE[^\n]*12 words to be checked")
     terminal.type("/online\r")
     first = [*ASKED, *alone(served, ASKED, max_tokens=6)]
     second = [*first, *template.next_turn("w11", first)]
@@ -199,14 +192,10 @@ def test_what_it_has_written_is_checked_by_the_first_server(
     arguments = ["--server", served.address, "--companion", str(small), "--max-tokens", str(TOKENS)]
     with opened([*CHAT, "--offline", *arguments], environment) as chat:
         chat.wait_for("Until a server is reachable, small on this device answers.")
-        chat.at_prompt("w10\r")
-        chat.wait_for("cut after 6 tokens")
-        chat.at_prompt("/online\r")
-        chat.wait_for("which continues what small on this device has")
-        chat.wait_for("The server has corrected the answer")
-        chat.at_prompt("w11\r")
-        chat.wait_for("cut after 6 tokens")
-        chat.at_prompt("/bye\r")
+        chat.enter("w10", "cut after 6 tokens")
+        chat.enter("/online", "which continues what small on this device has", "The server has corrected the answer")
+        chat.enter("w11", "cut after 6 tokens")
+        chat.enter("/bye")
         assert chat.end() == 0
     kept = json.loads(run("history", "export", "last", "--format", "json")[1])
     assert kept["model"] == "tiny"
@@ -252,8 +241,7 @@ def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) ->
 
     with opened([*CHAT, *options(served, max_tokens=TOKENS_HISTORY_KEPT)], environment) as chat:
         chat.wait_for("Talking to tiny")
-        chat.at_prompt("w10\r")
-        chat.wait_for(words(answer[:4]))
+        chat.enter("w10", words(answer[:4]))
         chat.process.kill(signal.SIGKILL)
     shown = run("history", "show", "last")[1]
     assert words(answer[:4]) in " ".join(shown.split())
@@ -261,9 +249,8 @@ def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) ->
 
     with opened([*CHAT, *options(served, max_tokens=FEW), "--continue"], environment) as chat:
         chat.wait_for(words(answer[:4]))
-        chat.at_prompt("w11\r")
-        chat.wait_for("cut after")
-        chat.at_prompt("/bye\r")
+        chat.enter("w11", "cut after")
+        chat.enter("/bye")
         assert chat.end() == 0
     kept = json.loads(run("history", "export", "last", "--format", "json")[1])
     first, second = kept["answers"]

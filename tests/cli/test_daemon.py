@@ -84,12 +84,10 @@ def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_
 def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> None:
     with opened([*CLIENT, "chat", "--max-tokens", "6"], home.environment) as chat:
         chat.wait_for(f"Talking to tiny at {served.address}")
-        chat.at_prompt("w10\r")
-        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
+        chat.enter("w10", r"\(cut after 6 tokens: /continue goes on\)")
         home.kill()
         chat.wait_for("The daemon has ended.")
-        chat.at_prompt("w11\r")
-        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
+        chat.enter("w11", r"\(cut after 6 tokens: /continue goes on\)")
     first = alone(served, ASKED, max_tokens=6)
     second = alone(served, [*ASKED, *first, 2, 4, 11, 2, 5], max_tokens=6)
     assert [answer["text"] for answer in home.history()] == [words(first), words(second)]

@@ -78,6 +78,11 @@ class Terminal:
         self.wait_for(r"\n> ?\n")
         self.type(text)
 
+    def enter(self, line: str, *patterns: str) -> str:
+        """Types a line when the program asks, and waits for each of these; the newest part of what is shown."""
+        self.at_prompt(line + "\r")
+        return "".join([self.wait_for(pattern) for pattern in patterns][-1:])
+
     @property
     def text(self) -> str:
         return "\n" + self.display.text

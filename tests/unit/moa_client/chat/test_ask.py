@@ -312,29 +312,25 @@ class Failing(Conversation):
         self.push(*self.updates_after)
 
 
-async def test_why_an_answer_ends_early_is_an_error_and_its_text_is_shown() -> None:
-    begun = Update(Asked("why?"), 1), Update(Committed((0,), text="a"), 1)
-    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG, text="b"), 1)))
+BEGUN, REFUSED = Update(Asked("why?"), 1), Update(Failed(TOO_LONG, taken_back=True))
+WRITTEN = Update(Committed((0,), text="a"), 1)
+
+
+@pytest.mark.parametrize(
+    ("updates", "text"),
+    [((BEGUN, WRITTEN, Update(Failed(TOO_LONG, text="b"), 1)), "ab\n"), ((REFUSED,), ""), ((BEGUN, REFUSED), "")],
+)
+async def test_why_an_answer_ends_early_or_never_begins_is_an_error(updates: tuple[Update, ...], text: str) -> None:
+    asked = OnAPipe(Failing(*updates))
     with raises(ContextLengthError, TOO_LONG_WORDS):
         await asked.answer("why?")
-    assert asked.text == "ab\n"
-
-
-async def test_a_question_that_is_refused_is_an_error_before_and_after_it_began() -> None:
-    refused = Update(Failed(TOO_LONG, taken_back=True))
-    for updates in ((refused,), (Update(Asked("why?"), 1), refused)):
-        asked = OnAPipe(Failing(*updates))
-        with raises(ContextLengthError, TOO_LONG_WORDS):
-            await asked.answer("why?")
-        assert asked.text == ""
+    assert asked.text == text
 
 
 async def test_what_failed_before_the_question_is_only_said() -> None:
-    ended = Update(Committed((0,), text="a"), 1), Update(Ended(Finish.STOP), 1)
-    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), Update(Asked("why?"), 1), *ended))
+    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), BEGUN, WRITTEN, Update(Ended(Finish.STOP), 1)))
     assert await asked.answer("why?")
-    assert asked.text == "a\n"
-    assert asked.remarks == [f"Error: {TOO_LONG_WORDS}"]
+    assert (asked.text, asked.remarks) == ("a\n", [f"Error: {TOO_LONG_WORDS}"])
 
 
 async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None:

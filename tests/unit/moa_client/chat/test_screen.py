@@ -150,14 +150,6 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
 # ---------------------------------------------------------------- corrections
 
 
-def test_one_wrong_word_is_marked_alone() -> None:
-    terminal = Terminal(columns=80)
-    terminal.update("It is said: ", "the cat sat on the mat, and the dog lay below it.", "good")
-    terminal.update("the cat ", "", "back")
-    terminal.update("stood on the mat, and the dog lay below it. Then they all went home.", "", "good")
-    assert terminal.marked() == "stood"
-
-
 def test_ten_cuts_in_one_answer() -> None:
     terminal = Terminal(columns=30, rows=12)
     expected = ""

@@ -89,9 +89,6 @@ def test_a_pipe_has_what_is_committed_and_remarks_are_said_once(
     shown: Sequence[Event], text: str, remarks: list[str]
 ) -> None:
     assert piped(*shown) == (text, remarks)
-
-
-def test_unverified_text_is_written_where_it_is_wanted() -> None:
     told = messages.unverified_words(1, is_printed=True)
     assert piped(Committed((0,)), Provisional((1,)), ENDED_ALONE, unverified=True) == ("ab\n", [told])
 
@@ -318,15 +315,6 @@ def test_the_guide_names_every_line_and_field() -> None:
     names |= {outcome.value for outcome in AnswerOutcome}
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     assert not names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
-
-
-def test_json_gives_the_whole_text_of_what_is_settled() -> None:
-    out: list[str] = []
-    show(JsonView(out.append, print), (Committed((0,)), Provisional((1,)), ENDED_ALONE, SETTLED))
-    lines = [json.loads(line) for line in out]
-    assert [line["event"] for line in lines] == ["committed", "provisional", "ended", "settled"]
-    assert (lines[2]["text"], lines[2]["provisional"], lines[2]["verified"]) == ("", "b", False)
-    assert lines[3]["text"] == "ac"
 
 
 def test_the_first_line_names_who_drafts_and_who_writes_standalone() -> None:
