@@ -91,17 +91,6 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_engine_measures_every_engine(measure: Measure) -> None:
-    result, done = measure("engine")
-    assert "llama.cpp is not measured" in done.stderr
-    engines = {cost["engine"] for cost in result["forwards"]}
-    assert len(engines - {"torch bf16", "torch float32"}) == 1
-    assert all(cost["ms"]["median"] > 0 for cost in result["forwards"])
-    assert "| memory limit |" in done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
 def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
     result, done = measure("split", "--link", "4G")
     (round_,) = result["rounds"]

@@ -162,16 +162,6 @@ def test_prompts_models_and_drafters_that_do_not_fit(served: Served, run: Run, t
     check(65, "The drafter checkpoint TMP/d.safetensors is corrupt or truncated", "w10", drafter=path)
 
 
-def test_an_option_of_an_earlier_version_is_refused_by_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "A companion writes on until the server is back, or the answer ends."
-    left = "Leave it out: moa 0.2.0 was the last that had it."
-    given = f"Error: --alone-tokens is not a setting any more. {told} {left}\n"
-    assert run("chat", "--alone-tokens", "5", "w10") == (2, "", given)
-    assert "alone-tokens" not in run("chat", "--help")[1]
-    monkeypatch.setenv("MOA_CLIENT_ALONE_TOKENS", "5")
-    assert run("config") == (2, "", given.replace("--alone-tokens", "MOA_CLIENT_ALONE_TOKENS"))
-
-
 def test_a_chat(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
 

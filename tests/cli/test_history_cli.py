@@ -57,15 +57,6 @@ def test_nothing_is_kept_at_first(run: Run) -> None:
     assert run("history", "delete", "--all", "--yes") == (0, "", "No conversation is kept.\n")
 
 
-@pytest.mark.parametrize(
-    "command", [("show",), ("export",), ("search",), ("delete", "--yes")], ids=lambda each: each[0]
-)
-def test_what_is_no_text_is_refused(run: Run, command: tuple[str, ...]) -> None:
-    code, out, err = run("history", *command, "caf\udce9")
-    assert (code, out) == (2, "")
-    assert err.splitlines()[-1].endswith("'caf\\udce9' is not text in UTF-8.")
-
-
 def test_conversations_are_listed(run: Run, store: HistoryStore) -> None:
     code, out, err = run("history", "list")
     assert (code, err) == (0, "")
@@ -135,11 +126,3 @@ def test_conversations_are_deleted_for_good(run: Run, store: HistoryStore) -> No
     told = "1 conversation and 1 response to programs deleted.\n"
     assert run("history", "delete", "--all", "--yes") == (0, "", told)
     assert (store.responses.count(), store.identifiers()) == (0, [])
-
-
-def test_another_folder_may_be_named(run: Run, store: HistoryStore, tmp_path: Path) -> None:
-    assert run("history", "list", "--history-dir", tmp_path / "empty")[1] == ""
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "history.db").write_text("nothing" * 1000)
-    code, _, err = run("history", "list", "--history-dir", tmp_path / "broken")
-    assert (code, "is damaged, or no history; it was left as it is" in err) == (74, True)

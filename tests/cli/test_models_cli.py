@@ -17,7 +17,7 @@ from moa_kernels import variant_name
 from moa_server.capacity import plan
 from moa_server.cli import cli
 from moa_shared.errors import MoaError, NotFoundError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import resolve
 from moa_shared.models.sources import source
 from moa_shared.models.sources.packaged import PACKAGED
 from moa_shared.models.weights.tile_file import map_tiles
@@ -74,21 +74,6 @@ mine/cut.gguf         folder   4 bytes  -       -       -              no: it en
     }
 
 
-@pytest.mark.torch
-def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufWriter) -> None:  # noqa: F811
-    path = write_gguf()
-    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/latest", path)
-    files = resolve("Tiny")
-    assert files.target_id == "tiny:latest"
-    assert files.fingerprint == resolve(str(path)).fingerprint
-    assert "tiny:latest at " in run("capacity", "tiny", "--memory", 10**9, "--drafter", "none")
-    hub = {"config.json", "tokenizer.json", "model.safetensors"}
-    folder = save_tiny_model(path.parent / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
-    put_into_hub(places["hub"], "old", {name: folder / name for name in hub})
-    assert resolve("old").target_id == "old"
-    assert "There is no model 'tinier'" in run("capacity", "tinier")
-
-
 def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
     told: dict[str, object] = {"gguf": {"architecture": "llama"}}  # and nothing of a chat template
     with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}}, told={"o/A-GGUF": told})) as hub:
@@ -109,14 +94,6 @@ def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path)
         assert pull("A") == (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n")
         assert pull("default")[:2] == (0, "default\n")
     assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()
-
-
-def test_fetch_prints_the_folder(
-    default_model_files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MOA_CACHE_DIR")
-    assert Path(run("fetch").strip().splitlines()[-1]) == default_model_files.folder
-    assert run("fetch", tmp_path / "none.gguf") == "There is no file TMP/none.gguf. Check the name."
 
 
 @pytest.mark.usefixtures("places")
@@ -221,16 +198,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def doctor(*words: object) -> Result:
     return CliRunner().invoke(cli, ["doctor", *map(str, words)])
-
-
-@pytest.mark.torch
-def test_a_server_that_could_start(model: Path) -> None:
-    result = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0)
-    assert (result.exit_code, [line.split()[1] for line in result.stdout.splitlines() if line[2] != " "]) == (
-        0,
-        [name.split()[0] for name in STEPS],
-    )
-    assert "not estimated on the level float32\n" in result.stdout
 
 
 def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,15 +162,15 @@ home is in use.
 
 
 def test_what_is_no_invitation_changes_nothing(run: Run, tmp_path: Path) -> None:
-    def check(words: str, line: str, name: str = "home") -> None:
-        assert words in run("servers", "join", name, stdin=line)[2]
-
-    check("There is no invitation. Paste the whole line", "")
-    check("The invitation is not whole: letters are missing or changed.", GONE.line()[:-1])
-    check("'a b' cannot be the name of a server.", GONE.line(), "a b")
-    check("address is 'gpu.example': expected HOST:PORT", Invitation("gpu.example", KEY, CERTIFICATE).line())
-    check("does not hold one API key", Invitation("127.0.0.1:1", "two words", CERTIFICATE).line())
-    check("certificate cannot be read", Invitation("127.0.0.1:1", KEY, b"no certificate").line())
+    for line, words in (
+        ("", "There is no invitation. Paste the whole line"),
+        (GONE.line()[:-1], "The invitation is not whole: letters are missing or changed."),
+        (Invitation("gpu.example", KEY, CERTIFICATE).line(), "address is 'gpu.example': expected HOST:PORT"),
+        (Invitation("127.0.0.1:1", "two words", CERTIFICATE).line(), "does not hold one API key"),
+        (Invitation("127.0.0.1:1", KEY, b"no certificate").line(), "certificate cannot be read"),
+    ):
+        assert words in run("servers", "join", "home", stdin=line)[2]
+    assert "'a b' cannot be the name of a server." in run("servers", "join", "a b", stdin=GONE.line())[2]
     assert "There is no file TMP/none." in run("servers", "join", "home", tmp_path / "none")[2]
     assert not book_path().parent.exists()
 
