@@ -3,8 +3,6 @@
 The environment has PROMPT, NETWORK and MODEL; where one is empty: a conversation, no emulated link, the default model.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Draws docs/img/cut.svg, which moves: a chat through a cut, from its recording. `python docs/chat_picture.py`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from html import escape

@@ -4,8 +4,6 @@ A *room* is a folder or a module directly in a package. Its floor is that of the
 pyproject.toml; packages without one, and the packages themselves, are put above all that they import.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import tomllib

@@ -3,8 +3,6 @@
 python docs/man_pages.py build/man && MANPATH=build/man man moa-client-chat
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """Writes tables of options and companions into docs/ from the code; --check fails where one is stale."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Needs the standard library only. What the compiler refuses is left out with a wa
 because numpy computes the same. A wheel for a named platform (`--plat-name`) is built by zig, whatever this machine is.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools

@@ -4,8 +4,6 @@ Each wheel of a platform is built by zig from the source distribution, and its l
 gives the same bytes: `--check` builds again, and compares. Run by `make wheels`, which installs what this needs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -114,8 +114,7 @@ def _labels(values: Sequence[Any]) -> list[str]:
 def targets_section(results: Path) -> str:
     """A row for each target: its speed on one core, over llama.cpp's, and what drafts bring one user over links.
 
-    Args:
-        results: folder of the results; folders in it are of other machines.
+    `results`: folder of the results; folders in it are of other machines.
     """
     folders = [read_folder(folder) for folder in (results, *sorted(results.glob("[!.]*/")))]
     if not folders[0]:

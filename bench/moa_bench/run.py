@@ -29,11 +29,8 @@ class RunJournal:
     """The cells of one run, old and new. Its `keep` is a `Keep`.
 
     A file with the same header (efforts, commit, machine, level, model) is continued; one with another is put aside as
-    PATH.old, and `outdated` names what differs.
-
-    Raises:
-        ConflictError: another process writes this journal.
-        ConfigError: the file cannot be read or written.
+    PATH.old, and `outdated` names what differs. ConflictError: another process writes this journal. ConfigError: the
+    file cannot be read or written.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any], *, afresh: bool = False) -> None:

@@ -140,9 +140,8 @@ class SuiteRun(SuiteInputs):
 class Suite(Generic[Effort]):
     """A measurement.
 
-    Args:
-        refuse: raises UsageError where options contradict each other, before anything is loaded.
-        fixed: inputs that it has whatever a user names: its target, where it is a part of a run of several sizes.
+    `refuse`: raises UsageError where options contradict each other, before anything is loaded. `fixed`: inputs that it
+    has whatever a user names: its target, where it is a part of a run of several sizes.
     """
 
     name: str  # of its command

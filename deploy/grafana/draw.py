@@ -3,8 +3,6 @@
 python deploy/grafana/draw.py http://127.0.0.1:9090 dashboard.png --minutes 10 --rate-interval 30s
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

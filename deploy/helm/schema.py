@@ -3,8 +3,6 @@
 Helm then refuses a setting that there is not, or a value that the server would refuse, before anything is installed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

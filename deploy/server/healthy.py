@@ -1,7 +1,5 @@
 """Whether the server of this container is ready, for HEALTHCHECK: exit status 0, else 1 and a line that says why."""
 
-from __future__ import annotations
-
 import os
 import sys
 import urllib.request

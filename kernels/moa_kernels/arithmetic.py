@@ -1,7 +1,5 @@
 """Functions of rows in numpy and float32, for devices without kernels; the kernels are tested against them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from moa_kernels.blocks import Rows

@@ -1,7 +1,5 @@
 """The C structures and functions of csrc/kernels.h, as ctypes sees them. Nothing is checked here: callers do."""
 
-from __future__ import annotations
-
 import ctypes as ct
 from typing import Any
 

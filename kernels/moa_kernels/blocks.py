@@ -25,9 +25,7 @@ Rows = npt.NDArray[np.float32]
 class QuantisedMatrix:
     """A matrix [outputs, inputs].
 
-    Args:
-        kind: the name of its format, as in `formats.FORMATS`.
-        raw: [outputs, blocks, bytes of a block] uint8.
+    `kind`: the name of its format, as in `formats.FORMATS`. `raw`: [outputs, blocks, bytes of a block] uint8.
     """
 
     kind: str

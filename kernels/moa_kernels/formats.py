@@ -3,8 +3,6 @@
 The numbers of a format are kept for good: files of tiles hold them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

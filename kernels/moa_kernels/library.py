@@ -4,8 +4,6 @@
 replaced in silence: a forced variant that cannot be had is an error, and `explain` says why another choice was made.
 """
 
-from __future__ import annotations
-
 import ctypes as ct
 import functools
 import mmap

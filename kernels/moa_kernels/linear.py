@@ -3,8 +3,6 @@
 State: weights only, in the kernels' layout. Invariant: a row's result has the same bits whatever rows stand beside it.
 """
 
-from __future__ import annotations
-
 import ctypes as ct
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Sources: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), Y
 State: a table that grows. Invariant: frequencies and products are rounded to float32, as transformers rounds them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Both sides may be mapped files. Tiles are the same for all variants of the library.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +23,8 @@ Bytes = npt.NDArray[np.uint8]
 class Tiles:
     """A packed matrix.
 
-    Args:
-        kind: its format, or `PLAIN`.
-        memory: `tile_bytes` bytes, best at a multiple of 64; they stay where they are for as long as this is used.
+    `kind`: its format, or `PLAIN`. `memory`: `tile_bytes` bytes, best at a multiple of 64; they stay where they are for
+    as long as this is used.
     """
 
     kind: str

@@ -4,8 +4,6 @@ One source, compiled with the flags of each; all compute the same bits. Shared b
 imports nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 starts quickly. `netsim.core.link.LinkModel` is the pure core.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The errors that netsim shows to its user: one clear sentence, a hint that says what to do, and an exit status."""
 
-from __future__ import annotations
-
 
 class NetsimError(Exception):
     """What the command line prints: `message` says what is wrong, `hint` what to do next. It ends with `exit_code`.

@@ -4,8 +4,6 @@ A client's first line says what it wants of the far end: ECHO, SINK or SOURCE. S
 far, at most every 100 ms, so that the rate is measured where it arrives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Draws a run's outputs as one picture. numpy and matplotlib are imported when it is drawn."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What a run leaves: events.jsonl, packets.csv.gz and summary.json, with counts and how late releases were."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

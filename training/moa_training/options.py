@@ -3,8 +3,6 @@
 Light: each --help needs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

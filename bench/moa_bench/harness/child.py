@@ -80,9 +80,8 @@ def running_server(
 ) -> Iterator[Child]:
     """Start a moa-server of one thread on loopback, and wait until it can be called.
 
-    Args:
-        drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
-        port: 0: any that is free.
+    `drafter`: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path. `port`: 0: any that is
+    free.
     """
     # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [

@@ -70,10 +70,9 @@ class Heads(NamedTuple):
 class Cache:
     """Grows at the end, is cut at the end. Rows that are not held are a KernelError; MemoryError changes nothing.
 
-    Args:
-        heads: of each layer; their numbers are a multiple of 32.
-        kv: how they are kept: f32, f16, or q8 (8 bits with a float32 scale for each row of a head). They are rounded
-            once, when written, so that results do not depend on what is computed together.
+    `heads`: of each layer; their numbers are a multiple of 32. `kv`: how they are kept: f32, f16, or q8 (8 bits with a
+    float32 scale for each row of a head). They are rounded once, when written, so that results do not depend on what is
+    computed together.
     """
 
     _head_divisor = 2 * LANES
@@ -154,8 +153,7 @@ class Cache:
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
         """Writes rows of one layer behind the rows held. They count as held once `length` says so.
 
-        Args:
-            keys: rotated, [rows, heads, their numbers]; `values` alike.
+        `keys`: rotated, [rows, heads, their numbers]; `values` alike.
         """
         self._check_rows(layer, keys, values)
         self.make_writable(self.length, self.length + len(keys))

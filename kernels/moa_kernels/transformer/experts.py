@@ -4,8 +4,6 @@ State: weights only. Invariant: a row's experts, their weights and the order in 
 alone; equal scores go by the experts' numbers.
 """
 
-from __future__ import annotations
-
 import ctypes as ct
 from collections.abc import Callable
 
@@ -72,8 +70,7 @@ class Experts:
     def choose(self, scores: Rows) -> tuple[npt.NDArray[np.int64], Rows]:
         """Each row's experts, best first, and their weights: [rows, chosen] each; in numpy.
 
-        Args:
-            scores: by the router, [rows, experts].
+        `scores`: by the router, [rows, experts].
         """
         numbers = np.argsort(-scores, axis=-1, kind="stable")[:, : self.chosen]
         best = np.take_along_axis(scores, numbers, axis=-1)

@@ -3,8 +3,6 @@
 Pure data over arrays. Invariant: a layer that passes `check` has the shapes that the kernels read.
 """
 
-from __future__ import annotations
-
 import ctypes as ct
 from dataclasses import dataclass
 

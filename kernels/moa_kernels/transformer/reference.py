@@ -4,8 +4,6 @@ Weights are float32 and activations are not rounded, so it is as exact as float3
 is computed together: it may draft, but no text is decided with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,11 +90,7 @@ def _in_8_bits(rows: Rows) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStack:
-    """The layers of a `Stack`.
-
-    Args:
-        cached: of each layer the one of the cache that it reads.
-    """
+    """The layers of a `Stack`. `cached`: of each layer the one of the cache that it reads."""
 
     shape: StackShape
     layers: Sequence[Layer]

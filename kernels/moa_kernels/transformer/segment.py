@@ -43,8 +43,7 @@ class Segment:
     def check(self, *, writes: bool) -> None:
         """Raises KernelError for rows that see slots which hold nothing: C would read beyond the cache.
 
-        Args:
-            writes: whether the rows themselves come into the cache.
+        `writes`: whether the rows themselves come into the cache.
         """
         rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
         fits = (
@@ -84,8 +83,7 @@ class Segment:
     def chain(cls, cache: Cache, rows: int, position: int | None = None) -> Segment:
         """Rows that follow one another behind all that the cache holds.
 
-        Args:
-            position: of the first row; None: as many as the cache holds.
+        `position`: of the first row; None: as many as the cache holds.
         """
         slot = cache.length
         steps = np.arange(rows, dtype=np.int32)

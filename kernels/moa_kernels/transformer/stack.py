@@ -4,8 +4,6 @@ Matrix products take all rows together, attention is each session's own. State: 
 sessions' caches. Invariant: a row's bits do not depend on what else is in the call.
 """
 
-from __future__ import annotations
-
 import ctypes as ct
 from collections.abc import Sequence
 
@@ -26,9 +24,8 @@ from moa_kernels.transformer.segment import Segment
 class Stack:
     """Layers that share a cache.
 
-    Args:
-        rotary: angles of positions, or several that layers choose from.
-        reference: compute in numpy, which takes any sizes, over layers that do so too.
+    `rotary`: angles of positions, or several that layers choose from. `reference`: compute in numpy, which takes any
+    sizes, over layers that do so too.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """What carries a link's traffic: real packets between two namespaces (tun), or a byte stream (proxy)."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 from netsim.core.link import Direction, LinkModel

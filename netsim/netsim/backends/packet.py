@@ -3,8 +3,6 @@
 Pure functions over bytes. Only packets without IP options are looked at, as no kernel sends others for TCP.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

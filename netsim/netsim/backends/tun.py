@@ -6,8 +6,6 @@ and guarded by a locked file, so that what a killed run left can be told from wh
 is reused. Invariant: the lock is held before the first namespace exists.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import itertools

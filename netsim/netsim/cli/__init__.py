@@ -1,7 +1,5 @@
 """The command line. A command's module is imported when the command is used, so that `netsim --help` is instant."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

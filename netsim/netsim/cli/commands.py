@@ -1,7 +1,5 @@
 """The commands that open no link: about profiles and measurements, about running links, and about finished runs."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The commands that open a link: `netsim run`, `netsim replay`, `netsim proxy`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Pure: the caller gives the time. The order is: outage, loss, queue limit, rate, 
 router before a radio: what is lost in the air was never queued. Same seed, same calls, same answers.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

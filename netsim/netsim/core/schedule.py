@@ -4,8 +4,6 @@
 of outage and hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence

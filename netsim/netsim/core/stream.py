@@ -3,8 +3,6 @@
 Pure. Numbers are Linux's: window of 10 segments, times 0.7 at a loss, RTO = SRTT + max(200 ms, 4 RTTVAR).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import insort
 from collections import deque

@@ -4,8 +4,6 @@ An event is a value; `parse_event` reads the short form that the command line an
 KIND[:SECONDS][:DIRECTION], `change:PROFILE[:RAMP_SECONDS]`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum

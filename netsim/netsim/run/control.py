@@ -4,8 +4,6 @@
 links are in one folder per user, under the links' names. `open_link` is a link in a process of its own, from Python.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

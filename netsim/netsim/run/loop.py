@@ -4,8 +4,6 @@ Why not asyncio: its epoll selector rounds time-outs up to whole milliseconds (6
 100 us with select), and the emulator's whole point is to be punctual. Invariant: a timer never fires early.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """One run: plays its timeline over a backend, answers `netsim ctl`, starts and ends the commands that use the link."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

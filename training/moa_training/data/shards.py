@@ -4,8 +4,6 @@ The first line of a file is its header (format, tokenizer hash, target fingerpri
 Files grow by whole zstd frames, so that a kill loses at most the frame being written; readers take what is whole.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ that any template serves. Questions have the form of Spec-Bench, {"question_id",
 turn is asked, and `reference` or `final_answer` may name the right result.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

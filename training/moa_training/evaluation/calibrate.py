@@ -3,8 +3,6 @@
 A cut is a place of an answer where the server is lost; a run is what the drafter writes from there on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ What was measured lies in the cache folder until all questions are, so that the 
 stopped. Invariant: numbers survive the folder unchanged, and are added up in the order of the questions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Which drafter a user means, and whether it fits the target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint

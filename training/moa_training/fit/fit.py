@@ -5,8 +5,6 @@ run lies in its output folder. Invariant: random draws depend only on (seed, ste
 batch, so an interrupted run resumes to identical weights, and several processes learn what one would with their rows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -5,8 +5,6 @@ dependences in stochastic language modelling"), corrected by how often such gues
 Pure but for the progress; the same rows give the same table.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

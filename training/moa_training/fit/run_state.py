@@ -3,8 +3,6 @@
 The file is written to a partial file, flushed, then renamed, so that a kill at any point leaves the last whole one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

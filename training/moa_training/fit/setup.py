@@ -5,8 +5,6 @@ as the one before the reused layers, and what reads of the target by regression 
 A choice of sizes that does not fit the target's is refused, never truncated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -114,8 +112,7 @@ def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
 def choose_draft_ids(rows: Sequence[TokenRow], size: int, vocab_size: int) -> tuple[torch.Tensor, float]:
     """The `size` most frequent tokens of answers, then of whole conversations, then the lowest ids.
 
-    Returns:
-        ids [size] int32, sorted, and the share of answer tokens that they cover.
+    Returns ids [size] int32, sorted, and the share of answer tokens that they cover.
     """
 
     def count(texts: Iterable[Sequence[int]]) -> torch.Tensor:

@@ -5,8 +5,6 @@ became, and each other, in both directions; row j guesses the token j after the 
 State: the trained tensors, under the checkpoint's names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ step's rows up to its own, and itself in the steps between: what a chain drafted
 State: the trained tensors, under the checkpoint's names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

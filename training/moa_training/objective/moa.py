@@ -6,8 +6,6 @@ no float32 copies, attention over so few layers is small batched products, and t
 last projection. State: the trained tensors, under the checkpoint's names; the target's parts are arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

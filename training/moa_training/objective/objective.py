@@ -1,7 +1,5 @@
 """How drafters are trained: a network, where what it reads of the target starts, and its losses; and the baselines."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

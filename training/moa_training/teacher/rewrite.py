@@ -4,8 +4,6 @@ Prompts that the shard answers already are skipped, so that the same command res
 the shard's bytes are a function of the rows and the options; what stopped the command leaves no trace.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 `int8` runs on the kernels, as servers on CPUs do; `float32` and `bf16` in torch. State: the target's weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -3,8 +3,6 @@
 State: the target's weights, frozen. Any causal model of transformers that caches keys and values per layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -109,9 +109,8 @@ def gpu_costs(world: World, weight: float = 1.0) -> Costs:
     """A forward reads its bytes and computes its rows, spread over the GPUs; on an H100 that takes the sum of both, not
     the longer (docs/measurements/scale.md). A draft step of a device reads the drafter and the head.
 
-    Args:
-        weight: users for each that is simulated, who step together. The price of a row in tokens is the same for the
-            few as for the crowd: the rate of tokens is so many times lower, and a row takes as much longer.
+    `weight`: users for each that is simulated, who step together. The price of a row in tokens is the same for the few
+    as for the crowd: the rate of tokens is so many times lower, and a row takes as much longer.
     """
     target, gpu, device, of_all = world.values
     bytes_a_ms = gpu["bandwidth"] * of_all["bandwidth share"] * world.gpus / 1e3

@@ -47,9 +47,8 @@ LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 class Costs:
     """What the parts take, in ms.
 
-    Args:
-        forward_ms: of so many rows of drafts and prompts, for so many answers.
-        own_draft_ms: of one more draft token for each of so many answers, made by the server.
+    `forward_ms`: of so many rows of drafts and prompts, for so many answers. `own_draft_ms`: of one more draft token
+    for each of so many answers, made by the server.
     """
 
     forward_ms: Callable[[float, float], float]
@@ -156,9 +155,8 @@ def delayed(mean_ms: float, deviation_ms: float = 0.0) -> Conditions:
 class SimulatedUser:
     """A device, its session on a server and the link between them; asks one question, whose answer is known.
 
-    Args:
-        drafting: how the device drafts; None: not at all.
-        own_acceptance: of the drafter that the server runs for it while that pays; None: it runs none.
+    `drafting`: how the device drafts; None: not at all. `own_acceptance`: of the drafter that the server runs for it
+    while that pays; None: it runs none.
     """
 
     def __init__(
@@ -266,8 +264,7 @@ def rows_of(parts: Sequence[Part]) -> int:
 class SimulatedServer:
     """A server that steps whenever it can: one forward at a time, and in it what the engine would plan.
 
-    Args:
-        measured: the server has measured plain steps and rows when it started, as the real one does.
+    `measured`: the server has measured plain steps and rows when it started, as the real one does.
     """
 
     def __init__(self, time: VirtualTime, costs: Costs, *, measured: bool = False) -> None:

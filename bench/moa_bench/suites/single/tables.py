@@ -56,8 +56,7 @@ PEER_FIGURES = "{0.tokens_per_s.median:.1f}", "{0.first_ms.median:.0f}", "{0.cpu
 def figures_of(rounds: Sequence[Round], own_text: Sequence[str]) -> list[MethodFigures]:
     """Figures of each method in each category and in all; rounds with short answers are left out.
 
-    Args:
-        own_text: methods whose text need not be plain serving's; their tokens are compared, not their texts.
+    `own_text`: methods whose text need not be plain serving's; their tokens are compared, not their texts.
     """
     long = [each for each in rounds if not each["short"]]
     methods = dict.fromkeys(name for each in long for name in each["answers"])
