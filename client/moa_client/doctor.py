@@ -7,7 +7,6 @@ that failed is skipped.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,7 +18,7 @@ from moa_shared.drafter.companion import find_companion, fitting_companions, loa
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import host_of, is_loopback
-from moa_shared.programs.machine import Check, check_fields, si_bytes
+from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.call_reasons import TlsReason
 
@@ -170,12 +169,6 @@ def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, s
     if not fitting:
         return Check(name, "ok", f"none, and none is known for {target}")
     return Check(name, "ok", f"none; {fitting} would fit {target}", _NAME_ONE)
-
-
-def checks_json(checks: dict[str, Sequence[Check]]) -> str:
-    """All steps of all servers, by the server's address."""
-    servers = [{"server": server, "checks": list(map(check_fields, steps))} for server, steps in checks.items()]
-    return json.dumps(servers, indent=2) + "\n"
 
 
 class ServerExamination:

@@ -47,7 +47,7 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     status = home.status()
     assert (status["phase"], status["target"], status["server"]) == ("ready", "tiny", served.address)
     assert "link good" in home.run("daemon", "status")[1]
-    assert "listens on" in home.run("daemon", "logs", "-n", "5")[1]
+    assert "listens on" in home.paths.log.read_text()
     pid = home.pid()
     assert home.run("daemon", "start")[2] == f"The daemon is already running (process {pid}).\n"
     code, _, err = home.run("daemon", "run")

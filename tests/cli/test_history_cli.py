@@ -52,7 +52,6 @@ def store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def test_nothing_is_kept_at_first(run: Run) -> None:
     assert run("history", "list") == (0, "", "No conversation is kept yet.\n")
-    assert run("history", "list", "--json") == (0, "[]\n", "")
     assert run("history", "show", "last") == (66, "", "Error: No conversation is kept yet.\n")
     assert run("history", "delete", "--all", "--yes") == (0, "", "No conversation is kept.\n")
 
@@ -67,8 +66,6 @@ aaaaaaaa  2027-01-15 08:04  2          SmolLM2-135M-Instruct  What is gravity? (
 """)
     _, out, err = run("history", "list", "-n", 1)
     assert ("aaaaaaaa" in out, err) == (False, "1 more: --all lists them.\n")
-    _, told = json.loads(run("history", "list", "--json")[1])
-    assert (told["id"], told["questions"], told["unverified"]) == ("aaaaaaaa", 2, 1)
 
 
 def test_a_conversation_is_shown_with_what_is_not_verified(run: Run, store: HistoryStore) -> None:
@@ -112,8 +109,7 @@ def test_a_conversation_is_exported(run: Run, store: HistoryStore) -> None:
 def test_words_are_found(run: Run, store: HistoryStore) -> None:
     found = "aaaaaaaa  2027-01-15 08:01  question 1 of: What is gravity?\n    What is gravity? In one word. A *force*�[2J. Yes.\n"
     assert run("history", "search", "forc", "yes") == (0, found, "")
-    [told] = json.loads(run("history", "search", "mass", "--json")[1])
-    assert (told["id"], told["question"], told["snippet"]) == ("aaaaaaaa", 2, "Why? Because mass\x07")
+    assert run("history", "search", "mass")[1].endswith("question 2 of: What is gravity?\n    Why? Because mass�\n")
     assert run("history", "search", "nowhere") == (0, "", "Nothing was found.\n")
 
 

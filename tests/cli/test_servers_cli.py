@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 import stat
@@ -93,11 +92,6 @@ def test_the_list_says_what_each_server_serves_now(served: Served) -> None:
    gone  127.0.0.1:1      no   none  no answer
    There is no moa server at gone (127.0.0.1:1): the connection was refused.
 """)
-    home, gone = json.loads(servers("list", "--json").output)
-    assert (home["model"], home["in_use"], home["load"], home["error"]) == ("tiny", True, 0.0, None)
-    assert home["rtt_ms"] > 0
-    assert (gone["model"], gone["in_use"], gone["rtt_ms"]) == (None, False, None)
-    assert "the connection was refused" in gone["error"]
 
 
 @pytest.mark.xdist_group("client command line")
@@ -197,11 +191,8 @@ def test_a_server_whose_drafter_is_not_here_and_then_is(run: Run, served: Served
     assert "warn  drafter      not here yet: " in out
     assert "The first chat fetches " in out
     run("chat", "--server", served.address, "--max-tokens", "2", "w10")
-    code, out, _ = run("doctor", "--server", served.address, "--json")
-    [told] = json.loads(out)
-    assert (code, told["server"]) == (0, served.address)
-    assert [each["name"] for each in told["checks"]] == STEPS
-    assert not [each for each in told["checks"] if each["state"] in ("fail", "skip")]
+    code, out, _ = run("doctor", "--server", served.address)
+    assert (code, re.findall(r"^  (?:ok|warn) +(\S+(?: \S+)?)  ", out, re.MULTILINE)) == (0, STEPS)
 
 
 @pytest.mark.xdist_group("client command line")

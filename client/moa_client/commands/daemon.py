@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import ConfigError
 from moa_shared.programs.entry import write_output
 
 from moa_client.commands import ALL, with_settings
@@ -133,18 +133,6 @@ def _status_words(status: Mapping[str, Any]) -> str:
     elif status["web_error"]:
         lines.append(f"no page and no endpoint: {status['web_error']}")
     return "".join(f"{line}\n" for line in lines)
-
-
-@daemon.command()
-@with_settings(ALL_BUT_DAEMON_DIR)
-@click.option("-n", "--lines", metavar="N", default=50, show_default=True, type=click.IntRange(0), help="How many.")
-@click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
-def logs(settings: ClientSettings, lines: int, follow: bool) -> None:
-    """Print the newest lines of the daemon's log."""
-    log = find_paths(settings.daemon_dir).log
-    if not log.exists():
-        raise NotFoundError(f"There is no log at {log}.", hint="No daemon has been started there yet.")
-    os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(log)])
 
 
 @daemon.command()

@@ -19,8 +19,7 @@ USED = {"server", "tls", "tls_ca", "insecure", "model", "drafter", "companion", 
 
 @click.command()
 @with_settings([name for name in ALL if name not in USED])
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list at the end.")
-def doctor(settings: ClientSettings, as_json: bool) -> None:
+def doctor(settings: ClientSettings) -> None:
     """Examine the way to each server in use (or to --server), and how fast this device drafts for it.
 
     The exit code is 0 if nothing failed, otherwise that of the first failure.
@@ -31,29 +30,27 @@ def doctor(settings: ClientSettings, as_json: bool) -> None:
 
     use_threads(settings)
     with make_runner() as runner:
-        if code := runner.run(_examine(settings, as_json=as_json)):
+        if code := runner.run(_examine(settings)):
             raise click.exceptions.Exit(code)
 
 
-async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
+async def _examine(settings: ClientSettings) -> int:
     """Examines all servers; the exit code."""
     from moa_shared.programs.machine import Check, check_line, exit_code
     from moa_shared.programs.progress import SilentProgress
 
     from moa_client.device.kept_companion import with_kept
-    from moa_client.doctor import ServerExamination, checks_json
+    from moa_client.doctor import ServerExamination
     from moa_client.servers.book import at_addresses, find_servers, read_book
     from moa_client.servers.connecting import make_server
 
-    line, found = StartLine(), dict[str, list[Check]]()
+    line, checks = StartLine(), list[Check]()
 
     def say(words: str) -> None:
         line.clear()
-        if not as_json:
-            write_output(words)
+        write_output(words)
 
     for entry in find_servers(settings, read_book()):
-        checks = found.setdefault(entry.address, [])
         say(f"{entry.name} ({entry.address})\n" if entry.name else f"{entry.address}\n")
         try:
             server = make_server(entry, settings)
@@ -69,6 +66,4 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
         finally:
             line.clear()
             await server.close()
-    if as_json:
-        write_output(checks_json(dict(found)))
-    return exit_code([check for checks in found.values() for check in checks])
+    return exit_code(checks)

@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from moa_client.history.store import HistoryStore
 
 _place = with_settings([name for name in ALL if name != "history_dir"])
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _limit = click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=20, show_default=True)
 
 
@@ -39,18 +37,15 @@ def history() -> None:
 @history.command("list")
 @_limit
 @click.option("--all", "all_of_them", is_flag=True, help="List all.")
-@_as_json
 @_place
-def list_(settings: ClientSettings, limit: int, all_of_them: bool, as_json: bool) -> None:
+def list_(settings: ClientSettings, limit: int, all_of_them: bool) -> None:
     """List conversations, the one last used first."""
-    from moa_client.history.exports import json_of, list_table
+    from moa_client.history.exports import list_table
 
     with _opened(settings) as store:
         every = store.list()
     found = every if all_of_them else every[:limit]
-    if as_json:
-        write_output(json_of(found))
-    elif not found:
+    if not found:
         print("No conversation is kept yet.", file=sys.stderr)
     else:
         write_output(list_table(found))
@@ -113,20 +108,14 @@ def delete(settings: ClientSettings, names: tuple[str, ...], all_of_them: bool, 
 @history.command()
 @click.argument("words", nargs=-1, required=True, type=text)
 @_limit
-@_as_json
 @_place
-def search(settings: ClientSettings, words: tuple[str, ...], limit: int, as_json: bool) -> None:
+def search(settings: ClientSettings, words: tuple[str, ...], limit: int) -> None:
     """Find questions and answers that have all WORDS, the newest first."""
-    from moa_client.history.exports import json_of, shown_hit
-    from moa_client.history.reading import END, START
+    from moa_client.history.exports import shown_hit
 
     with _opened(settings) as store:
         hits = store.search(" ".join(words), limit)
-    if as_json:
-        plain = [replace(hit, snippet=hit.snippet.replace(START, "").replace(END, "")) for hit in hits]
-        write_output(json_of(plain))
-        return
-    write_output("".join(shown_hit(hit, "", "") for hit in hits))
+    write_output("".join(map(shown_hit, hits)))
     if not hits:
         print("Nothing was found.", file=sys.stderr)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,15 +104,12 @@ def join(name: str, file: Path | None, replaces: bool) -> None:
 
 
 @servers.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def show(as_json: bool) -> None:
+def show() -> None:
     """Show each server: address, TLS, whether it has a key, and, asked now, its model, round trip and load."""
     from moa_client.servers.connecting import ask_servers, list_table
 
     asked = asyncio.run(ask_servers(read_book(), load_settings(ClientSettings, SECTION, {})))
-    if as_json:
-        write_output(json.dumps(asked, indent=2) + "\n")
-    elif asked:
+    if asked:
         write_output(list_table(asked))
     else:
         print("No server is listed. Add one: moa-client servers add NAME HOST:PORT", file=sys.stderr)

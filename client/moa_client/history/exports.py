@@ -5,17 +5,15 @@ Invariant: text of questions and models is harmless for terminals, but for JSON,
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from moa_shared.programs.command_line import table
 from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.conversation.events import Provenance
-from moa_client.history.reading import END, START, AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
+from moa_client.history.reading import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
 TITLE_CHARACTERS = 60
@@ -78,19 +76,9 @@ def list_table(summaries: Sequence[Summary]) -> str:
     return table(rows)
 
 
-def json_of(found: Sequence[Summary | Hit]) -> str:
-    """What a list or a search has found, for programs."""
-    names = {"identifier": "id", "answers": "questions", "number": "question"}
-    shown = [{names.get(name, name): value for name, value in asdict(each).items()} for each in found]
-    return json.dumps(shown, indent=2) + "\n"
-
-
-def shown_hit(hit: Hit, start: str, end: str) -> str:
-    """What a search has found, for a person. `start`, `end`: put around the word that was searched for."""
-    before, _, rest = " ".join(hit.snippet.splitlines()).partition(START)
-    word, _, after = rest.partition(END)
-    snippet = f"{plain_line(before)}{start}{plain_line(word)}{end}{plain_line(after)}"
-    title = plain_line(hit.title, TITLE_CHARACTERS)
+def shown_hit(hit: Hit) -> str:
+    """What a search has found, for a person."""
+    snippet, title = plain_line(" ".join(hit.snippet.splitlines())), plain_line(hit.title, TITLE_CHARACTERS)
     return f"{hit.identifier}  {_moment(hit.asked)}  question {hit.number} of: {title}\n    {snippet}\n"
 
 

@@ -120,7 +120,7 @@ class Summary:
 class Hit:
     """An answer that a search has found, by its number in its conversation, from 1.
 
-    `snippet`: a part of question or answer; the first word that was searched for is between START and END.
+    `snippet`: a part of question or answer, around the first word that was searched for.
     """
 
     identifier: str
@@ -130,7 +130,6 @@ class Hit:
     snippet: str
 
 
-START, END = "\x01", "\x02"
 BEFORE, AFTER = 40, 80  # characters of a snippet
 LAST = "last"
 # What a record does not name. Greedy: so were all answers before the model had a say.
@@ -286,8 +285,7 @@ def _plain(text: str) -> str:
 
 def _snippet(text: str, at: int, end: int) -> str:
     start = max(0, at - BEFORE)
-    before, after = text[start:at], text[end : end + AFTER]
-    return f"{'...' * (start > 0)}{before}{START}{text[at:end]}{END}{after}{'...' * (end + AFTER < len(text))}"
+    return f"{'...' * (start > 0)}{text[start : end + AFTER]}{'...' * (end + AFTER < len(text))}"
 
 
 def _answer(row: Sequence[Any], pieces: list[tuple[Any, ...]], versions: tuple[tuple[str, str], ...]) -> StoredAnswer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
-from moa_client.doctor import checks_json, examine_companion, judge_download, judge_drafts, judge_round_trip
+from moa_client.doctor import examine_companion, judge_download, judge_drafts, judge_round_trip
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import MismatchError
@@ -111,19 +110,6 @@ def test_the_exit_code_is_that_of_the_first_failure() -> None:
     checks = [Check("a", "ok", ""), Check("b", "fail", "", exit_code=69), Check("c", "fail", "", exit_code=2)]
     assert exit_code(checks) == 69
     assert exit_code([Check("a", "warn", ""), Check("b", "skip", "")]) == 0
-
-
-def test_the_same_for_programs() -> None:
-    checks = {"host:1": [Check("TLS", "warn", "found", "do"), Check("server", "ok", "found")]}
-    assert json.loads(checks_json(dict(checks))) == [
-        {
-            "server": "host:1",
-            "checks": [
-                {"name": "TLS", "state": "warn", "message": "found", "hint": "do"},
-                {"name": "server", "state": "ok", "message": "found", "hint": None},
-            ],
-        }
-    ]
 
 
 @pytest.mark.parametrize(
