@@ -5,8 +5,6 @@ no server has verified is an error unless the user asked for it. Imports nothing
 daemon is there at once.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

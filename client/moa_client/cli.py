@@ -1,7 +1,5 @@
 """`moa-client`: the command line. Imports nothing that a command needs, so that --help answers at once."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -4,8 +4,6 @@ Each task of a conversation ends in an event, whatever was raised in it. A panic
 so BaseException is caught; what ends a task or the program passes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

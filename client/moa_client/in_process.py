@@ -1,7 +1,5 @@
 """A chat that runs alone: link, drafter and conversations in its own process."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack

@@ -3,8 +3,6 @@
 A log that cannot be written must not end a chat: only a file that the user names is checked, when the program starts.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler

@@ -1,7 +1,5 @@
 """Settings of `moa-client`: validated once, filled from command line, environment and file. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

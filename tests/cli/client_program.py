@@ -1,7 +1,5 @@
 """A tiny served model, and the client program on a terminal, for tests of the command line."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

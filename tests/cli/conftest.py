@@ -1,7 +1,5 @@
 """Fixtures of the command lines."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator

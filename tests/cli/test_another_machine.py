@@ -1,7 +1,5 @@
 """The README's way to a server on another machine: set up, serve, join; each side with a home of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line of moa-bench: help, refusals, and one quick run of each suite."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

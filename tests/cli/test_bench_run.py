@@ -1,7 +1,5 @@
 """`moa-bench run` killed in the middle, and what the same command does then."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

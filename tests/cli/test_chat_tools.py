@@ -1,7 +1,5 @@
 """`moa-client chat --mcp` as a user meets it: a model that calls by a script, and a real MCP server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -36,11 +34,7 @@ SURE = 10.0
 
 
 def follow(model: TinyModel, script: Mapping[int, int]) -> None:
-    """Has the model write by a script.
-
-    Args:
-        script: the token after each; all others are followed by the end.
-    """
+    """Has the model write by a script. `script`: the token after each; all others are followed by the end."""
     tensors = model.tensors
     embedding, head = tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]
     rest = embedding.shape[1] - 1

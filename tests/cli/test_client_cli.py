@@ -1,7 +1,5 @@
 """`moa-client` as a user meets it: help, answers on a pipe, a chat on a terminal, refusals with their exit codes."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """The daemon as a process: started, shared by many chats, killed, and started again."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

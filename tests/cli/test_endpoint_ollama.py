@@ -1,7 +1,5 @@
 """ollama's library for Python, pointed to the endpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,11 +48,7 @@ async def test_a_loop_of_tools() -> None:
     """The library makes a tool of a function; the call comes whole, and its result is sent back."""
 
     def now(zone: str) -> str:
-        """The time.
-
-        Args:
-            zone: where.
-        """
+        """The time. `zone`: where."""
         return f"noon {zone}"
 
     async def script(answer: ScriptedAnswer) -> None:

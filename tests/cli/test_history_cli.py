@@ -1,7 +1,5 @@
 """`moa-client history` as a user meets it: no command needs a server."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The manual pages, as `make man` writes them."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`moa-server`'s commands about what lies on this machine: models, drafters, cache, capacity, doctor."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

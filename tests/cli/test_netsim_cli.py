@@ -1,7 +1,5 @@
 """The command line of netsim: transcripts, statuses, and every message about bad input."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`moa-server` as a user meets it: help, refusals with their exit codes, a served model from start to SIGTERM."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`moa-server setup` and `moa-server invite` as a user meets them; what they lead to is in test_another_machine.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What starting a program imports, and what it says to a command or option that does not exist."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

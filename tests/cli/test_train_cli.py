@@ -1,7 +1,5 @@
 """`moa-train` as a user meets it: help, refusals with their exit codes, from conversations to an evaluated drafter."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 State: the answers of the conversation as far as their updates were read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -4,8 +4,6 @@ State: what the user has set; the conversation itself is the host's. On a pipe o
 figures and remarks go to standard error.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the user of a chat types: questions are asked, commands carried out. State: none of its own; the chat has it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

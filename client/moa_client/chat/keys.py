@@ -4,8 +4,6 @@ They are not echoed into the answer, and Ctrl-C acts at once. Invariant: a key t
 call was shown answers nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

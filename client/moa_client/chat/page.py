@@ -4,8 +4,6 @@ State: the screen, the answers on it that a server has not decided, the lines be
 that go.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -39,9 +37,7 @@ class Prompt(Protocol):
 class TerminalPage(View):
     """Shows answers and remarks on one terminal, and a status line below the answer that is written now.
 
-    Args:
-        screen: for the terminal as it is now.
-        clock: in seconds.
+    `screen`: for the terminal as it is now. `clock`: in seconds.
     """
 
     def __init__(

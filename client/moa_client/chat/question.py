@@ -9,8 +9,6 @@ The frame of a file is part of the question, so that the history, a retry and an
     the question
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -75,9 +75,8 @@ class Block:
     def update(self, now: float, committed: str, provisional: str, likely: int | None = None) -> None:
         """Shows an answer as it is now.
 
-        Args:
-            committed: begins with all that was committed before.
-            provisional: replaces the provisional text; `likely`: its characters that are likely to be right, None: all.
+        `committed`: begins with all that was committed before. `provisional`: replaces the provisional text; `likely`:
+        its characters that are likely to be right, None: all.
         """
         piece, loose = without_controls(committed[self._taken :]), without_controls(provisional)
         self._committed, self._taken = self._committed + piece, len(committed)
@@ -167,9 +166,8 @@ class Block:
 class Screen:
     """Draws answers and remarks on a terminal, from the line on which the first of them begins.
 
-    Args:
-        columns, rows: of the terminal, at least 1.
-        reflows: the terminal reflows its lines when its width changes, as nearly all do.
+    `columns`, `rows`: of the terminal, at least 1. `reflows`: the terminal reflows its lines when its width changes, as
+    nearly all do.
     """
 
     def __init__(self, columns: int, rows: int, *, reflows: bool = True) -> None:

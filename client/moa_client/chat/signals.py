@@ -43,8 +43,7 @@ def interruptible_work() -> Iterator[None]:
 async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """A block that the first signal ends after saying goodbye; a second one does not wait for that.
 
-    Raises:
-        SystemExit: a signal arrived.
+    Ends in SystemExit if one arrived.
     """
     import asyncio  # not for those who ask for --help
 

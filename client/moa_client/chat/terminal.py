@@ -4,8 +4,6 @@ Commands are completed by Tab; earlier questions come back by the arrow keys and
 if they are kept. What of that cannot be read or written is left out: it is no reason to end a chat.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -31,9 +31,8 @@ SURFACES_ONLY = ("answer", "status", "added", "runs")
 class Folding:
     """The answers of one conversation as they are shown: with their reasoning folded away, or before their text.
 
-    Args:
-        marks: None: the model marks no reasoning.
-        shows: the newest setting; an answer is shown as it was when it began.
+    `marks`: None: the model marks no reasoning. `shows`: the newest setting; an answer is shown as it was when it
+    began.
     """
 
     def __init__(self, marks: ReasoningMarks | None = None, shows: Callable[[], Shows] = lambda: "show") -> None:

@@ -1,7 +1,5 @@
 """The commands of `moa-client`, a module each, imported when one is used; what takes long to import, when it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -21,9 +19,8 @@ completion = completion_command("moa-client")
 def with_settings(without: Sequence[str], *, options: bool = False) -> Callable[[Callable[..., None]], Any]:
     """Gives a command the settings, as its first argument, and an option for each.
 
-    Args:
-        without: those that have no option.
-        options: the second argument: the options that give another command line the same.
+    `without`: those that have no option. `options`: the second argument: the options that give another command line the
+    same.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

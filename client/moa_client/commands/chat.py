@@ -1,7 +1,5 @@
 """`moa-client chat`: a chat, or one answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

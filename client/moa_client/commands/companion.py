@@ -1,7 +1,5 @@
 """`moa-client companion`: chooses the small model that writes on this device while no server answers."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

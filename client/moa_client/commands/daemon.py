@@ -1,7 +1,5 @@
 """`moa-client daemon`: starts, shows and ends the process that holds link, drafter and conversations for all chats."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`moa-client doctor`: examines the way to each server, and says what to do and what to expect."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import click

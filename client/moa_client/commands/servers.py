@@ -1,7 +1,5 @@
 """`moa-client servers`: adds, shows, chooses and removes the servers that a chat talks to."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

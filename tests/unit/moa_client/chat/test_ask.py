@@ -1,7 +1,5 @@
 """Ctrl-C while an answer runs; answers that end without the server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -112,8 +110,7 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
 class Conversation:
     """Tells what a script says after each question, all at once.
 
-    Args:
-        later: what happens after the answer has ended without the server.
+    `later`: what happens after the answer has ended without the server.
     """
 
     is_gone = False

@@ -1,7 +1,5 @@
 """Commands of a chat whose conversation, or the opening of another one, may fail."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import AsyncGenerator, Iterator
@@ -95,11 +93,7 @@ class Conversation:
 
 
 class Talk:
-    """A chat on a pipe.
-
-    Args:
-        opens: whether other conversations can be opened.
-    """
+    """A chat on a pipe. `opens`: whether other conversations can be opened."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Keys that are typed while an answer is written."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

@@ -1,7 +1,5 @@
 """What a chat shows on a terminal: the answer, the status below it, and earlier answers while the user types."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

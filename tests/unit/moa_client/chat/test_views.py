@@ -1,7 +1,5 @@
 """What a pipe and a program are given for the same events, what is shown of reasoning, and what is said in words."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
