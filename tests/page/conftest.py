@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
-from tests.page.fake_backend import Script
+from tests.page.fake_daemon import Script
 from tests.page.served import Reader, ServedPage
 from tests.support.skipping import cannot_run
 
 PATIENCE_MS = 30_000  # a busy machine is not a defect
 # uvicorn says it of a tab that left before it could be refused.
 LEFT_FIRST = "ASGI callable returned without completing handshake."
+# The first is Chromium without windows, which takes a third of the processor's time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 Serve = Callable[..., ServedPage]
 Open = Callable[..., Reader]
 
@@ -31,9 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium as it is installed; Playwright's event loop ends with the module, for asynchronous tests after it."""
-    path = find_chromium()
+    path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
-        cannot_run(MISSING)
+        cannot_run("there is no Chromium (Debian: apt-get install chromium-headless-shell)")
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
@@ -47,7 +49,7 @@ def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
     pages: list[ServedPage] = []
 
     def serve(scripts: Mapping[str, Script] | Script, key: str = "") -> ServedPage:
-        pages.append(ServedPage(scripts if isinstance(scripts, Mapping) else {"": scripts}, key=key))
+        pages.append(ServedPage(scripts if isinstance(scripts, Mapping) else {"": scripts}, key))
         return pages[-1]
 
     yield serve
@@ -63,12 +65,11 @@ def open_page(browser: Browser) -> Iterator[Open]:
     contexts: list[BrowserContext] = []
     readers: list[Reader] = []
 
-    def open_page(served: ServedPage, address: str = "/", *, with_panel: bool = True, **context: object) -> Reader:
+    def open_page(served: ServedPage, address: str = "/", **context: object) -> Reader:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context}))  # type: ignore[arg-type]
         contexts[-1].set_default_timeout(PATIENCE_MS)
         contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
-        if with_panel:
-            contexts[-1].add_init_script("localStorage.setItem('moa.panel', 'open')")
+        contexts[-1].add_init_script("localStorage.setItem('moa.panel', 'open')")
         readers.append(Reader(contexts[-1].new_page(), served))
         readers[-1].go(address)
         return readers[-1]
@@ -77,13 +78,3 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [complaint for reader in readers for complaint in reader.complaints] == []
-
-
-# The first is Chromium without windows, which takes a third of the processor's time.
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-MISSING = "there is no Chromium (Debian: apt-get install chromium-headless-shell)"
-
-
-def find_chromium() -> str | None:
-    """Where it is."""
-    return next(filter(None, map(shutil.which, NAMES)), None)

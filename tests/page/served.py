@@ -1,47 +1,53 @@
-"""Serves the page with a fake daemon in a thread of its own, which a test can kill and start again."""
+"""Serves the page with a fake daemon in a thread of its own, which a test can kill and start again; and reads it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvicorn
 from axe_playwright_python.base import AXE_SCRIPT
+from moa_client.conversation.options import AnswerOptions
 from moa_client.page.routes import page_routes
 from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
-from tests.page.fake_backend import FakeBackend, Script
+from tests.page.fake_daemon import FakeBackend, Script
 
 T = TypeVar("T")
 
 
 class ServedPage:
-    """The page at `url`.
+    """The page at `url`. `key`: that requests must show."""
 
-    Args:
-        port: 0: any.
-        key: that requests must show.
-    """
-
-    def __init__(self, scripts: Mapping[str, Script], port: int = 0, key: str = "") -> None:
+    def __init__(self, scripts: Mapping[str, Script], key: str = "") -> None:
         self._key = key
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.backend = self.call(lambda: FakeBackend(scripts))
         self._server: WebServer | None = None
-        self.port = port
+        self.port = 0
         self.start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def asked(self) -> list[tuple[str, AnswerOptions]]:
+        """Of all conversations."""
+        return self.call(lambda: [each for talk in self.backend.open_conversations.values() for each in talk.asked])
+
+    @property
+    def requests(self) -> list[str]:
+        """What else was wanted of the first one."""
+        return self.call(lambda: self.backend.open_conversations["c001"].requests)
 
     def call(self, action: Callable[[], T]) -> T:
         """Does something on the loop of the daemon."""
@@ -49,11 +55,11 @@ class ServedPage:
         async def run() -> T:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return self._run(run())
 
-    def open_gate(self, name: str) -> None:
+    def open_gate(self, name: str = "on") -> None:
         """Lets the script go on that waits there."""
-        self.call(lambda: self.backend.gates.open(name))
+        self.call(lambda: self.backend.gates[name].set())
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits for the daemon."""
@@ -62,23 +68,26 @@ class ServedPage:
             while not condition():  # noqa: ASYNC110 (the condition may be anything)
                 await asyncio.sleep(0.01)
 
-        asyncio.run_coroutine_threadsafe(asyncio.wait_for(wait(), 30), self._loop).result(40)
+        self._run(asyncio.wait_for(wait(), 30))
 
     def start(self) -> None:
         """Serves, at the port of before if there was one."""
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        self._run(self._start())
 
     def kill(self) -> None:
         """All connections break, and nobody listens."""
-        asyncio.run_coroutine_threadsafe(self._kill(), self._loop).result(10)
+        self._run(self._kill())
 
     def close(self) -> None:
         """Ends the daemon."""
         self.kill()
-        asyncio.run_coroutine_threadsafe(self._close_conversations(), self._loop).result(10)
+        self._run(self._close_conversations())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(40)
 
     async def _start(self) -> None:
         listener = bind("127.0.0.1", self.port)
@@ -106,50 +115,23 @@ NETWORK = ("Failed to load resource", "WebSocket connection")  # what the browse
 
 
 class Reader:
-    """A tab.
-
-    Attributes:
-        complaints: errors of the page's own scripts.
-    """
+    """A tab. `complaints`: errors of the page's own scripts."""
 
     def __init__(self, page: Page, served: ServedPage) -> None:
         self.page = page
         self.served = served
         self.complaints: list[str] = []
+        self.field = page.get_by_role("textbox", name="Question", exact=True)
+        self.turns = page.locator(".turn")
+        self.answer = page.locator(".turn .answer").last  # the newest
+        self.standing = page.locator(".turn .standing-words").last  # what is said below it
+        self.notice = page.locator("#notice-text")
+        self.provisional = page.locator(".turn .provisional")
+        self.conversations = page.locator("#conversations .conversation-title")
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", self._listen)
         # pytest shows it where a test fails: a page that lacks one of its scripts says nothing itself.
         page.on("requestfailed", lambda request: logger.warning("%s failed: %s", request.url, request.failure))
-
-    @property
-    def field(self) -> Locator:
-        return self.page.get_by_role("textbox", name="Question", exact=True)
-
-    @property
-    def turns(self) -> Locator:
-        return self.page.locator(".turn")
-
-    @property
-    def answer(self) -> Locator:
-        """The newest."""
-        return self.page.locator(".turn .answer").last
-
-    @property
-    def standing(self) -> Locator:
-        """What is said below it."""
-        return self.page.locator(".turn .standing-words").last
-
-    @property
-    def notice(self) -> Locator:
-        return self.page.locator("#notice-text")
-
-    @property
-    def provisional(self) -> Locator:
-        return self.page.locator(".turn .provisional")
-
-    @property
-    def conversations(self) -> Locator:
-        return self.page.locator("#conversations .conversation-title")
 
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name)
@@ -157,10 +139,10 @@ class Reader:
     def go(self, address: str) -> None:
         """Opens an address of the page, and waits until it is connected."""
         self.page.goto(self.served.url + address)
-        self.expect_connection("open")
+        self.expect_connection()
 
-    def expect_connection(self, state: str) -> None:
-        expect(self.page.locator("#app")).to_have_attribute("data-connection", state)
+    def expect_connection(self) -> None:
+        expect(self.page.locator("#app")).to_have_attribute("data-connection", "open")
 
     def ask(self, question: str) -> None:
         """Types a question and sends it."""
@@ -172,6 +154,20 @@ class Reader:
         expect(self.turns).to_have_count(answers)
         expect(self.button("Stop")).to_be_hidden()
         expect(self.page.locator('.turn[aria-busy="true"]')).to_have_count(0)
+
+    def expect_answer(self, text: str, answers: int = 1) -> None:
+        expect(self.answer).to_have_text(text)
+        self.expect_end(answers)
+
+    def edit(self, number: int, text: str) -> Locator:
+        """Asks the question of a turn again, with another text; the turn."""
+        turn = self.turns.nth(number)
+        turn.hover()
+        turn.get_by_role("button", name="Edit the question").click()
+        field = turn.get_by_role("textbox", name="Question, to be asked again")
+        field.fill(text)
+        field.press("Enter")
+        return turn
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than its window."""

@@ -8,49 +8,40 @@ from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import Locator, expect
 
 from tests.page.conftest import Open, Serve
+from tests.page.fake_daemon import Stage, says
 from tests.page.served import Reader
-from tests.page.stage import Stage
 
-
-async def two_parts(stage: Stage, question: str) -> None:
-    await stage.commit("The **first** part, ")
-    await stage.gate("second")
-    await stage.commit("and the second.")
-    stage.end()
+TWO_PARTS = says("The **first** part, ", "and the second.")
 
 
 async def echo(stage: Stage, question: str) -> None:
-    await stage.commit(f"You asked: {question}")
-    stage.end()
-
-
-async def cut_and_corrected(stage: Stage, question: str) -> None:
-    await stage.commit("It flashes. ")
-    stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
-    await stage.write("It is white and as round as a ball.")
-    await stage.gate("back")
-    stage.link(LinkState.GOOD)
-    await stage.commit("It is **red** and as round as a ball. Nobody has read this yet.")
-    stage.end()
+    stage.commit(f"You asked: {question}")
 
 
 def test_an_answer_appears_as_it_comes(serve: Serve, open_page: Open) -> None:
-    served = serve(two_parts)
+    served = serve(TWO_PARTS)
     reader = open_page(served)
     reader.ask("What is it?")
     expect(reader.page.locator(".question")).to_have_text("What is it?")
     expect(reader.answer).to_have_text("The first part,")
     expect(reader.answer.locator("strong")).to_have_text("first")
     expect(reader.button("Stop")).to_be_visible()
-    served.open_gate("second")
-    expect(reader.answer).to_have_text("The first part, and the second.")
-    reader.expect_end()
+    served.open_gate()
+    reader.expect_answer("The first part, and the second.")
     expect(reader.page.get_by_role("heading", level=1)).to_have_text("What is it?")
     expect(reader.page.locator(".cost")).to_contain_text("6 tokens")
 
 
 def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Serve, open_page: Open) -> None:
-    served = serve(cut_and_corrected)
+    async def script(stage: Stage, question: str) -> None:
+        stage.commit("It flashes. ")
+        stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
+        stage.write("It is white and as round as a ball.")
+        await stage.gate("on")
+        stage.link(LinkState.GOOD)
+        stage.commit("It is **red** and as round as a ball. Nobody has read this yet.")
+
+    served = serve(script)
     reader = open_page(served)
     reader.ask("How does it look?")
     expect(reader.provisional).to_have_text("It is white and as round as a ball.")
@@ -58,7 +49,7 @@ def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Se
     expect(reader.notice).to_have_text(
         "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
     )
-    served.open_gate("back")
+    served.open_gate()
     expect(reader.page.locator(".corrected").first).to_contain_text("r")
     expect(reader.answer).to_have_text("It flashes. It is red and as round as a ball. Nobody has read this yet.")
     expect(reader.provisional).to_have_count(0)
@@ -70,23 +61,22 @@ def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, ope
     unlikely = "as a bone is, in the sun of a long summer at the sea. "
 
     async def script(stage: Stage, question: str) -> None:
-        await stage.commit("It flashes. ")
+        stage.commit("It flashes. ")
         stage.link(LinkState.OFFLINE)
-        await stage.write("It is white ")
-        await stage.write(unlikely, likely=False)
-        await stage.gate("back")
+        stage.write("It is white ")
+        stage.write(unlikely, likely=False)
+        await stage.gate("on")
         stage.link(LinkState.BACK)
-        await stage.commit("It is red.", words=3)
-        stage.end()
+        stage.commit("It is red.", words=3)
 
     served = serve(script)
     reader = open_page(served)
     reader.ask("How does it look?")
     expect(reader.page.locator(".answer .provisional:not(.unsure)")).to_have_text("It is white ")
     expect(reader.page.locator(".answer .unsure")).to_have_text(unlikely.strip())
-    served.open_gate("back")
+    served.open_gate()
     expect(reader.answer).to_have_text("It flashes. It is red.")
-    expect(reader.page.locator(".answer .provisional")).to_have_count(0)
+    expect(reader.provisional).to_have_count(0)
     expect(reader.standing).to_have_text("The server has replaced 17 tokens of this device.")
     reader.button("Have this device’s text back").click()
     served.wait_until(lambda: served.backend.open_conversations["c001"].requests == ["keep"])
@@ -94,11 +84,11 @@ def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, ope
 
 def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, open_page: Open) -> None:
     async def script(stage: Stage, question: str) -> None:
-        await stage.commit("It flashes. ")
+        stage.commit("It flashes. ")
         stage.link(LinkState.OFFLINE)
-        await stage.write("It is white.")
+        stage.write("It is white.")
         stage.end(verified=False)
-        await stage.gate("back")
+        await stage.gate("on")
         stage.link(LinkState.GOOD)
         stage.settle("It flashes. It is red.", AnswerOutcome.CORRECTED, 3, 2)
 
@@ -107,23 +97,20 @@ def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, 
     reader.ask("How does it look?")
     expect(reader.standing).to_have_text("3 words not checked yet: the server does so when it is back.")
     expect(reader.page.locator(".unverified")).to_have_text("1 to be checked")
-    served.open_gate("back")
+    served.open_gate()
     expect(reader.standing).to_have_text("Corrected by the server: 2 of 3 tokens of this device were right.")
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.page.locator(".unverified")).to_be_hidden()
 
 
 def test_stop_by_button_and_by_key(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(two_parts))
-    reader.ask("One?")
-    expect(reader.answer).to_have_text("The first part,")
-    reader.button("Stop").click()
-    expect(reader.standing).to_have_text("Stopped.")
-    reader.ask("Two?")
-    expect(reader.turns).to_have_count(2)
-    expect(reader.answer).to_have_text("The first part,")
-    reader.field.press("Escape")
-    expect(reader.standing).to_have_text("Stopped.")
+    reader = open_page(serve(TWO_PARTS))
+    for number in (1, 2):
+        reader.ask("Why?")
+        expect(reader.turns).to_have_count(number)
+        expect(reader.answer).to_have_text("The first part,")
+        reader.button("Stop").click() if number == 1 else reader.field.press("Escape")
+        expect(reader.standing).to_have_text("Stopped.")
     expect(reader.field).to_be_focused()
 
 
@@ -132,16 +119,8 @@ def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(ser
     for number, question in enumerate(["First?", "Second?", "Third?"], 1):
         reader.ask(question)
         reader.expect_end(number)
-    turn = reader.turns.nth(1)
-    turn.hover()
-    turn.get_by_role("button", name="Edit the question").click()
-    field = turn.get_by_role("textbox", name="Question, to be asked again")
-    expect(field).to_have_value("Second?")
-    expect(turn).to_contain_text("1 answer after this one will go.")
-    field.fill("Other?")
-    field.press("Enter")
-    reader.expect_end(2)
-    expect(reader.answer).to_have_text("You asked: Other?")
+    turn = reader.edit(1, "Other?")
+    reader.expect_answer("You asked: Other?", 2)
     expect(reader.turns.nth(0)).to_contain_text("You asked: First?")
     for _ in range(2):  # as it was seen, and as it is kept
         expect(turn.locator(".version")).to_have_text("2 / 2")
@@ -173,31 +152,28 @@ def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Op
     reader.button("Write anyway").click()
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
-    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["standalone", "stop"]
+    assert served.requests == ["standalone", "stop"]
 
 
 def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -> None:
     async def script(stage: Stage, question: str) -> None:
         if stage.conversation.requests:
-            await stage.gate("rest")
-            await stage.commit(" three")
-            stage.end()
+            await stage.gate("on")
+            stage.commit(" three")
         else:
-            await stage.commit("One two")
+            stage.commit("One two")
             stage.end(Finish.MAX_TOKENS)
 
-    served = serve({"Count": script, "": echo})
+    served = serve(script)
     reader = open_page(served)
     reader.ask("Count.")
     expect(reader.standing).to_have_text("It ends here because it has as many tokens as the options allow.")
     reader.button("Continue").click()
     expect(reader.button("Continue")).to_be_hidden()
-    expect(reader.button("Stop")).to_be_visible()
-    served.open_gate("rest")
-    expect(reader.answer).to_have_text("One two three")
-    reader.expect_end()
+    served.open_gate()
+    reader.expect_answer("One two three")
     expect(reader.button("Continue")).to_be_hidden()
-    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["continue 2048"]
+    assert served.requests == ["continue 2048"]
 
 
 def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
@@ -205,15 +181,9 @@ def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open
     reader = open_page(served)
     reader.button("Options of answers").click()
     reader.page.get_by_text("More", exact=True).click()
-    given = {
-        "Min p": 0.1,
-        "Repeat penalty": 1.2,
-        "Repeat last n": -1,
-        "Presence penalty": 0.5,
-        "Frequency penalty": -0.5,
-    }
-    for label, value in given.items():
-        reader.page.get_by_label(label).fill(str(value))
+    given = {"min_p": 0.1, "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 0.5}
+    for name, value in given.items():
+        reader.page.get_by_label(name.replace("_", " ").capitalize()).fill(str(value))
     reader.page.get_by_label("Logit bias").fill("hello")
     reader.button("Save").click()
     expect(reader.page.get_by_label("Logit bias")).to_be_visible()  # it is refused
@@ -222,20 +192,12 @@ def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open
     reader.button("Save").click()
     expect(reader.page.locator("#options-said")).to_contain_text("no loop guard")
     reader.page.reload()
-    reader.expect_connection("open")
+    reader.expect_connection()
     reader.ask("Why?")
     reader.expect_end()
-    [(_, options)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
-    assert options == AnswerOptions(
-        max_tokens=2048,
-        min_p=0.1,
-        repeat_penalty=1.2,
-        repeat_last_n=-1,
-        presence_penalty=0.5,
-        frequency_penalty=-0.5,
-        logit_bias=((7, 1.5), (42, -5.0)),
-        loop_guard=False,
-    )
+    [(_, options)] = served.asked
+    bias = ((7, 1.5), (42, -5.0))
+    assert options == AnswerOptions(max_tokens=2048, logit_bias=bias, loop_guard=False, **given)  # type: ignore[arg-type]
 
 
 SERVER, DEVICE, COPY, PLAIN = Provenance.SERVER, Provenance.DRAFT, Provenance.COPY, Provenance.TARGET
@@ -246,8 +208,7 @@ async def mixed(stage: Stage, question: str) -> None:
     stage.commit_runs(("1. Red 😀 ", PLAIN, 0.4), ("**wi", SERVER, 0.95), ("ne** &am", DEVICE, 0.83))
     stage.commit_runs(("p; [wh", DEVICE, 0.03), ("ite](https://white.example/) wine", COPY, 0.6))
     stage.commit_runs(("\n\n```py\nprint", SERVER, 1.0), ("(1)\n```\n", PLAIN, 0.2))
-    await stage.gate("end")
-    stage.end()
+    await stage.gate("on")
 
 
 def painted(reader: Reader, kind: str) -> Locator:
@@ -264,16 +225,15 @@ def test_an_answer_is_painted_by_its_writers(serve: Serve, open_page: Open) -> N
     reader.page.get_by_role("radio", name="Writer").check(force=True)
 
     def check() -> None:
-        expect(painted(reader, "S")).to_have_text(["wi", "print"])
-        expect(painted(reader, "D")).to_have_text(["ne", " & ", "wh"])
-        expect(painted(reader, "C")).to_have_text(["ite", " wine"])
-        expect(painted(reader, "T")).to_have_text(["Red 😀 ", "(1)"])
+        texts = {"S": ["wi", "print"], "D": ["ne", " & ", "wh"], "C": ["ite", " wine"], "T": ["Red 😀 ", "(1)"]}
+        for kind, stretches in texts.items():
+            expect(painted(reader, kind)).to_have_text(stretches)
         expect(painted(reader, "D").first).to_have_attribute("title", "this device’s draft")
         expect(reader.answer.locator("li strong")).to_have_text("wine")
         assert reader.answer.inner_text() == plain
 
     check()
-    served.open_gate("end")
+    served.open_gate()
     reader.expect_end()
     check()
     reader.page.reload()  # the choice is the browser's, the writers are the daemon's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -13,23 +12,19 @@ from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import ExecutionChanged, LinkState, ServerChanged
 from playwright.sync_api import expect
 
-from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
+from tests.cli.client_program import ENVIRONMENT, alone, make_drafter, make_model, serving, words
 from tests.page.conftest import Open, Serve
-from tests.page.served import Reader, ServedPage
-from tests.page.stage import Stage
-from tests.support.daemon_home import Home, daemon_home
+from tests.page.fake_daemon import Stage, says
+from tests.page.served import ServedPage
+from tests.support.daemon_home import daemon_home
 from tests.support.programs import free_port
 
-
-async def answer(stage: Stage, question: str) -> None:
-    await stage.commit("An answer ")
-    await stage.gate("end")
-    await stage.commit("to the end.")
-    stage.end()
+ANSWER = says("An answer ", "to the end.")
+KEY = "a-long-enough-key"
 
 
 def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve: Serve, open_page: Open) -> None:
-    served = serve(answer)
+    served = serve(ANSWER)
     reader = open_page(served)
     reader.ask("Why?")
     expect(reader.answer).to_have_text("An answer")
@@ -44,9 +39,9 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve
     reader.ask("And then?")
     expect(reader.notice).to_contain_text("Not asked: there is no connection.")
     expect(reader.field).to_have_value("And then?")
-    served.open_gate("end")
+    served.open_gate()
     served.start()
-    reader.expect_connection("open")
+    reader.expect_connection()
     expect(panel.locator("#link-state")).to_have_text("The link is good")
     expect(reader.answer).to_have_text("An answer to the end.")
     reader.field.press("Enter")
@@ -55,7 +50,7 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve
 
 
 def test_a_question_on_its_way_to_a_daemon_that_dies_is_not_lost(serve: Serve, open_page: Open) -> None:
-    served = serve(answer)
+    served = serve(ANSWER)
     reader = open_page(served)
     reader.ask("First?")
     reader.ask("Second?")
@@ -63,22 +58,22 @@ def test_a_question_on_its_way_to_a_daemon_that_dies_is_not_lost(serve: Serve, o
     served.kill()
     served.call(lambda: served.backend.open_conversations["c001"].forget_waiting())
     served.start()
-    reader.expect_connection("open")
+    reader.expect_connection()
     expect(reader.field).to_have_value("Second?")
 
 
 def test_a_key_is_asked_for_and_taken_from_the_address(serve: Serve, open_page: Open) -> None:
-    served = serve(answer, key="a-long-enough-key")
-    reader = open_page(served, "/#key=a-long-enough-key")
+    served = serve(ANSWER, key=KEY)
+    reader = open_page(served, f"/#key={KEY}")
     assert reader.page.url == served.url + "/"
     expect(reader.conversations).to_have_count(0)
-    other = open_page(served, "/#key=a-long-enough-key")
+    other = open_page(served, f"/#key={KEY}")
     other.page.evaluate("sessionStorage.clear()")
     other.page.reload()
     expect(other.page.get_by_role("dialog", name="This page needs its key")).to_be_visible()
-    other.page.get_by_label("Key", exact=True).fill("a-long-enough-key")
+    other.page.get_by_label("Key", exact=True).fill(KEY)
     other.button("Use it").click()
-    other.expect_connection("open")
+    other.expect_connection()
     other.ask("Why?")
     expect(other.answer).to_have_text("An answer")
 
@@ -87,7 +82,7 @@ def test_a_key_is_asked_for_and_taken_from_the_address(serve: Serve, open_page: 
     ("companion", "who"), [("", "questions wait for the server."), ("SmolLM2-360M", "SmolLM2-360M writes.")]
 )
 def test_the_switch_to_go_offline(serve: Serve, open_page: Open, companion: str, who: str) -> None:
-    served = serve(answer)
+    served = serve(ANSWER)
     served.backend.companion = companion
     reader = open_page(served)
     switch = reader.page.get_by_role("switch", name="Offline")
@@ -106,20 +101,19 @@ def test_a_server_that_is_another_one_now_is_said(serve: Serve, open_page: Open)
     words = "Another model is served at lab.example:50051 now; the conversation waits for SmolLM2."
 
     async def script(stage: Stage, question: str) -> None:
-        await stage.commit("One ")
+        stage.commit("One ")
         stage.link(LinkState.OFFLINE)
         stage.conversation.publish(Update(ServerChanged("model", words)))
-        await stage.gate("back")
+        await stage.gate("on")
         stage.link(LinkState.GOOD)
         stage.conversation.publish(Update(ExecutionChanged("bf16", exact=False)))
-        await stage.commit("two.")
-        stage.end()
+        stage.commit("two.")
 
     served = serve(script)
     reader = open_page(served)
     reader.ask("Count.")
     expect(reader.notice).to_have_text(words)
-    served.open_gate("back")
+    served.open_gate()
     expect(reader.page.locator(".remark")).to_contain_text("This server computes differently (bf16)")
     expect(reader.notice).to_be_empty()
 
@@ -128,44 +122,28 @@ ASKED = [4, 10, 2, 5]  # the tiny model's template around "w10"
 LENGTH = 512  # tokens of an answer
 
 
-def _home(stack: ExitStack, served: Served) -> Home:
-    home = stack.enter_context(
-        daemon_home(
-            ENVIRONMENT,
-            SERVER=served.address,
-            MODEL=str(served.model),
-            DRAFTER=str(served.drafter),
-            ENDPOINT_PORT=str(free_port()),
-        )
-    )
-    assert home.run("daemon", "start")[0] == 0
-    return home
-
-
-def _page_of(home: Home) -> ServedPage:
-    return cast("ServedPage", SimpleNamespace(url=home.status()["url"]))
-
-
-def _ask_greedily(reader: Reader) -> None:
-    options = {"temperature": 0, "max_tokens": LENGTH, "loop_guard": False}
-    reader.page.evaluate("kept => localStorage.setItem('moa.answers', kept)", json.dumps(options))
-    reader.ask("w10")
-
-
 def test_a_server_that_is_killed_and_comes_back_leaves_the_text_as_it_is(tmp_path: Path, open_page: Open) -> None:
     model, drafter, port = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors"), free_port()
-    with ExitStack() as stack:
+    at = {
+        "SERVER": f"127.0.0.1:{port}",
+        "MODEL": str(model),
+        "DRAFTER": str(drafter),
+        "ENDPOINT_PORT": str(free_port()),
+    }
+    with daemon_home(ENVIRONMENT, **at) as home:
         with serving(tmp_path, model, drafter, port) as served:
+            assert home.run("daemon", "start")[0] == 0
             expected = words(alone(served, ASKED, max_tokens=LENGTH))
-            reader = open_page(_page_of(_home(stack, served)))
+            reader = open_page(cast("ServedPage", SimpleNamespace(url=home.status()["url"])))
             reader.page.get_by_role("radio", name="Chance").check(force=True)
-            _ask_greedily(reader)
+            options = {"temperature": 0, "max_tokens": LENGTH, "loop_guard": False}
+            reader.page.evaluate("kept => localStorage.setItem('moa.answers', kept)", json.dumps(options))
+            reader.ask("w10")
             expect(reader.answer).to_contain_text(expected[:20])
             served.process.kill()
             expect(reader.notice).to_contain_text("server")  # that it is away, or waited for
         with serving(tmp_path, model, drafter, port):
-            reader.expect_end()
-            expect(reader.answer).to_have_text(expected)
+            reader.expect_answer(expected)
             expect(reader.provisional).to_have_count(0)
             painted = reader.answer.locator("[data-paint]")
             assert "".join(painted.all_text_contents()) == expected  # the chance of each token is known

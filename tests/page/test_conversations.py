@@ -13,41 +13,30 @@ from moa_client.chat.question import TextFile, folded, with_files
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
-from tests.page.fake_backend import FakeBackend
+from tests.page.fake_daemon import says
 from tests.page.served import Reader, ServedPage
-from tests.page.stage import Stage
 
+ASH = "What is the Latin name of the ash?"
 TIDES = [("Why are there two tides?", "The *Moon* pulls."), ("And spring tides?", "The Sun too.")]
-
-
-async def answer(stage: Stage, question: str) -> None:
-    await stage.commit("An answer ")
-    await stage.gate("end")
-    await stage.commit("to the end.")
-    stage.end()
 
 
 @pytest.fixture
 def served(serve: Serve) -> ServedPage:
-    served = serve(answer)
-    served.call(lambda: fill(served.backend))
+    served = serve(says("An answer ", "to the end."))
+    served.call(lambda: served.backend.remember("tides", "Two tides", TIDES, 24 * 3600))
+    served.call(lambda: served.backend.remember("ash", "", [(ASH, "Fraxinus.")], 30 * 24 * 3600))
     return served
-
-
-def fill(backend: FakeBackend) -> None:
-    backend.remember("tides", "Two tides", TIDES, 24 * 3600)
-    backend.remember("ash", "", [("What is the Latin name of the ash?", "Fraxinus.")], 30 * 24 * 3600)
 
 
 def test_a_new_conversation_joins_the_list_when_it_has_a_question(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
-    expect(reader.conversations).to_have_text(["Two tides", "What is the Latin name of the ash?"])
+    expect(reader.conversations).to_have_text(["Two tides", ASH])
     expect(reader.page.locator(".day")).to_have_text(["Yesterday", re.compile(r"^[A-Z][a-z]+ \d{4}$")])
     reader.ask("What is new?")
     expect(reader.page.locator(".day").first).to_have_text("Today")
-    expect(reader.conversations).to_have_text(["What is new?", "Two tides", "What is the Latin name of the ash?"])
+    expect(reader.conversations).to_have_text(["What is new?", "Two tides", ASH])
     expect(reader.page.locator("[aria-current=page]")).to_contain_text("What is new?")
-    served.open_gate("end")
+    served.open_gate()
     reader.expect_end()
     assert reader.page.url.endswith("/?c=c003")
 
@@ -59,7 +48,7 @@ def test_going_to_another_conversation_and_back(served: ServedPage, open_page: O
     reader.conversations.nth(1).click()
     expect(reader.answer).to_have_text("Fraxinus.")
     expect(reader.field).to_have_value("")
-    assert reader.page.title() == "What is the Latin name of the ash? – moa"
+    assert reader.page.title() == f"{ASH} – moa"
     reader.page.go_back()
     expect(reader.answer).to_have_text("The Sun too.")
     expect(reader.field).to_have_value("not asked yet")
@@ -74,9 +63,8 @@ def test_reload_in_the_middle_of_an_answer(served: ServedPage, open_page: Open) 
     expect(reader.answer).to_have_text("An answer")
     expect(reader.field).to_have_value("the next one")
     expect(reader.button("Stop")).to_be_visible()
-    served.open_gate("end")
-    expect(reader.answer).to_have_text("An answer to the end.")
-    reader.expect_end()
+    served.open_gate()
+    reader.expect_answer("An answer to the end.")
 
 
 def test_search(served: ServedPage, open_page: Open) -> None:
@@ -85,7 +73,7 @@ def test_search(served: ServedPage, open_page: Open) -> None:
     search = reader.page.get_by_role("searchbox", name="Search conversations")
     expect(search).to_be_focused()
     search.fill("fraxinus")
-    expect(reader.conversations).to_have_text(["What is the Latin name of the ash?"])
+    expect(reader.conversations).to_have_text([ASH])
     expect(reader.page.locator("#found")).to_have_text("1 found")
     search.press("ArrowDown")
     reader.page.keyboard.press("Enter")
@@ -111,7 +99,7 @@ def test_delete_after_confirmation(served: ServedPage, open_page: Open, address:
     manage.click()
     reader.button("Delete …").click()
     reader.page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
-    expect(reader.conversations).to_have_text(["What is the Latin name of the ash?"])
+    expect(reader.conversations).to_have_text([ASH])
     expect(reader.turns).to_have_count(0)
     assert "tides" not in served.call(lambda: list(served.backend.open_conversations))
 
@@ -146,9 +134,7 @@ HAND_OVER = """([selector, event, files]) => {
 }"""
 
 
-async def answer_of_files(stage: Stage, question: str) -> None:
-    await stage.commit("I have read it.")
-    stage.end()
+READ = says("I have read it.")
 
 
 def hand_over(reader: Reader, event: str, *files: tuple[str, str, list[int]]) -> None:
@@ -165,7 +151,7 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
         cases.append((question, files))
 
     collect()
-    told = open_page(serve(answer_of_files)).page.evaluate(
+    told = open_page(serve(READ)).page.evaluate(
         FRAME, [(question, [{"name": each.name, "text": each.text} for each in files]) for question, files in cases]
     )
     for (question, files), (asked, again, count, rest) in zip(cases, told, strict=True):
@@ -176,7 +162,7 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
 
 
 def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
-    served = serve(answer_of_files)
+    served = serve(READ)
     reader = open_page(served)
     chips = reader.page.locator(".file-name")
     hand_over(reader, "drop", ("notes.txt", "text/plain", list("Añ 😀\r\n".encode())), ("cat.png", "image/png", PNG))
@@ -191,28 +177,18 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     reader.page.reload()  # of a conversation in which nothing was asked yet
     expect(chips).to_have_text(["notes.txt", "b.py"])
     expect(reader.field).to_have_value("What is it?")
-    reader.expect_connection("open")
+    reader.expect_connection()
     reader.button("Remove b.py").press("Enter")
     expect(reader.field).to_be_focused()
     reader.field.press("Enter")
     reader.expect_end()
     expect(chips).to_have_count(0)
-    [(asked, _)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
-    assert asked == with_files("What is it?", [TextFile("notes.txt", "Añ 😀")])
+    assert served.asked[-1][0] == with_files("What is it?", [TextFile("notes.txt", "Añ 😀")])
     expect(reader.conversations).to_have_text(["notes.txt"])
     question = reader.page.locator(".question")
     expect(question.locator(".asked-text")).to_have_text("What is it?")
     question.get_by_text("notes.txt, 8 B").press("Enter")
     expect(question.locator("pre")).to_have_text("Añ 😀")
-    turn = reader.turns.nth(0)
-    turn.hover()
-    turn.get_by_role("button", name="Edit the question").click()
-    field = turn.get_by_role("textbox", name="Question, to be asked again")
-    expect(field).to_have_value("What is it?")
-    field.fill("And this?")
-    field.press("Enter")
+    reader.edit(0, "And this?")
     expect(question.locator(".asked-text")).to_have_text("And this?")
-    asked = served.call(
-        lambda: next(each for each in served.backend.open_conversations.values() if each.asked).asked[-1][0]
-    )
-    assert asked == with_files("And this?", [TextFile("notes.txt", "Añ 😀")])
+    assert served.asked[-1][0] == with_files("And this?", [TextFile("notes.txt", "Añ 😀")])

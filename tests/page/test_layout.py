@@ -9,9 +9,8 @@ from moa_client.conversation.events import LinkState
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
-from tests.page.fake_backend import FakeBackend, Script
+from tests.page.fake_daemon import FakeBackend, Stage
 from tests.page.served import Reader, ServedPage
-from tests.page.stage import Stage
 
 CODE = """A generator keeps only two numbers, however far it goes:
 
@@ -38,18 +37,14 @@ ZOOMED = {"width": 320, "height": 256}  # what 400 % leaves of 1280 x 1024
 LONG = "Averylongwordthatnobodywouldbreakbutthepagemust" * 4
 
 
-def play(text: str = CODE) -> Script:
-    async def script(stage: Stage, question: str) -> None:
-        await stage.commit(text)
-        stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
-        await stage.write(" And so on, and on.")
-        stage.hold()
-        await stage.gate("end")
-        stage.link(LinkState.GOOD)
-        await stage.commit(" And so on, but not for ever.")
-        stage.end()
-
-    return script
+async def script(stage: Stage, question: str) -> None:
+    stage.commit(CODE)
+    stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
+    stage.write(" And so on, and on.")
+    stage.hold()
+    await stage.gate("on")
+    stage.link(LinkState.GOOD)
+    stage.commit(" And so on, but not for ever.")
 
 
 def fill(backend: FakeBackend) -> None:
@@ -60,7 +55,7 @@ def fill(backend: FakeBackend) -> None:
 
 @pytest.fixture
 def served(serve: Serve) -> ServedPage:
-    served = serve(play())
+    served = serve(script)
     served.call(lambda: fill(served.backend))
     return served
 
@@ -73,7 +68,7 @@ def test_axe_finds_nothing(served: ServedPage, open_page: Open, scheme: str, vie
     reader.ask("Write the Fibonacci numbers.")
     expect(reader.button("Write on anyway")).to_be_visible()
     assert reader.violations() == []
-    served.open_gate("end")
+    served.open_gate()
     expect(reader.page.locator(".corrected").first).to_be_visible()
     assert reader.violations() == []
     reader.expect_end()
@@ -139,7 +134,7 @@ def test_the_whole_page_by_keyboard_alone(served: ServedPage, open_page: Open) -
     expect(reader.field).to_have_value("One line\nand another")
     keyboard.press("Enter")
     expect(reader.provisional).to_be_visible()
-    served.open_gate("end")
+    served.open_gate()
     reader.expect_end()
     expect(reader.conversations).to_have_count(4)
     keyboard.press("Control+k")
@@ -164,7 +159,7 @@ def test_the_whole_page_by_keyboard_alone(served: ServedPage, open_page: Open) -
 def test_whole_sentences_are_read_aloud_and_no_tokens(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
     log = "Array.from(document.querySelectorAll('#announcer p'), each => each.textContent)"
-    served.open_gate("end")
+    served.open_gate()
     reader.ask("Write the Fibonacci numbers.")
     reader.expect_end()
     said = reader.page.evaluate(log)

@@ -14,7 +14,7 @@ from moa_client.tools.tool import ToolCall
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
-from tests.page.stage import Stage
+from tests.page.fake_daemon import Stage, says
 
 MARKS = [
     ReasoningMarks(each.openings, each.closings, each.repeated, each.others, opened=("high",)) for each in THINKINGS
@@ -65,8 +65,11 @@ def cases() -> tuple[list[object], list[list[object]]]:
     return given_, expected
 
 
+THINKS = says("<think>\nIs it *red*? ", "No. ", "\n</think>\n\nIt is **white**.")
+
+
 def test_reasoning_can_be_asked_for_where_the_model_has_it(serve: Serve, open_page: Open) -> None:
-    served = serve(answers)
+    served = serve(says("Because."))
     served.call(lambda: setattr(served.backend, "thinking", replace(TAGS, efforts=("none", "high"))))
     reader = open_page(served)
     reader.button("Options of answers").click()
@@ -83,36 +86,20 @@ def test_reasoning_can_be_asked_for_where_the_model_has_it(serve: Serve, open_pa
     reader.button("New conversation").click()
     reader.ask("Why?")
     expect(reader.answer).to_have_text("Because.")
-    first, second = served.call(
-        lambda: [each.asked[0][1] for each in served.backend.open_conversations.values() if each.asked]
-    )
+    first, second = (options for _, options in served.asked)
     assert (first.reasoning_effort, first.thinking_budget) == ("high", 64)
     assert (second.reasoning_effort, second.thinking_budget) == (None, None)
     reader.button("Options of answers").click()
     expect(reader.page.get_by_label("Thinking budget")).to_be_hidden()
 
 
-async def answers(stage: Stage, question: str) -> None:
-    await stage.commit("Because.")
-    stage.end()
-
-
-async def thinks(stage: Stage, question: str) -> None:
-    await stage.commit("<think>\nIs it *red*? ")
-    await stage.gate("more")
-    await stage.commit("No. ")
-    await stage.gate("answer")
-    await stage.commit("\n</think>\n\nIt is **white**.")
-    stage.end()
-
-
 def test_the_script_divides_answers_as_the_programs_do(serve: Serve, open_page: Open) -> None:
     asked, expected = cases()
-    assert open_page(serve(thinks)).page.evaluate(DIVIDE, asked) == expected
+    assert open_page(serve(THINKS)).page.evaluate(DIVIDE, asked) == expected
 
 
 def test_reasoning_is_folded_away_until_it_is_opened(serve: Serve, open_page: Open) -> None:
-    served = serve(thinks)
+    served = serve(THINKS)
     served.call(lambda: setattr(served.backend, "thinking", TAGS))
     reader = open_page(served)
     reader.ask("Which colour?")
@@ -121,12 +108,11 @@ def test_reasoning_is_folded_away_until_it_is_opened(serve: Serve, open_page: Op
     expect(reasoning).to_be_hidden()
     summary.press("Enter")
     expect(reasoning).to_have_text("Is it red?")
-    served.open_gate("more")
+    served.open_gate()
     expect(reasoning).to_have_text("Is it red? No.")
     assert reader.violations() == []
-    served.open_gate("answer")
-    expect(reader.answer).to_have_text("It is white.")
-    reader.expect_end()
+    served.open_gate()
+    reader.expect_answer("It is white.")
     expect(summary).to_have_text("Thought, 6 tokens")
     expect(reasoning).to_be_visible()  # as the reader left it
     expect(reader.answer.locator("strong")).to_have_text("white")
@@ -143,14 +129,13 @@ ROME = ToolCall("call_2", "get_weather", '{"city": "Rome"}')
 
 
 async def looks(stage: Stage, question: str) -> None:
-    await stage.commit("Let me look.")
+    stage.commit("Let me look.")
     stage.end(calls=1)
-    await stage.call(PARIS, "weather", "sunny, 21 degrees", gate="called")
-    await stage.commit("And Rome?")
+    await stage.call(PARIS, "weather", "sunny, 21 degrees")
+    stage.commit("And Rome?")
     stage.end(calls=1)
-    await stage.call(ROME, "weather", "", gate="called")
-    await stage.commit("It is sunny in Paris.")
-    stage.end()
+    await stage.call(ROME, "weather", "")
+    stage.commit("It is sunny in Paris.")
 
 
 def test_a_call_waits_for_its_reader(serve: Serve, open_page: Open) -> None:
@@ -188,12 +173,12 @@ def test_calls_that_were_left_go_on(serve: Serve, open_page: Open) -> None:
         conversation = stage.conversation
         if not conversation.requests:
             conversation.publish(Update(ToolsChanged("The server files does not start.")))
-            await stage.commit("Let me look.")
+            stage.commit("Let me look.")
             stage.end(calls=1)
             conversation.publish(Update(CallWanted("call_1", "find", "{", "files"), stage.number))
             conversation.publish(Update(CallsLeft("The model has called tools 8 times in a row."), stage.number))
         else:
-            await stage.call(PARIS, "weather", "sunny", gate="called")
+            await stage.call(PARIS, "weather", "sunny")
             stage.end()
 
     served = serve(script)

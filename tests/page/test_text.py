@@ -13,22 +13,13 @@ from moa_client.surface.messages import ConversationFacts, Fields, fields_of, op
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
-from tests.page.fake_backend import Script
-from tests.page.stage import Stage, good_status
+from tests.page.fake_daemon import GOOD, Stage, says
 from tests.support.answer_events import decode_bytes, events_of
 from tests.support.told import Told
 
 HOSTILE = """<img src=x onerror="alert(1)"> <script>alert(2)</script> [click](javascript:alert(3)) \
 [data](data:text/html,hi) ![picture](https://elsewhere.example/p.png) [page](https://elsewhere.example/)"""
 CODE = "Look:\n\n```python\nprint('a')\nprint('b')\n```\n\nThat is `all`."
-
-
-def says(text: str) -> Script:
-    async def script(stage: Stage, question: str) -> None:
-        await stage.commit(text)
-        stage.end()
-
-    return script
 
 
 def test_text_of_a_model_stays_text(serve: Serve, open_page: Open) -> None:
@@ -82,9 +73,9 @@ def test_provisional_text_begins_where_it_begins_inside_markdown(
     serve: Serve, open_page: Open, committed: str, provisional: str, html: str
 ) -> None:
     async def script(stage: Stage, question: str) -> None:
-        await stage.commit(committed)
+        stage.commit(committed)
         stage.link(LinkState.OFFLINE)
-        await stage.write(provisional)
+        stage.write(provisional)
         await stage.gate("never")
 
     reader = open_page(serve(script))
@@ -101,18 +92,12 @@ def test_provisional_text_begins_where_it_begins_inside_markdown(
 
 
 def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(serve: Serve, open_page: Open) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        await stage.commit("The first paragraph.\n\nThe second ")
-        await stage.gate("on")
-        await stage.commit("goes on.\n\nThe third.")
-        await stage.gate("end")
-
-    served = serve(script)
+    served = serve(says("The first paragraph.\n\nThe second ", "goes on.\n\nThe third.", "never said"))
     reader = open_page(served)
     reader.ask("Go.")
     expect(reader.answer).to_contain_text("The second")
     reader.answer.locator("p").first.select_text()
-    served.open_gate("on")
+    served.open_gate()
     expect(reader.answer).to_contain_text("The third.")
     assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
 
@@ -141,24 +126,20 @@ def conversations() -> tuple[list[Fields], list[Texts]]:
     def converse(answers: list[str], data: st.DataObject) -> None:
         told: list[Told] = []
         facts = ConversationFacts("", "", "", "", online=True)
-        send(opened_fields(facts, good_status(), []), told)
+        send(opened_fields(facts, GOOD, []), told)
         for number, text in enumerate(answers, 1):
             told.append(Told(decode_bytes, "why?", number))
             send(fields_of(Update(Asked("why?"), number)), told)
             for event in data.draw(events_of(text)):
                 send(fields_of(told[-1].tell(event)), told)
             if data.draw(st.booleans()):
-                send(opened_fields(facts, good_status(), [each.text for each in told]), told)
+                send(opened_fields(facts, GOOD, [each.text for each in told]), told)
 
     converse()
     return messages, texts
 
 
-async def nothing(stage: Stage, question: str) -> None:
-    stage.end()
-
-
 def test_the_script_holds_the_text_that_the_programs_hold(serve: Serve, open_page: Open) -> None:
     messages, texts = conversations()
-    reader = open_page(serve(nothing))
+    reader = open_page(serve(says("")))
     assert reader.page.evaluate(REPLAY, messages) == texts
