@@ -17,8 +17,7 @@ from zlib import crc32
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
-from moa.v1 import moa_pb2 as pb
+from google.protobuf.message import DecodeError, Message
 from moa_client.link.security import Security
 from moa_client.link.stream import EOF
 from moa_server.service.host import Host
@@ -88,8 +87,8 @@ class _Aborted(Exception):
 class Call:
     """One call: to its client what gRPC's is, and to the service gRPC's context of it."""
 
-    def __init__(self, link: Link, path: str, metadata: Any = None) -> None:
-        self.link, self._path = link, path
+    def __init__(self, link: Link, path: str, parse: Callable[[bytes], Message], metadata: Any = None) -> None:
+        self.link, self._path, self._parse = link, path, parse
         self._metadata = tuple(metadata or ())
         self._received: asyncio.Queue[Any] = asyncio.Queue()  # messages, and at last EOF or an error
         self._requests: asyncio.Queue[bytes] = asyncio.Queue()
@@ -110,14 +109,10 @@ class Call:
         return item
 
     async def write(self, message: Message) -> None:
-        """Sends a message, of either end."""
-        data = message.SerializeToString()
-        if not _is_request(message):
-            self.down.put(type(message).FromString(data), 1 + len(data))
-        elif self._is_over:
+        if self._is_over:
             raise asyncio.InvalidStateError("the call is over")
-        else:
-            self.up.put(data, 1 + len(data))
+        data = message.SerializeToString()
+        self.up.put(data, 1 + len(data))
 
     async def done_writing(self) -> None:
         pass
@@ -147,7 +142,7 @@ class Call:
         else:
             self.up.put(LEFT)
 
-    def _at_client(self, item: Message | grpc.aio.AioRpcError) -> None:
+    def _at_client(self, item: bytes | grpc.aio.AioRpcError) -> None:
         if self._is_over:
             return
         if isinstance(item, grpc.aio.AioRpcError):
@@ -155,9 +150,14 @@ class Call:
             self._on_status(self)
             self._received.put_nowait(EOF if item.code() is grpc.StatusCode.OK else item)
             return
+        try:
+            message = self._parse(item)
+        except DecodeError:
+            self._at_client(_ended(grpc.StatusCode.INTERNAL, "Exception deserializing response!"))
+            return
         if self.link.tamper is not None:
-            self.link.tamper(self, item)
-        self._received.put_nowait(item)
+            self.link.tamper(self, message)
+        self._received.put_nowait(message)
 
     def _at_server(self, item: bytes | str) -> None:
         if isinstance(item, bytes):
@@ -165,57 +165,54 @@ class Call:
         elif item == LEFT:
             if self._server is not None:
                 self._server.cancel()
-        elif self.link.host is None:
+        elif self.link.service is None:
             self.down.put(_ended(grpc.StatusCode.UNAVAILABLE, "Connection refused"))
         else:
-            self._server = asyncio.create_task(self._serve(MoaService(self.link.host)))
+            self._server = asyncio.create_task(self._serve(self.link.service))
             self._server.add_done_callback(lambda _: self.link.calls.discard(self))
 
-    async def _serve(self, service: MoaService) -> None:
-        rpc: Any = service.handler().service(cast(Any, SimpleNamespace(method=self._path)))
+    async def _serve(self, service: grpc.GenericRpcHandler[Any, Any]) -> None:
+        rpc: Any = service.service(cast(Any, SimpleNamespace(method=self._path)))
         parse, status = rpc.request_deserializer or bytes, _ended(grpc.StatusCode.OK)
+        peer = f"ipv4:10.9.9.9:{crc32(str(self._metadata).encode()) % 60_000}"  # a connection for each conversation
+        context = SimpleNamespace(peer=lambda: peer, auth_context=dict, write=self._answer, abort=_abort)
+        context.invocation_metadata = lambda: self._metadata
         try:
             if rpc.request_streaming:
-                await rpc.stream_stream(self._frames(), self)
+                await rpc.stream_stream(self._frames(parse), context)
             elif rpc.response_streaming:
-                await rpc.unary_stream(parse(await self._requests.get()), self)
+                await rpc.unary_stream(parse(await self._requests.get()), context)
             else:
-                await self.write(await rpc.unary_unary(parse(await self._requests.get()), self))
+                await self._answer(await rpc.unary_unary(parse(await self._requests.get()), context))
         except _Aborted as aborted:
             status = aborted.args[0]
         self.down.put(status)
 
-    async def _frames(self) -> AsyncIterator[bytes]:
+    async def _frames(self, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
         while True:
-            yield await self._requests.get()
+            yield parse(await self._requests.get())
 
-    def peer(self) -> str:
-        return f"ipv4:10.9.9.9:{crc32(str(self._metadata).encode()) % 60_000}"  # a connection for each conversation
-
-    def auth_context(self) -> dict[str, Any]:
-        return {}
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._metadata
-
-    async def abort(self, *status: Any) -> NoReturn:
-        raise _Aborted(_ended(*status))
+    async def _answer(self, message: Message | bytes) -> None:
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        self.down.put(data, 1 + len(data))
 
 
-def _is_request(message: Message) -> bool:
-    return isinstance(message, pb.ClientFrame) or message.DESCRIPTOR.name.endswith("Request")
+async def _abort(*status: Any) -> NoReturn:
+    raise _Aborted(_ended(*status))
 
 
 class Link:
     """The link to a server, and the server at its far end.
 
     Attributes:
-        host: None: nobody listens there.
+        host: None: none of ours is there.
+        service: what answers calls; None: nobody listens there.
         tamper: is shown each message that arrives at a client, and may change it.
     """
 
     def __init__(self, conditions: Conditions, seed: int) -> None:
         self.host: Host | None = None
+        self.service: grpc.GenericRpcHandler[Any, Any] | None = None
         self.calls: set[Call] = set()
         self.tamper: Callable[[Call, Message], None] | None = None
         self.ways = {way: LinkModel(ConditionSchedule([(0.0, conditions)]), seed, way) for way in (UP, DOWN)}
@@ -242,16 +239,19 @@ class Link:
             call.reset(at_once=at_once)
         self.calls.clear()
 
+    def serve(self, host: Host) -> None:
+        self.host, self.service = host, MoaService(host).handler()
+
     def stop(self) -> None:
         """The server dies, with all that it holds."""
-        self.host = None
+        self.host = self.service = None
         self.reset()
 
     # ------------------------------------------------------------ what the generated stub uses of gRPC's channel
 
-    def unary_unary(self, path: str, **_: Any) -> Callable[..., Any]:
+    def unary_unary(self, path: str, *, response_deserializer: Any, **_: Any) -> Callable[..., Any]:
         async def call(request: Message, *, metadata: Any = None, **options: Any) -> Any:
-            made = Call(self, path, metadata)
+            made = Call(self, path, response_deserializer, metadata)
             try:
                 async with asyncio.timeout(options.get("timeout")):
                     await made.write(request)
@@ -263,16 +263,16 @@ class Link:
 
         return call
 
-    def unary_stream(self, path: str, **_: Any) -> Callable[..., Any]:
+    def unary_stream(self, path: str, *, response_deserializer: Any, **_: Any) -> Callable[..., Any]:
         def call(request: Message, *, metadata: Any = None) -> Call:
-            made = Call(self, path, metadata)
+            made = Call(self, path, response_deserializer, metadata)
             made.up.put(request.SerializeToString(), 1 + request.ByteSize())
             return made
 
         return call
 
-    def stream_stream(self, path: str, **_: Any) -> Callable[..., Any]:
-        return lambda _=None, metadata=None: Call(self, path, metadata)
+    def stream_stream(self, path: str, *, response_deserializer: Any, **_: Any) -> Callable[..., Any]:
+        return lambda _=None, metadata=None: Call(self, path, response_deserializer, metadata)
 
     def get_state(self) -> grpc.ChannelConnectivity:
         return grpc.ChannelConnectivity.READY

@@ -47,11 +47,7 @@ SERVED = Served(
 
 
 class Target:
-    """What follows a text depends on all of it, and on how tokens are chosen.
-
-    Args:
-        script: the text that it writes instead, by positions of the conversation.
-    """
+    """What follows a text depends on all of it, and on how tokens are chosen; `script`: or on the position alone."""
 
     def __init__(self, script: Sequence[int] = ()) -> None:
         self._script = script

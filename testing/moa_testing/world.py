@@ -61,8 +61,8 @@ SETTINGS = ServerSettings(
     port=0, drafter="none", draft_nodes=6, prefill_chunk=5, run_ahead_tokens=20, kv_bytes=1 << 30,
     allow_ignore_end_of_text=True, peer_requests_per_minute=0,
 )  # fmt: skip
-STEP_SECONDS, DRAFT_SECONDS = (0.008, 0.03), (0.0002, 0.004)  # of a forward, and of a drafter's call: from and to
 PATIENCE_SECONDS = 300.0  # of virtual time for an answer, all trouble included
+MOST_SECONDS = 50_000.0  # of a story
 LEAST_SECONDS = 1e-6  # a turn of the loop takes so long, so that who spins until a moment meets it
 Happening = Callable[[], Awaitable[object] | object]
 Kind = TypeVar("Kind")
@@ -74,6 +74,7 @@ class _NoWaiting(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         assert timeout is not None, "nothing is left that could happen: somebody waits for ever"
         self.seconds += max(LEAST_SECONDS, timeout)
+        assert self.seconds < MOST_SECONDS, "the story does not end"
         return []
 
 
@@ -146,10 +147,10 @@ class World:
     ) -> Host:
         """Starts a server that holds nothing yet. `changes`: to its settings."""
         served, stepper = replace(SERVED, identity=identity), SimulatedStepper(self.target, self._work)
-        thread, clock = SimulatedThread(lambda: self._seconds(STEP_SECONDS)), asyncio.get_running_loop().time
+        thread, clock = SimulatedThread(self._step_seconds), asyncio.get_running_loop().time
         host = Host.assemble(served, stepper, replace(settings, **changes), clock=clock, thread=thread)
         host.services.engine.start()
-        self.link(name).host = host
+        self.link(name).serve(host)
         return host
 
     def restart(self, name: str = "one") -> None:
@@ -190,7 +191,7 @@ class World:
         """
         held = held or device(self.drafter() if drafts else None)
         fleet = fleet or Fleet(servers or [self.server()])
-        executor = SimulatedExecutor(lambda: self._seconds(DRAFT_SECONDS))
+        executor = SimulatedExecutor(lambda: self.chance.uniform(0.0002, 0.004))
         engine = ClientEngine(fleet, held, VOCAB, Codec.INT4, settings, executor=executor, **options)
         engine.connection._backoff = Backoff(self.chance)
         self._chats.append(Chat(self, engine))
@@ -202,11 +203,11 @@ class World:
         for link in self._links.values():
             link.stop()
 
-    def _seconds(self, bounds: tuple[float, float]) -> float:
-        return self.chance.uniform(*bounds)
+    def _step_seconds(self) -> float:
+        return self.chance.uniform(0.008, 0.03)
 
     def _work(self) -> None:
-        self.worked_seconds += self._seconds(STEP_SECONDS)
+        self.worked_seconds += self._step_seconds()
 
 
 class Screen:

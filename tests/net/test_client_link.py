@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,13 +12,18 @@ import grpc
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
+from moa_client.chat.signals import leaving_on_signals
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
+from moa_server.running.running_server import RunningServer
+from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import error_from_rpc, error_status
 
-from tests.net.server_peer import silent
+from tests.net.client_device import device
+from tests.net.client_talk import PROMPT, SETTINGS, talking
+from tests.net.server_peer import silent, until
 
 TRIES = 20  # gRPC by itself replaces the status in 19 of 20
 
@@ -76,3 +83,16 @@ async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() 
                 await link.servers[0].open(pb.Open(), seconds)
             link.servers[0].renew(link.servers[0].channel_number)
         assert len(taken) >= 2
+
+
+async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: RunningServer) -> None:
+    async with talking(target, f"127.0.0.1:{server.port}", held=device(target, "none")) as engine:
+
+        async def converse() -> None:
+            async with leaving_on_signals(engine.connection.leave):
+                async for _event in engine.ask(PROMPT, SETTINGS):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        with pytest.raises(SystemExit):
+            await converse()
+        await until(lambda: not len(server.host.services.registry))  # freed, not kept for a while

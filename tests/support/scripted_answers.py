@@ -228,7 +228,7 @@ class ScriptedSource(HostModel):
         self._begun.set()
         return answer
 
-    async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
+    async def embed(self, texts: Sequence[Sequence[int]]) -> Embeddings:
         return Embeddings([[3.0 * len(tokens), 4.0 * len(tokens)] for tokens in texts], "mean", is_trained=False)
 
     async def answer(self, number: int = 1) -> ScriptedAnswer:

@@ -33,10 +33,10 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "training": (("training",), 4659, 30),
     "bench": (("bench",), 5287, 42),
     "netsim": (("netsim",), 4238, 25),
-    "testing": (("testing",), 871, 4),
+    "testing": (("testing",), 868, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 68998, 442),
+    "tests": (("tests",), 68896, 442),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

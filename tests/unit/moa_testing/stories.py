@@ -1,12 +1,14 @@
-"""Stories as tests: each is run to its end in a world of its own."""
+"""Stories as tests, each in a world of its own, and servers of a test's own at the far ends of its links."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
+import grpc
+from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import ServerChanged
 from moa_testing import Screen, World, simulate
 
@@ -28,3 +30,19 @@ def simulated(story: Callable[Concatenate[World, Given], Coroutine[Any, Any, Non
 def told(screen: Screen) -> list[str]:
     """What the reader learns of servers."""
     return [each.message for each in screen.of(ServerChanged)]
+
+
+Converse = Callable[[AsyncIterator[pb.ClientFrame], Any], Awaitable[None]]
+
+
+def service_of(converse: Converse, described: pb.DescribeResponse | None = None) -> grpc.GenericRpcHandler[Any, Any]:
+    """What answers Converse and Describe so, in any bytes."""
+
+    async def describe(_: bytes, __: Any) -> bytes:
+        return (described or pb.DescribeResponse()).SerializeToString()
+
+    handlers = {
+        "Describe": grpc.unary_unary_rpc_method_handler(describe),
+        "Converse": grpc.stream_stream_rpc_method_handler(converse, pb.ClientFrame.FromString),
+    }
+    return grpc.method_handlers_generic_handler("moa.v1.Moa", handlers)

@@ -1,6 +1,6 @@
 """Mutated server frames against `ClientEngine`: each is refused by a name of the catalogue, or ignored by rule.
 
-`MOA_FUZZ_FRAMES=100000 pytest tests/net/test_frame_fuzz_client.py` is the long run.
+`MOA_FUZZ_FRAMES=100000 pytest tests/unit/moa_client/engine/test_frame_fuzz_client.py` is the long run.
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
@@ -23,17 +20,18 @@ from moa_client.conversation.events import Ended
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
-from moa_client.link.server import Server
-from moa_client.link.stream import EOF
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_testing import World, simulate
+from moa_testing.models import SimulatedExecutor
 
 from tests.net.client_device import device
-from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
-from tests.net.server_peer import VOCAB
+from tests.net.server_peer import VOCAB, tiny_target
+from tests.unit.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
+from tests.unit.moa_testing.stories import service_of
 
 PROMPT = [5, 17, 33, 2, 64]
 ANSWER_TOKENS = 6
@@ -121,94 +119,40 @@ class FuzzedServer:
     def _go_away(self, rng: random.Random) -> pb.GoAway:
         return pb.GoAway(resume_token=b"r" * 16, reason="the server is shutting down")
 
-
-class FuzzedCall:
-    """One Converse call to it, as gRPC's client shows it."""
-
-    def __init__(self, server: FuzzedServer) -> None:
-        self._server = server
-        self._begun = False
-        self._heard = asyncio.Event()
-        self._over = False
-        self._status = grpc.StatusCode.OK, ""
-        self._on_status: Callable[[FuzzedCall], None] = lambda _: None
-
-    def add_done_callback(self, callback: Callable[[FuzzedCall], None]) -> None:
-        self._on_status = callback
-
-    async def write(self, frame: pb.ClientFrame) -> None:
-        if self._over:
-            raise asyncio.InvalidStateError("the call is over")
-        self._server.hear(frame)
-        self._heard.set()
-
-    async def read(self) -> Any:
-        await self._heard.wait()
-        await asyncio.sleep(0)
-        if not self._begun and self._server.is_gone:
-            self._fail(grpc.StatusCode.UNAVAILABLE, "connection refused")
-        data = self._server.next_frame() if self._begun else self._server.opened()
-        self._begun = True
-        if data is None:
-            self._end(grpc.StatusCode.OK, "")
-            return EOF
+    async def converse(self, frames: AsyncIterator[pb.ClientFrame], context: Any) -> None:
+        """One stream: Opened, then the plan's frames, each as soon as the client has been heard."""
+        if self.is_gone:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection refused")
+        self.hear(await anext(frames))
+        await context.write(self.opened())
+        hearing = asyncio.create_task(self._listen(frames))
         try:
-            return pb.ServerFrame.FromString(data)
-        except DecodeError:
-            self._fail(grpc.StatusCode.INTERNAL, "Exception deserializing response!")
+            while (data := self.next_frame()) is not None:
+                await context.write(data)
+                await asyncio.sleep(0.001)
+        finally:
+            hearing.cancel()
 
-    def _fail(self, status: grpc.StatusCode, details: str) -> NoReturn:
-        self._end(status, details)
-        raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None) from None
-
-    def _end(self, status: grpc.StatusCode, details: str) -> None:
-        self._over = True
-        self._status = status, details
-        self._on_status(self)
-
-    async def code(self) -> grpc.StatusCode:
-        return self._status[0]
-
-    async def details(self) -> str:
-        return self._status[1]
-
-    async def trailing_metadata(self) -> grpc.aio.Metadata:
-        return grpc.aio.Metadata()
-
-    async def done_writing(self) -> None:
-        pass
-
-    def cancel(self) -> None:
-        if not self._over:
-            self._end(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
+    async def _listen(self, frames: AsyncIterator[pb.ClientFrame]) -> None:
+        async for frame in frames:
+            self.hear(frame)
 
 
-class FuzzedLink(Server):
-    """A server whose calls are a plan."""
-
-    def __init__(self, server: FuzzedServer) -> None:
-        super().__init__("localhost:1", 1.0, 0.05)
-        self._server = server
-
-    def _connected(self) -> Any:
-        return super()._connected()[0], SimpleNamespace(Converse=lambda *_, metadata: FuzzedCall(self._server))
-
-
-def fuzzed(server: FuzzedServer) -> Fleet:
-    return Fleet([FuzzedLink(server)])
-
-
-async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int]:
+async def talk_through(world: World, target: Target, plan: Sequence[Recipe]) -> tuple[str, int]:
     """How one question ended, and how many frames came."""
     rng = random.Random(plan[0][1])
     server = FuzzedServer(plan, rng)
-    engine = ClientEngine(fuzzed(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4, IMPATIENT)
+    world.link().service = service_of(converse=server.converse)
+    fleet = Fleet([world.server(silence_seconds=0.05)])
+    executor = SimulatedExecutor(lambda: 0.001)
+    held = device(target, rng.choice(NAMES))
+    engine = ClientEngine(fleet, held, VOCAB, Codec.INT4, IMPATIENT, executor=executor)
     end = "nothing"
     try:
         async with asyncio.timeout(TALK_SECONDS):
             async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=ANSWER_TOKENS)):
                 if isinstance(event, Ended):
-                    end = f"ended {'alone' if event.provisional else event.finish.name}"
+                    end = f"ended {'standalone' if event.provisional else event.finish.name}"
     except MoaError as error:
         end = error.code
         if isinstance(error, InternalError) and "deserializing" not in error.message:
@@ -217,33 +161,33 @@ async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int
         await engine.close()
     conversation = engine.conversation
     assert conversation.phase is Phase.IDLE or engine.answers.unsettled
-    assert len(conversation.provenance) == len(conversation.tokens)
+    assert len(conversation.provenance) == len(conversation.tokens) <= len(PROMPT) + ANSWER_TOKENS
     assert all(0 <= token < VOCAB for token in conversation.tokens)
-    assert len(conversation.tokens) <= len(PROMPT) + ANSWER_TOKENS
-    assert conversation.hashes.at(len(conversation.tokens)) == PrefixHashes(conversation.tokens).at(
-        len(conversation.tokens)
-    )
+    length = len(conversation.tokens)
+    assert conversation.hashes.at(length) == PrefixHashes(conversation.tokens).at(length)
     return end, server.sent
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a drafter that reads absurd memory
 @pytest.mark.timeout(FUZZ_SECONDS)
-def test_no_frame_breaks_the_client(target: Target) -> None:
-    """Each question ends: answered, written alone, or refused in words."""
+def test_no_frame_breaks_the_client() -> None:
+    """Each question ends: answered, written standalone, or refused in words."""
     ends: Counter[str] = Counter()
-    sent = 0
-    with asyncio.Runner() as runner:
+    sent, target = 0, tiny_target()
 
-        @FUZZ
-        @given(recipes(KINDS))
-        def fuzz(plan: list[Recipe]) -> None:
+    @FUZZ
+    @given(recipes(KINDS))
+    def fuzz(plan: list[Recipe]) -> None:
+        async def story(world: World) -> None:
             nonlocal sent
-            end, frames = runner.run(talk_through(target, plan))
+            end, frames = await talk_through(world, target, plan)
             ends[end] += 1
             sent += frames
 
-        fuzz()
+        simulate(story)
+
+    fuzz()
     print(f"{sent} frames: {dict(ends.most_common())}")
     assert sent >= FRAMES // 3
-    assert ends["ended alone"]
+    assert ends["ended standalone"]
     assert ends["ended MAX_TOKENS"]

@@ -1,6 +1,6 @@
 """Mutated client frames against `ConverseStream`: each is refused by a name of the catalogue, or ignored by rule.
 
-`MOA_FUZZ_FRAMES=100000 pytest tests/net/test_frame_fuzz_server.py` is the long run.
+`MOA_FUZZ_FRAMES=100000 pytest tests/unit/moa_server/service/stream/test_frame_fuzz_server.py` is the long run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
 from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream
-from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
@@ -25,8 +24,8 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import VerdictReader, settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text, tiny_target
+from tests.unit.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
@@ -170,11 +169,12 @@ class FuzzedStream:
 
 
 @pytest.mark.timeout(FUZZ_SECONDS)
-def test_no_frame_breaks_the_server(target: Target) -> None:
+def test_no_frame_breaks_the_server() -> None:
     """Each stream ends in words, holds nothing up, and leaves the server as it was."""
     ends: Counter[str] = Counter()
     sent = 0
     with asyncio.Runner() as runner:
+        target = tiny_target()
         host = make_host(target, max_sessions=4)
 
         async def attack(plan: Sequence[Recipe]) -> None:
