@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import secrets
 import signal
 import time
@@ -33,7 +32,6 @@ from moa_client.web.access import Access, read_key, tells_users
 from moa_client.web.server import bind, make_app, serve
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
-MOST_FILES = 4096  # open ones, sockets included: many systems begin with 1,024
 log = logging.getLogger(__name__)
 
 
@@ -45,7 +43,6 @@ async def run_daemon(
     `on_ready`: called when it listens, with its status.
     """
     make_folder(paths)
-    _allow_files(MOST_FILES)
     lock = take_lock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
     ended, begin_again = asyncio.Event(), False
     async with AsyncExitStack() as stack:
@@ -96,14 +93,6 @@ async def run_daemon(
         await ended.wait()
         log.warning("ending")
     return begin_again
-
-
-def _allow_files(wanted: int) -> None:
-    """Raises the limit of open files as far as the system lets a user, never lowers it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExitStack) -> None:

@@ -136,46 +136,32 @@ async def _send_updates(watch: Watch, send: Send) -> None:
 
 
 def _follow(message: Mapping[str, Any], conversation: TextConversation) -> None:
-    match message.get("do"):
-        case "ask":
-            question, options = message.get("question"), message.get("options", {})
-            if not isinstance(question, str) or not question.strip():
-                raise DataError("The question is empty.", hint="Give it as the text `question`.")
-            if not isinstance(options, dict):
-                raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
-            conversation.task.ask(question, options_of(options), _number(message, "instead_of"))
-        case "continue":
-            conversation.task.continue_answer(_number(message, "max_tokens"))
-        case "stop":
-            conversation.task.stop()
-        case "abandon":
-            conversation.task.stop(at_once=True)
-        case "permit":
-            call, word = message.get("call"), message.get("permission")
-            if not isinstance(call, str) or word not in [each.value for each in Permission]:
-                raise DataError(
-                    "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
-                    hint="docs/device.md has the messages.",
-                )
-            conversation.calls.permit(call, Permission(word))
-        case "offline":
-            conversation.engine.go_offline()
-        case "online":
-            conversation.engine.go_online()
-        case "standalone":
-            conversation.engine.write_standalone()
-        case "keep":
-            conversation.task.keep()
-        case "rewind":
-            conversation.task.rewind(_number(message, "answers", None))
-        case "system":
-            conversation.set_system(_text_or_none(message, "system"))
-        case "title":
-            conversation.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE])
-        case other:
-            raise DataError(
-                f"There is nothing to do that is called {shortened(other)}.", hint="docs/device.md has the messages."
-            )
+    name = message.get("do")
+    follow = _DO.get(name) if isinstance(name, str) else None
+    if follow is None:
+        raise DataError(
+            f"There is nothing to do that is called {shortened(name)}.", hint="docs/device.md has the messages."
+        )
+    follow(conversation, message)
+
+
+def _ask(conversation: TextConversation, message: Mapping[str, Any]) -> None:
+    question, options = message.get("question"), message.get("options", {})
+    if not isinstance(question, str) or not question.strip():
+        raise DataError("The question is empty.", hint="Give it as the text `question`.")
+    if not isinstance(options, dict):
+        raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
+    conversation.task.ask(question, options_of(options), _number(message, "instead_of"))
+
+
+def _permit(conversation: TextConversation, message: Mapping[str, Any]) -> None:
+    call, word = message.get("call"), message.get("permission")
+    if not isinstance(call, str) or word not in [each.value for each in Permission]:
+        raise DataError(
+            "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
+            hint="docs/device.md has the messages.",
+        )
+    conversation.calls.permit(call, Permission(word))
 
 
 def _number(message: Mapping[str, Any], name: str, default: int | None = 0) -> int:
@@ -190,6 +176,22 @@ def _text_or_none(message: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise DataError(f"`{name}` must be text or null.", hint="docs/device.md has the messages.")
     return value
+
+
+_DO: Mapping[str, Callable[[TextConversation, Mapping[str, Any]], None]] = {
+    "ask": _ask,
+    "continue": lambda of, message: of.task.continue_answer(_number(message, "max_tokens")),
+    "stop": lambda of, message: of.task.stop(),
+    "abandon": lambda of, message: of.task.stop(at_once=True),
+    "permit": _permit,
+    "offline": lambda of, message: of.engine.go_offline(),
+    "online": lambda of, message: of.engine.go_online(),
+    "standalone": lambda of, message: of.engine.write_standalone(),
+    "keep": lambda of, message: of.task.keep(),
+    "rewind": lambda of, message: of.task.rewind(_number(message, "answers", None)),
+    "system": lambda of, message: of.set_system(_text_or_none(message, "system")),
+    "title": lambda of, message: of.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE]),
+}
 
 
 async def only_opens(message: Fields) -> Fields:

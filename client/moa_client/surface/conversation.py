@@ -7,6 +7,7 @@ surface that lags too far is cut off and must open the conversation again, which
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,6 @@ from moa_client.failures import told
 from moa_client.surface.messages import (
     ConversationFacts,
     Fields,
-    decode_line,
     encode_line,
     error_of,
     made_of,
@@ -147,7 +147,7 @@ class OpenConversation:
     async def _next(self) -> Update:
         gone: MoaError = GONE
         try:
-            message = decode_line(await self._reader.readuntil())
+            message = json.loads(await self._reader.readuntil())
             if message["event"] == "error":
                 return Update(events.Failed(error_of(message), taken_back=True))
             update = update_of(message)
@@ -203,7 +203,7 @@ async def exchange(ends: Ends, message: Mapping[str, Any]) -> Fields:
     reader, writer = ends
     writer.write(encode_line(message))
     try:
-        answer = decode_line(await reader.readuntil())
+        answer: Fields = json.loads(await reader.readuntil())
     except (OSError, asyncio.IncompleteReadError):
         raise GONE from None
     if answer.get("event") == "error":

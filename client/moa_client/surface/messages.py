@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from moa_shared.errors import ConfigError, DataError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances
-from moa_shared.text.plain_text import parse_json, parse_request
+from moa_shared.text.plain_text import parse_request
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
@@ -110,12 +110,6 @@ _LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
     events.Ended: ("calls",),
     events.LinkChanged: ("wait_seconds",),
 }
-_DIGITS = {
-    **dict.fromkeys(("by_device", "by_server", "seconds", "first_token_seconds", "cpu_seconds"), 4),
-    **dict.fromkeys(("chances", "tokens_per_s"), 3),
-    "rtt_ms": 2,
-    "wait_seconds": 1,
-}
 
 
 def fields_of(update: Update) -> Fields:
@@ -166,7 +160,7 @@ def object_of(value: Any) -> Fields:
         if isinstance(part, MoaError):
             fields |= {"code": part.code, "message": part.message, "hint": part.hint}
         else:
-            fields[renamed.get(each.name, each.name)] = _plain(each.name, part)
+            fields[renamed.get(each.name, each.name)] = _plain(part)
     return fields
 
 
@@ -186,7 +180,7 @@ def error_of(fields: Mapping[str, Any]) -> MoaError:
     return error_from_code(str(fields["code"]), str(fields["message"]), str(fields["hint"]))
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(value: Any) -> Any:
     match value:
         case Finish():
             return value.name.lower()
@@ -194,19 +188,15 @@ def _plain(name: str, value: Any) -> Any:
             return value.value
         case AnswerOptions():
             return value.fields()
-        case TokenChances():
-            likeliest = zip(value.tokens, value.chances, strict=True)
-            return {
-                "chosen": round(value.chosen, 4),
-                "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
-            }
+        case TokenChances(chosen, tokens, chances):
+            return {"chosen": _plain(chosen), "likeliest": _plain(tuple(zip(tokens, chances, strict=True)))}
         case TextRun(characters, writer, chance):
             letter = writer.letter if writer is not None else ""
-            return [characters, letter] if chance is None else [characters, letter, round(chance, 3)]
+            return (characters, letter) if chance is None else (characters, letter, _plain(chance))
         case tuple():
-            return tuple(_plain(name, each) for each in value)
-        case float() if name in _DIGITS:
-            return round(value, _DIGITS[name])
+            return tuple(map(_plain, value))
+        case float():
+            return round(value, 4)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
@@ -247,17 +237,8 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
 
 def decode_request(line: bytes | str) -> Fields:
     """The message of a line from a surface, all of whose strings are text."""
-    return _object_of(parse_request, line)
-
-
-def decode_line(line: bytes | str) -> Fields:
-    """The message of a line from the daemon, which may name files by what is no text."""
-    return _object_of(parse_json, line)
-
-
-def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields:
     try:
-        fields = parse(line)
+        fields = parse_request(line)
     except ValueError as error:
         raise DataError(f"The message cannot be read: {error}.", hint="docs/device.md has the messages.") from None
     if not isinstance(fields, dict):

@@ -58,31 +58,27 @@ TOKENS = st.lists(st.integers(0, 2**20), max_size=5).map(tuple)
 FINISH = st.sampled_from(Finish)
 
 
-def decimals(digits: int) -> st.SearchStrategy[float]:
-    """Numbers with as many decimals as are sent."""
-    return st.floats(0, 1e6).map(lambda number: round(number, digits))
-
-
+DECIMALS = st.floats(0, 1e6).map(lambda number: round(number, 4))
 ERRORS = st.builds(error_from_code, st.sampled_from(sorted(CATALOGUE)), TEXT, TEXT)
 STATUSES = st.builds(
     LinkStatus,
     st.sampled_from(events.LinkState),
-    st.none() | decimals(2),
-    decimals(3),
-    decimals(4),
+    st.none() | DECIMALS,
+    DECIMALS,
+    DECIMALS,
     COUNT,
     COUNT,
     COUNT,
     COUNT,
     st.booleans(),
-    decimals(4),
-    decimals(3),
+    DECIMALS,
+    DECIMALS,
 )
 COUNTED = [each.name for each in fields(Figures) if each.type == "int" and each.name != "stale"]
 TIMED = [each.name for each in fields(Figures) if each.type == "float"]
-FIGURES = st.builds(Figures, **dict.fromkeys(COUNTED, COUNT), **dict.fromkeys(TIMED, decimals(4)))
+FIGURES = st.builds(Figures, **dict.fromkeys(COUNTED, COUNT), **dict.fromkeys(TIMED, DECIMALS))
 NUMBER = st.integers(1, 9)
-CHANCES = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)
+CHANCES = st.lists(DECIMALS, max_size=5).map(tuple)
 LOGARITHM = st.floats(-100, 0).map(lambda each: round(each, 4))
 LIKELIEST = st.dictionaries(st.integers(0, 2**20), LOGARITHM, max_size=3)
 TOLD_CHANCES = st.builds(
@@ -267,7 +263,7 @@ async def test_who_wrote_a_text_is_told() -> None:
     conversation.subscription.push_update(Update(Committed((1,), 0, "c", runs=(run,)), 1))
     await surface.be_served(conversation)
     opened, committed = surface.sent[:2]
-    assert (opened["answers"][0]["runs"], committed["runs"]) == (([2, "C"],), ([1, "S", 0.779],))
+    assert (opened["answers"][0]["runs"], committed["runs"]) == (((2, "C"),), ((1, "S", 0.7788),))
 
 
 async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
