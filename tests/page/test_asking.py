@@ -181,23 +181,19 @@ def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open
     reader = open_page(served)
     reader.button("Options of answers").click()
     reader.page.get_by_text("More", exact=True).click()
-    given = {"min_p": 0.1, "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 0.5}
-    for name, value in given.items():
-        reader.page.get_by_label(name.replace("_", " ").capitalize()).fill(str(value))
-    reader.page.get_by_label("Logit bias").fill("hello")
+    reader.page.get_by_label("Top k").fill("-3")
     reader.button("Save").click()
-    expect(reader.page.get_by_label("Logit bias")).to_be_visible()  # it is refused
-    reader.page.get_by_label("Logit bias").fill("42=-5 7=1.5")
-    reader.page.get_by_label("Loop guard").uncheck()
+    expect(reader.page.get_by_label("Top k")).to_be_visible()  # it is refused
+    for label, value in {"Temperature": 0.5, "Top p": 0.9, "Top k": 20, "Seed": 7}.items():
+        reader.page.get_by_label(label).fill(str(value))
     reader.button("Save").click()
-    expect(reader.page.locator("#options-said")).to_contain_text("no loop guard")
+    expect(reader.page.locator("#options-said")).to_contain_text("top k 20")
     reader.page.reload()
     reader.expect_connection()
     reader.ask("Why?")
     reader.expect_end()
     [(_, options)] = served.asked
-    bias = ((7, 1.5), (42, -5.0))
-    assert options == AnswerOptions(max_tokens=2048, logit_bias=bias, loop_guard=False, **given)  # type: ignore[arg-type]
+    assert options == AnswerOptions(temperature=0.5, top_p=0.9, top_k=20, seed=7, max_tokens=2048)
 
 
 SERVER, DEVICE, COPY, PLAIN = Provenance.SERVER, Provenance.DRAFT, Provenance.COPY, Provenance.TARGET

@@ -15,7 +15,6 @@ from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, Sampling().repeat_last_n)
-_OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 _ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
 OPTION_NAMES = (  # in the order in which people are shown them
     "temperature",
@@ -32,7 +31,6 @@ OPTION_NAMES = (  # in the order in which people are shown them
     "max_tokens",
     "stop",
     "reasoning_effort",
-    "thinking_budget",
 )
 
 
@@ -52,7 +50,6 @@ class AnswerOptions:
         tools: that the conversation offers from here on; only its first answer has some.
         results: of the calls before, in place of a question.
         reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
-        thinking_budget: the most tokens of reasoning; None: as the answer allows.
     """
 
     temperature: float | None = None
@@ -73,7 +70,6 @@ class AnswerOptions:
     tools: tuple[Tool, ...] = ()
     results: tuple[AnsweredCall, ...] = ()
     reasoning_effort: str | None = None
-    thinking_budget: int | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open. `defaults`: the first that says something counts."""
@@ -85,7 +81,7 @@ class AnswerOptions:
     def settings(self) -> AnswerSettings:
         """The same for the engine; what was left open is off."""
         decided = self.decided()
-        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS + _OF_REASONING}
+        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in (*_ENDS, "reasoning_effort")}
         ends = {name: getattr(decided, name) for name in _ENDS}
         return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends, chances=self.chances)
 
@@ -111,9 +107,8 @@ class AnswerOptions:
             ]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
-        for name in _OF_REASONING:
-            if values[name] is None:
-                del values[name]
+        if self.reasoning_effort is None:
+            del values["reasoning_effort"]
         return values
 
     def words(self) -> str:
@@ -128,7 +123,8 @@ class AnswerOptions:
         said |= {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(self, name))}
         if self.temperature:
             said["seed"] = self.seed
-        said |= {name: value for name in _OF_REASONING if (value := getattr(self, name)) is not None}
+        if self.reasoning_effort is not None:
+            said["reasoning_effort"] = self.reasoning_effort
         words = [f"--{name.replace('_', '-')} {value}" for name, value in said.items()]
         return " ".join([*words, *(f"--logit-bias {token}={bias:g}" for token, bias in self.logit_bias)])
 
@@ -145,7 +141,7 @@ def draw_seed() -> int:
 
 def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
     """The options that `AnswerOptions.fields` has made; what is missing is left open."""
-    values = dict(fields)
+    values = {name: value for name, value in fields.items() if name != "thinking_budget"}  # of an older version
     if (constraint := values.get("constraint")) is not None:
         values["constraint"] = _constraint_from(constraint)
     if (chances := values.get("chances")) is not None:

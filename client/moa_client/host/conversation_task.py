@@ -23,7 +23,7 @@ from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.host.calls import Calls
-from moa_client.host.publisher import Publisher, reasoned
+from moa_client.host.publisher import Publisher
 
 MOST_WAITING = 16  # questions behind the one that is answered
 MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
@@ -69,7 +69,6 @@ class ConversationTask:
 
         `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
-        options = reasoned(self._engine.device, options)
         turn = self._calls.turns.of(question, options.results, options.reasoning_effort)
         self.ask_turn(question, turn, options, instead_of=instead_of)
 

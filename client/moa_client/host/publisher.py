@@ -16,7 +16,6 @@ from jinja2 import TemplateError
 from moa_shared.errors import ConfigError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update, apply_update
@@ -29,7 +28,6 @@ from moa_client.history.reading import StoredAnswer, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
-from moa_client.tools.grammars import Reasoning, limited_grammar
 from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking, have_any
 
 MOST_ATTRIBUTED = 8  # of the newest answers, which are decoded again: 9 ms for a thousand tokens
@@ -241,21 +239,6 @@ def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
     if marks is None:
         return device.decode
     return device.spelled if have_any(marks.all, device.tokenizer.special_tokens) else device.decode
-
-
-def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
-    tokenizer, effort = device.tokenizer, options.reasoning_effort
-    template = tokenizer.chat_template or ""
-    effort_arguments(template, effort)
-    thinking, marks = find_thinking(template), reasoning_marks(tokenizer)
-    if options.thinking_budget is None or thinking is None or marks is None:
-        return options
-    is_open = (effort or "") in marks.opened
-    if effort == "none" and not is_open:
-        return options  # there is none
-    reasoning = Reasoning(thinking, is_open, options.thinking_budget, tokenizer.token_id)
-    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
-    return replace(options, constraint=Constraint(ConstraintKind.LARK, grammar))
 
 
 def _is_open(tokenizer: Tokenizer, thinking: Thinking, effort: str) -> bool | None:

@@ -24,6 +24,7 @@ from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.failures import told
 from moa_client.surface.messages import (
+    OPTIONS,
     ConversationFacts,
     Fields,
     encode_line,
@@ -117,7 +118,8 @@ class OpenConversation:
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         """Asks; after the answers that are still running."""
-        self._send(do="ask", question=question, options=options.fields())
+        asked = {name: value for name, value in options.fields().items() if name in OPTIONS}
+        self._send(do="ask", question=question, options=asked)
 
     def continue_answer(self, max_tokens: int) -> None:
         """Continues the newest answer by at most so many tokens, 0: as the context allows; as if it had never ended."""

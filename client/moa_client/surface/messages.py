@@ -22,7 +22,7 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import BY_LETTER, TextRun
 from moa_client.conversation.figures import Figures, LinkStatus
-from moa_client.conversation.options import OPTION_NAMES, AnswerOptions, options_from
+from moa_client.conversation.options import AnswerOptions, options_from
 from moa_client.tools.thinking import EFFORTS, ReasoningMarks, marks_from
 
 Fields = dict[str, Any]
@@ -225,8 +225,6 @@ _READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its 
 }
 
 
-_WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n", "thinking_budget")
-_NO_NUMBERS = ("logit_bias", "loop_guard", "stop", "reasoning_effort", "chances")
 MOST_QUESTION_BYTES = 1 << 20  # of a message from a surface
 MOST_SHOWN = 60  # characters of a value in an error
 
@@ -251,37 +249,24 @@ def opened_fields(facts: ConversationFacts, status: LinkStatus, answers: Sequenc
     return {"event": "opened", **object_of(facts), "status": object_of(status), "answers": answered}
 
 
-_ASKED = (*OPTION_NAMES, "chances")  # what an `ask` message may have
-_OPEN = AnswerOptions()
+OPTIONS: Mapping[str, tuple[type, ...]] = {  # that an `ask` message may have, and of which types
+    **dict.fromkeys(("temperature", "top_p"), (int, float)),
+    **dict.fromkeys(("top_k", "seed", "max_tokens"), (int,)),
+    "loop_guard": (bool,),
+    "reasoning_effort": (str,),
+    "chances": (dict,),
+}
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
-    """The options in an `ask` message."""
-    for name, value in fields.items():
-        if name not in _ASKED:
+    """The options in an `ask` message; null leaves one open."""
+    asked = {name: value for name, value in fields.items() if value is not None}
+    for name, value in asked.items():
+        if name not in OPTIONS:
             raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")
-        if not _may_be(name, value):
+        if type(value) not in OPTIONS[name] or (name == "reasoning_effort" and value not in EFFORTS):
             raise ConfigError(f"The option {name} cannot be {shortened(value)}.", hint="docs/device.md lists them.")
-    return options_from(fields)
-
-
-def _may_be(name: str, value: object) -> bool:
-    """Whether an option can be of such a value's type; None leaves it open."""
-    match value:
-        case None:
-            return getattr(_OPEN, name) is None
-        case str():
-            return name == "reasoning_effort" and value in EFFORTS
-        case list():
-            return name == "stop" and all(isinstance(stop, str) for stop in value)
-        case dict():
-            is_bias = name == "logit_bias" and all(type(bias) in (int, float) for bias in value.values())
-            return is_bias or name == "chances"
-        case bool():
-            return name == "loop_guard"
-        case int():
-            return name not in _NO_NUMBERS and (name != "thinking_budget" or value >= 0)
-    return isinstance(value, float) and name not in (*_NO_NUMBERS, *_WHOLE)
+    return options_from(asked)
 
 
 def shortened(value: object) -> str:

@@ -232,9 +232,7 @@ def test_every_option_has_its_place_among_the_names() -> None:
 
 
 def test_what_was_asked_of_reasoning_is_said() -> None:
-    assert AnswerOptions(0.0, reasoning_effort="low", thinking_budget=0).words() == (
-        "--temperature 0 --reasoning-effort low --thinking-budget 0"
-    )
+    assert AnswerOptions(0.0, reasoning_effort="low").words() == "--temperature 0 --reasoning-effort low"
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["here", "in another process"])

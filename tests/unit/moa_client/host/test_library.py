@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
-from moa_client.conversation.options import AnswerOptions, options_from
+from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import FrameTap
 from moa_client.host.library import Library
-from moa_client.host.publisher import Publisher, answer_decode, reasoned, reasoning_marks
+from moa_client.host.publisher import Publisher, answer_decode, reasoning_marks
 from moa_client.surface.conversation import Subscription
-from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render
 
@@ -161,20 +161,6 @@ def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
         device = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
         expected = device.spelled if is_spelled else device.decode
         assert answer_decode(cast("Any", device)) is expected
-
-
-def test_a_budget_is_a_constraint_of_the_answer_that_the_history_keeps() -> None:
-    asked = AnswerOptions(thinking_budget=30)
-    qwen, plain = (cast("Any", SimpleNamespace(tokenizer=Templated(each))) for each in (QWEN, "{{ messages }}"))
-    constraint = reasoned(qwen, asked).constraint
-    assert constraint is not None
-    assert "<[7]> <[^8]>{0,30} <[8]>" in constraint.text
-    assert options_from(reasoned(qwen, asked).fields()) == reasoned(qwen, asked)
-    assert reasoned(plain, asked) == asked
-    off = AnswerOptions(thinking_budget=30, reasoning_effort="none")
-    assert reasoned(qwen, off) == off
-    with pytest.raises(ConfigError, match="does not reason"):
-        reasoned(plain, AnswerOptions(reasoning_effort="high"))
 
 
 async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:

@@ -5,11 +5,10 @@ import { remember, remembered } from "../core/memory.js";
 
 const MOST_TOKENS = 2048; // as in the chat
 const AGAIN_TEMPERATURE = 0.7; // of an answer that is to be another one, if the likeliest words were chosen
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "max_tokens", "thinking_budget"];
+const NUMBERS = ["temperature", "top_p", "top_k", "seed", "max_tokens"];
+const NAMES = [...NUMBERS, "reasoning_effort"];
 /** @type {Record<string, number>} what older pages kept where nobody had set anything */
 const KEPT_BEFORE = { temperature: 0, top_k: 0, top_p: 1, seed: 0, max_tokens: 512 };
-const OF_REASONING = ["reasoning_effort", "thinking_budget"];
-const BIAS = /(\d+)=([+-]?[\d.]+)/g;
 
 /** @typedef {Record<string, any>} AnswerOptions */
 
@@ -19,7 +18,7 @@ const BIAS = /(\d+)=([+-]?[\d.]+)/g;
 function chosen() {
   try {
     const text = remembered("answers");
-    if (text) return JSON.parse(text) ?? {};
+    if (text) return Object.fromEntries(Object.entries(JSON.parse(text) ?? {}).filter(([name]) => NAMES.includes(name)));
     const before = Object.entries(JSON.parse(remembered("options") || "{}"));
     return Object.fromEntries(before.filter(([name, value]) => name in KEPT_BEFORE && value !== KEPT_BEFORE[name]));
   } catch {
@@ -33,7 +32,6 @@ function chosen() {
  */
 export function options(thinking) {
   const mine = { max_tokens: MOST_TOKENS, ...chosen() };
-  if (!thinking) for (const name of OF_REASONING) delete mine[name];
   if (!thinking?.efforts.includes(mine.reasoning_effort)) delete mine.reasoning_effort;
   return mine;
 }
@@ -47,9 +45,6 @@ export function otherOptions(sampling, thinking) {
   const { seed: _, ...mine } = options(thinking);
   return mine.temperature ?? sampling.temperature ? mine : { ...mine, temperature: AGAIN_TEMPERATURE };
 }
-
-/** @param {Record<string, number> | undefined} biases by token */
-const biasText = (biases) => Object.entries(biases ?? {}).map(([token, bias]) => `${token}=${bias}`).join(" ");
 
 export class OptionsDialog {
   /** @param {(system: string | null) => void} onSystem another system prompt is wanted */
@@ -79,7 +74,7 @@ export class OptionsDialog {
     const hint = hasBegun ? "Another system prompt begins a new conversation." : "What the model is told before the first question.";
     byId("o-system-hint").textContent = hint;
     /** @type {Record<string, any>} */
-    const unset = { seed: "new", thinking_budget: "none", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
+    const unset = { seed: "new", max_tokens: MOST_TOKENS, ...sampling };
     for (const name of NUMBERS) this.field(name).placeholder = String(unset[name] ?? "");
   }
 
@@ -98,8 +93,6 @@ export class OptionsDialog {
   /** @param {AnswerOptions} values */
   fill(values) {
     for (const name of NUMBERS) this.field(name).value = values[name] ?? "";
-    this.field("logit_bias").value = biasText(values.logit_bias);
-    this.field("loop_guard").checked = values.loop_guard ?? true;
     this.field("reasoning_effort").replaceChildren(...["", ...this.efforts].map((name) => new Option(name || "the model’s own", name)));
     this.field("reasoning_effort").value = this.efforts.includes(values.reasoning_effort) ? values.reasoning_effort : "";
   }
@@ -107,11 +100,8 @@ export class OptionsDialog {
   save() {
     const numbers = NUMBERS.map((name) => [name, this.field(name).valueAsNumber]);
     const values = Object.fromEntries(numbers.filter(([, number]) => Number.isFinite(number)));
-    const biases = [...this.field("logit_bias").value.matchAll(BIAS)].map(([, token, bias]) => [token, Number(bias)]);
-    if (biases.length) values.logit_bias = Object.fromEntries(biases);
     const effort = this.field("reasoning_effort").value;
     if (effort) values.reasoning_effort = effort;
-    if (!this.field("loop_guard").checked) values.loop_guard = false;
     remember("answers", JSON.stringify(values));
     this.say();
     const system = this.field("system").value.trim();
@@ -120,10 +110,7 @@ export class OptionsDialog {
 
   /** Says next to the field what is set. */
   say() {
-    const { logit_bias, loop_guard, ...numbers } = chosen();
-    const said = Object.entries(numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
-    if (logit_bias) said.push(`logit bias ${biasText(logit_bias)}`);
-    if (loop_guard === false) said.push("no loop guard");
+    const said = Object.entries(chosen()).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
     byId("options-said").textContent = said.join(", ");
   }
 }
