@@ -80,37 +80,26 @@ class FrameReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """A stream is open; `took_ms` from Open to Opened.
-
-    `label` is its server's address for people; `reason` says why it is another server than before, if it is.
-    """
+    """A stream is open."""
 
     stream: int
     opened: pb.Opened
-    took_ms: float
+    took_ms: float  # from Open to Opened
     address: str = ""
-    label: str = ""
-    reason: str = ""
+    label: str = ""  # the server's address for people
+    reason: str = ""  # why it is another server than before, if it is
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The stream is lost, or an attempt to open one has failed.
-
-    Args:
-        stream: the number of the stream, or of the attempt to open it.
-        retrying: whether the connection tries again on its own.
-        broke: a useful stream has ended; the first attempt to open another one is still to come.
-        wait_seconds: until the next attempt, as the server asked for; 0: it did not.
-        rests: the server has ended a stream on which nothing was asked; no other one is opened before `start`.
-    """
+    """The stream of this number is lost, or the attempt to open it has failed."""
 
     stream: int
     error: MoaError
-    retrying: bool
-    broke: bool
-    wait_seconds: float = 0.0
-    rests: bool = False
+    retrying: bool  # the connection tries again on its own
+    broke: bool  # a useful stream has ended; the first attempt to open another one is still to come
+    wait_seconds: float = 0.0  # until the next attempt, as the server asked for; 0: it did not
+    rests: bool = False  # nothing was asked on the stream, and the server has ended it; only `start` opens another
 
 
 class ServerConnection:
@@ -304,16 +293,11 @@ class ServerConnection:
 
     @staticmethod
     async def _write_frames(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:
-        while True:
-            frame = await outgoing.get()
-            try:
-                if frame.HasField("bye"):
-                    await stream.say_goodbye()
-                    return
+        try:
+            while not (frame := await outgoing.get()).HasField("bye"):
                 await stream.send(frame)
-            except MoaError:
-                stream.cancel()  # its reader posts the end, with the reason
-                return
-            except Exception:
-                stream.cancel()  # as above
+            await stream.say_goodbye()
+        except BaseException as error:
+            stream.cancel()  # its reader posts the end, with the reason
+            if not isinstance(error, MoaError):
                 raise

@@ -16,15 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import (
-    DeniedError,
-    MismatchError,
-    MoaError,
-    NoFormsError,
-    OverloadedError,
-    RateLimitError,
-    UnavailableError,
-)
+from moa_shared.errors import DeniedError, MismatchError, MoaError, OverloadedError, RateLimitError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.fleet import Fleet, ask_all, refusal
@@ -35,7 +27,7 @@ from moa_client.link.stream import Stream, StreamTraffic
 REFUSALS = (OverloadedError, MismatchError, DeniedError)  # which show that the connection works
 ANSWER_SECONDS = 0.1  # that one server may answer later than another, or two round trips
 ALIKE_SECONDS = 1.0  # that a server of the same execution may answer later than one of another: the text depends on it
-ATTEMPT_ROUND_TRIPS = 6  # of an attempt: connection, TLS and Open, and more where a packet is lost
+ATTEMPT_SECONDS = 6e-3  # for each ms of a round trip: connection, TLS and Open, and more where a packet is lost
 FAILED_SECONDS = 3.0  # that a server is the last resort after an attempt that brought nothing
 DENIED_SECONDS = 300.0  # after it has refused the key: the user needs another one
 LEAVING_SECONDS = 10.0  # after it has said that it goes away: a restart takes five
@@ -61,13 +53,11 @@ class Dialer:
         self._why_lost = ""  # since the newest stream was opened
         self._patience_seconds = 0.0  # of an attempt after those that failed: all may be busy with a crowd like us
 
-    # ------------------------------------------------------------ which server
-
     @property
     def _servers(self) -> list[Server]:
         """Those that may serve the conversation now."""
         home = self._fleet.home
-        return self._fleet.servers if self._leaves_home or home is None else [home]
+        return [home] if home is not None and not self._leaves_home else self._fleet.servers
 
     def _rank(self, server: Server) -> ServerRank:
         return server.rank(self._model, self._unread(server))
@@ -88,13 +78,10 @@ class Dialer:
         rank = self._rank(server)
         return rank.has_model is not False and not rank.is_avoided(time.monotonic())
 
-    def _has_other(self, servers: Sequence[Server]) -> bool:
-        return any(each is not self.server and self._is_willing(each) for each in servers)
-
     @property
     def has_other(self) -> bool:
         """Whether the conversation could go to another server, which has not failed recently."""
-        return self._has_other(self._fleet.servers)
+        return any(each is not self.server and self._is_willing(each) for each in self._fleet.servers)
 
     async def _choose(self, seconds: float | None) -> Server:
         """The server to try now. `seconds`: how long to wait for answers, at least; None: as for connecting."""
@@ -103,11 +90,9 @@ class Dialer:
             return servers[0]
         if self._is_lost or self.server not in servers:
             return await self._search(servers, seconds or self.server.connect_seconds)
-        return self._serving or await self._first(servers)
-
-    async def _first(self, servers: Sequence[Server]) -> Server:
-        """The server for the first stream: where reading the text may take longer, who holds how much is asked."""
-        best = self._best(servers)
+        if self._serving is not None:
+            return self._serving
+        best = self._best(servers)  # where to read the text may take longer, who holds how much is asked
         able = [each for each in servers if each.error is None and self._rank(each).has_model]
         read_ms = len(self._text) * max((self._rank(each).read_ms for each in able), default=0.0)
         if len(able) < 2 or not self._text.named() or read_ms <= (best.rtt_ms or 0.0):
@@ -129,7 +114,9 @@ class Dialer:
                 return math.inf
             return max(ANSWER_SECONDS if alike else ALIKE_SECONDS, 2e-3 * (former.rtt_ms or 0.0))
 
-        answered = await ask_all(servers, self._ask, max(seconds, *map(attempt_seconds, servers)), grace)
+        answered = await ask_all(
+            servers, self._ask, max(seconds, *(ATTEMPT_SECONDS * (each.rtt_ms or 0.0) for each in servers)), grace
+        )
         able = [each for each in answered if self._rank(each).has_model]
         if former in able and self._is_willing(former):
             return former
@@ -143,28 +130,20 @@ class Dialer:
         """Asks a server what it serves, how busy it is, and how much of the text it holds."""
         self._cached[server.address] = (await server.describe(prefix_hashes=self._text.named())).cached_tokens
 
-    # ------------------------------------------------------------ the stream
-
     async def dial(
         self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened, float]:
-        """Opens a stream; the last is how long that took from Open to Opened, in ms.
-
-        `seconds`: how long to wait, at least; None: as for connecting.
-        """
+        """Opens a stream; in how many ms, from Open to Opened. `seconds`: to wait, at least; None: as for connecting."""
         if seconds is not None:
             seconds = max(seconds, self._patience_seconds)
         try:
             self.server = server = await self._choose(seconds)
             if seconds is not None:
-                seconds = max(seconds, attempt_seconds(server))
+                seconds = max(seconds, ATTEMPT_SECONDS * (server.rtt_ms or 0.0))
             self._channel, self._is_lost = server.channel_number, False
             began, message = time.monotonic(), make_open(server.address)
             self._needs = message.identity
             stream, opened = await server.open(message, seconds, traffic, self._session)
-            if message.ask.sampling.HasField("constraint") and not opened.limits.constraints:
-                stream.cancel()  # an older version, which ignores the form
-                raise NoFormsError(f"{server.label} cannot hold answers to a form.")
         except UnavailableError:
             if seconds is not None and len(self._servers) > 1:
                 self._patience_seconds = min(2 * seconds, self.server.connect_seconds)
@@ -199,7 +178,7 @@ class Dialer:
             server.avoid(DENIED_SECONDS)
         elif not was_useful and not isinstance(error, MismatchError):  # which is looked into: see `describe`
             server.avoid(FAILED_SECONDS)
-        return self._has_other(self._servers)
+        return self._leaves_home and self.has_other
 
     def on_go_away(self, servers: Sequence[str]) -> None:
         """The server of the newest stream will end it soon.
@@ -217,8 +196,6 @@ class Dialer:
         self._leaves_home, self._why_lost = True, why
         self.server.avoid(seconds)
 
-    # ------------------------------------------------------------ meanwhile
-
     async def describe(self) -> pb.DescribeResponse:
         """What a server serves that can continue the conversation; of others, the one that was asked last."""
         if len(self._servers) == 1:
@@ -230,8 +207,3 @@ class Dialer:
     def look_around(self) -> None:
         """Learns, if that was long ago, what the servers say now, and whom they name."""
         self._fleet.look_around(self._servers)
-
-
-def attempt_seconds(server: Server) -> float:
-    """How long an attempt at a server may take, at least."""
-    return ATTEMPT_ROUND_TRIPS * (server.rtt_ms or 0.0) / 1e3

@@ -69,12 +69,10 @@ async def ask_all(
 def refusal(servers: Sequence[Server], needs: pb.Identity | None = None) -> MoaError:
     """Why none of the servers can be had. `needs`: the model that they should have; None: any."""
     errors = [each.error for each in servers if each.error is not None]
-    others = [each.left_out(needs) for each in servers if needs is not None and each.error is None]
-    others = [each for each in others if each]
+    others = [line for each in servers if needs is not None and each.error is None and (line := each.left_out(needs))]
     if not others and (len(errors) == 1 or (errors and not any(isinstance(each, UnavailableError) for each in errors))):
         return errors[0]
-    lines = [*(each.message for each in errors), *others]
-    return UnavailableError(" ".join(lines) or "No server has answered in time.")
+    return UnavailableError(" ".join([each.message for each in errors] + others) or "No server has answered in time.")
 
 
 class ServerName:
@@ -108,12 +106,6 @@ class ServerName:
         for each in [each for each in self.servers if listed and each.address not in listed and each.error is not None]:
             self.servers.remove(each)
             await each.close()
-
-
-def may_be_several(server: Server) -> bool:
-    """Whether the host of its address may have several; a proxy looks names up by itself."""
-    host = host_of(server.address)
-    return ip_of(host) is None and not is_loopback(host) and server.security.proxy(server.address) is None
 
 
 class Fleet:
@@ -194,8 +186,6 @@ class Fleet:
                     return await call(server)
         raise refusal(self.servers, needs)
 
-    # ------------------------------------------------------------ others
-
     def look_around(self, servers: Sequence[Server]) -> None:
         """Asks again, in the background, what these say, if that was long ago, and looks their names up."""
         if self._tasks:
@@ -245,8 +235,9 @@ class Fleet:
 
 
 async def _as_member(server: Server) -> Server | ServerName:
-    """One whose name has several addresses is several."""
-    if may_be_several(server):
+    """One whose name has several addresses is several; a proxy looks names up by itself."""
+    host = host_of(server.address)
+    if ip_of(host) is None and not is_loopback(host) and server.security.proxy(server.address) is None:
         name = ServerName(server)
         await name.look()
         if len(name.servers) > 1:

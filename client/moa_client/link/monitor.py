@@ -5,7 +5,7 @@ far apart the frames of an answer come, when the last frame came, when the last 
 under way. Invariant: while something is expected, a beat is requested early enough that its answer can arrive before
 the timer runs out, so a server that merely computes for long is not taken for lost. Nor is one on a busy machine, whose
 answers come now and then late, or one whose frames a busy device has not had the time to read. `Outages` knows how
-long the server has been lost, and how long recent losses lasted; `LinkLosses` whether the link can be relied on.
+long the server has been lost, `LinkLosses` whether the link can be relied on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ LEARN_WEIGHT = 1 / 2  # of a later answer (the RFC: 1/4): what is waited for the
 FORGET_WEIGHT = 1 / 32  # of an earlier one: with a beat a second, half is forgotten after 22 s
 DEVIATIONS = 4.0
 MOST_LATE_MS = 1000.0  # what comes later was held up by an outage; those are to be noticed, not to be got used to
-
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
 BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
@@ -170,27 +169,21 @@ class LinkMonitor:
 
 LEAST_MS = 300.0  # shorter ones are hiccups of busy machines and radios, in which a device writes three words at most
 TRUSTED_AFTER_MS = 600_000.0  # without a loss: on a drive or a train the next one comes within minutes
-TRUSTED_AFTER_TIMES = 60.0  # as long as the longest loss took: a link that was slow to return may be so again
-MOST_MS = 3_600_000.0  # after an hour online what was before does not matter any more
 
 
 class LinkLosses:
-    """When servers were lost, and for how long."""
+    """When the newest loss that counts has ended."""
 
     def __init__(self) -> None:
         self._ended_ms = -math.inf
-        self._doubt_ms = 0.0  # for so long after the newest loss the next one is expected
 
     def add(self, now: float, lasted_ms: float) -> None:
-        if lasted_ms < LEAST_MS:
-            return
-        doubt_ms = min(max(TRUSTED_AFTER_MS, TRUSTED_AFTER_TIMES * lasted_ms), MOST_MS)
-        self._doubt_ms = doubt_ms if self.is_trusted(now) else max(doubt_ms, self._doubt_ms)
-        self._ended_ms = now
+        if lasted_ms >= LEAST_MS:
+            self._ended_ms = now
 
     def is_trusted(self, now: float) -> bool:
         """Whether the link has held for so long that it will probably hold."""
-        return now >= self._ended_ms + self._doubt_ms
+        return now >= self._ended_ms + TRUSTED_AFTER_MS
 
 
 class Outages:

@@ -15,27 +15,17 @@ MOST_LOAD = 0.95  # beyond it the time of a step says little: the server may ref
 
 @dataclass(frozen=True, slots=True)
 class ServerRank:
-    """What is known about a server.
+    """What is known about a server."""
 
-    Args:
-        rtt_ms: a round trip; None: not measured.
-        step_ms: a plain step, of a server that has nothing else to do; `load`: how much of it is taken, 0 to 1.
-        has_model: whether it serves the conversation's model; None: not known.
-        has_execution: whether it decides with the arithmetic on which the text began.
-        has_drafter: whether it has memory for this device's drafter.
-        avoid_until: it has failed or refused, and is the last resort until then.
-        unread_tokens: of the conversation's text, that it must read first; `read_ms`: how long it takes to read one.
-    """
-
-    rtt_ms: float | None = None
-    step_ms: float = 0.0
-    load: float = 0.0
-    has_model: bool | None = None
-    has_execution: bool = True
-    has_drafter: bool = True
-    avoid_until: float = 0.0
-    unread_tokens: int = 0
-    read_ms: float = 0.0
+    rtt_ms: float | None = None  # a round trip; None: not measured
+    step_ms: float = 0.0  # a plain step, of a server that has nothing else to do
+    load: float = 0.0  # how much of it is taken, 0 to 1
+    has_model: bool | None = None  # whether it serves the conversation's model; None: not known
+    has_execution: bool = True  # whether it decides with the arithmetic on which the text began
+    has_drafter: bool = True  # whether it has memory for this device's drafter
+    avoid_until: float = 0.0  # it has failed or refused, and is the last resort until then
+    unread_tokens: int = 0  # of the conversation's text, that it must read first
+    read_ms: float = 0.0  # how long it takes to read one
 
     def is_avoided(self, now: float) -> bool:
         return now < self.avoid_until or self.load >= 1

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
+from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.addresses import Proxy, find_proxy, host_of, is_loopback
 from moa_shared.protocol import call_reasons
 from moa_shared.protocol.call_reasons import TlsReason, tls_reason
@@ -28,37 +28,21 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The protection of the link to one server. Its files are read when a connection is made.
+    """The protection of the link to one server. Its files are in PEM, and read when a connection is made."""
 
-    Args:
-        tls: encrypt, and check the server's certificate.
-        authorities: a file of certificates in PEM of those who may vouch for the server; None: those of this system.
-        certificate: a file in PEM by which the server knows this device; `private_key`: its key; None: none.
-        key: sent with each call; empty: none.
-        insecure: conversations may leave this machine without encryption.
-        server_name: that the server's certificate must be for; empty: the host of its address.
-        new_key: what the user does for another key, in a sentence; empty: as the server says.
-    """
-
-    tls: bool = False
-    authorities: Path | None = None
-    certificate: Path | None = None
-    private_key: Path | None = None
-    key: str = field(default="", repr=False)
-    insecure: bool = False
-    server_name: str = ""
-    new_key: str = ""
+    tls: bool = False  # encrypt, and check the server's certificate
+    authorities: Path | None = None  # who may vouch for the server; None: those of this system
+    certificate: Path | None = None  # by which the server knows this device; None: none
+    private_key: Path | None = None  # of the certificate
+    key: str = field(default="", repr=False)  # sent with each call; empty: none
+    insecure: bool = False  # conversations may leave this machine without encryption
+    server_name: str = ""  # that the server's certificate must be for; empty: the host of its address
+    new_key: str = ""  # what the user does for another key, in a sentence; empty: as the server says
 
     def metadata(self, more: Mapping[str, str] = NOTHING) -> tuple[tuple[str, str], ...] | None:
         """Of a call, with what is not empty of `more`."""
         key = {"authorization": f"Bearer {self.key}"} if self.key else {}  # gRPC wants small letters
         return tuple((name, value) for name, value in {**key, **more}.items() if value) or None
-
-    def advised(self, error: MoaError) -> MoaError:
-        """An error of a call; that of a refused key says what to do on this device."""
-        if self.new_key and isinstance(error, AuthenticationError):
-            error.hint = self.new_key
-        return error
 
     def options(self, address: str) -> list[tuple[str, int | str]]:
         """For a channel of gRPC to this address: whether it may go by a proxy, and which name its certificate has."""
@@ -199,13 +183,3 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     finally:
         writer.transport.abort()
     return refusal if is_refused else writer.get_extra_info("peercert") or {}
-
-
-async def find_tls_reason(address: str, security: Security, seconds: float) -> TlsReason | None:
-    """Why a connection through which no call came was of no use; None: TLS is not why."""
-    try:
-        async with asyncio.timeout(seconds):
-            found = await shake_hands(address, security) if security.tls else None
-    except OSError:  # a timeout too
-        return None
-    return found if isinstance(found, TlsReason) else None

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Protocol
@@ -20,14 +21,14 @@ import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import AuthenticationError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, ip_of, is_loopback, successors_among
-from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason, tls_reason
+from moa_shared.protocol.call_reasons import NOT_CONNECTED, TlsReason, call_reason, tls_reason
 from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
 from moa_shared.tracing import TRACEPARENT
 
 from moa_client.link.rank import ServerRank
-from moa_client.link.security import PLAIN, Security, find_tls_reason
+from moa_client.link.security import PLAIN, Security, shake_hands
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic, heeded_cancellation
 
 # Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
@@ -61,13 +62,7 @@ class ServerCalls(Protocol):
 
 
 class Server:
-    """A server, as all conversations know it.
-
-    Args:
-        address: HOST:PORT.
-        connect_seconds: how long to wait for a connection.
-        silence_seconds: the longest wait for a frame.
-    """
+    """A server, as all conversations know it. `address`: HOST:PORT; `silence_seconds`: the longest wait for a frame."""
 
     def __init__(
         self, address: str, connect_seconds: float, silence_seconds: float, security: Security = PLAIN, name: str = ""
@@ -102,8 +97,6 @@ class Server:
         security = replace(self.security, server_name=own_name if shares_name else "")
         return Server(address, self.connect_seconds, self.silence_seconds, security)
 
-    # ------------------------------------------------------------ the connection
-
     def _connected(self) -> tuple[grpc.aio.Channel, ServerCalls]:
         """What the next call uses, and holds: a new connection has the certificates that this device has now."""
         if self._channel is None:
@@ -126,10 +119,7 @@ class Server:
             self.channel_number += 1
 
     def widened(self, window_bytes: int) -> Server:
-        """The same server over another connection, for a download; its traffic is counted here.
-
-        `window_bytes`: bytes a call may have in flight to us.
-        """
+        """The same server over another connection, for a download: so many bytes may be in flight to us."""
         other = copy(self)
         other._window_bytes, other._channel = window_bytes, None
         return other
@@ -138,8 +128,6 @@ class Server:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close(None)
-
-    # ------------------------------------------------------------ what it says
 
     async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
         """What the server serves; after a failure, which is remembered, the next call is over another connection.
@@ -173,20 +161,12 @@ class Server:
         self.error, self.served, self.named = None, served, successors_among(served.servers)
         return served
 
-    async def measure(self, seconds: float | None = None) -> None:
-        """Asks what it serves, and how long a round trip takes: the first question also opens the connection."""
-        await self.describe(seconds)
-        await self.describe(seconds)
-
     def avoid(self, seconds: float) -> None:
         """For so long, it is the last resort."""
         self._avoid_until = time.monotonic() + seconds
 
     def rank(self, needs: pb.Identity, unread_tokens: int = 0) -> ServerRank:
-        """For a conversation that needs this target, tokenizer and drafter.
-
-        `unread_tokens`: of its text, that this server would have to read.
-        """
+        """For a conversation that needs this target, tokenizer and drafter, and whose text it would have to read."""
         served = self.served
         if served is None:
             return ServerRank(avoid_until=self._avoid_until)
@@ -211,22 +191,18 @@ class Server:
             return f"{self.label} is left out: it serves {self.served.identity.target_id}, not {needs.target_id}."
         return ""
 
-    # ------------------------------------------------------------ its calls
-
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[pb.EmbedResponse]:
         """The vectors of some texts, given by their tokens: a few at a time, since more would wait for each other."""
-        vectors: list[pb.EmbedResponse] = []
-        for start in range(0, len(texts), EMBED_AT_ONCE):
-            vectors += await asyncio.gather(*map(self._embed, texts[start : start + EMBED_AT_ONCE]))
-        return vectors
-
-    async def _embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        request, (_channel, calls) = pb.EmbedRequest(tokens=tokens), self._connected()
+        (_channel, calls), metadata = self._connected(), self.security.metadata()
+        asked, vectors = [pb.EmbedRequest(tokens=tokens) for tokens in texts], list[pb.EmbedResponse]()
         try:
             with heeded_cancellation():
-                return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata())
+                while few := asked[len(vectors) : len(vectors) + EMBED_AT_ONCE]:
+                    under_way = [calls.Embed(each, timeout=EMBED_SECONDS, metadata=metadata) for each in few]
+                    vectors += await asyncio.gather(*under_way)
         except grpc.RpcError as error:
             raise await self._reason(error) from None
+        return vectors
 
     async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         _channel, calls = self._connected()
@@ -251,13 +227,7 @@ class Server:
     async def open(
         self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
-        """Opens a conversation.
-
-        Args:
-            seconds: how long to wait; None: as for connecting.
-            traffic: counts its bytes; None: this server's own.
-            session: the conversation's name for proxies, the same on each of its streams; empty: none.
-        """
+        """Opens a conversation, and waits for so long; None: as for connecting. `session`: its name for proxies."""
         channel, calls = self._connected()
         call = calls.Converse(
             None, metadata=self.security.metadata({TRACEPARENT: message.ask.traceparent, SESSION: session})
@@ -284,11 +254,16 @@ class Server:
         `seconds`: how long a description could take, which is the first call to a server; None: of another call.
         """
         has_answered, proxy = self.rtt_ms is not None, self.security.proxy(self.address)
-        reason = self.security.advised(error_from_rpc(error, has_answered=has_answered))
+        reason = error_from_rpc(error, has_answered=has_answered)
+        if self.security.new_key and isinstance(reason, AuthenticationError):
+            reason.hint = self.security.new_key  # what to do on this device
         is_own = CODE_KEY in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]  # a moa server's words
         if is_own or (seconds is None and proxy is None) or not isinstance(reason, UnavailableError):
             return reason
-        words, hint = error.details() or "", proxy_hint(self.address) if proxy is not None else reason.hint
+        words, hint = error.details() or "", reason.hint
+        if proxy is not None:
+            without = host_of(self.address)
+            hint = f"Ask who runs it; or, if the server is reached without it, put {without} into no_proxy."
         if seconds is None:
             return UnavailableError(f"{reason.message} It was tried by way of the {proxy}.", hint=hint)
         why = call_reason(error.code(), words, has_answered=has_answered)
@@ -296,18 +271,16 @@ class Server:
             why = f"nothing answered within {seconds:g} s"
         elif error.code() is grpc.StatusCode.UNAVAILABLE:
             is_known = why in NOT_CONNECTED or (has_answered and self.security.certificate is None)
-            found = tls_reason(words)
-            if found is None and not is_known and proxy is None:
-                found = await find_tls_reason(self.address, self.security, min(seconds, PROBE_SECONDS))
-            if found is not None:  # all of it in the message: a chat that starts without its server shows no hints
+            found: object = tls_reason(words)
+            if found is None and self.security.tls and not is_known and proxy is None:
+                with suppress(OSError):  # a timeout too
+                    async with asyncio.timeout(min(seconds, PROBE_SECONDS)):
+                        found = await shake_hands(self.address, self.security)
+            if isinstance(found, TlsReason):  # the hint in the message: a chat that starts without its server has none
                 unusable = f"The server at {self.label} cannot be used: {found.why}. {found.hint}"
                 return UnavailableError(unusable, hint="")
         way = f"The {proxy}, leads to" if proxy is not None else "There is"
         return UnavailableError(f"{way} no moa server at {self.label}: {why}.", hint=hint)
-
-
-def proxy_hint(address: str) -> str:
-    return f"Ask who runs it; or, if the server is reached without it, put {host_of(address)} into no_proxy."
 
 
 def serves(served: pb.DescribeResponse, needs: pb.Identity) -> bool:

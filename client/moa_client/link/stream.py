@@ -69,13 +69,9 @@ ConverseCall = grpc.aio.StreamStreamCall[pb.ClientFrame, pb.ServerFrame]
 
 
 class Stream:
-    """An open Converse stream.
+    """An open Converse stream: a call of gRPC that has just begun, and its channel, which it holds.
 
-    Args:
-        call: of gRPC, which has just begun.
-        traffic: counts what it sends and receives.
-        explain: says why the call has failed.
-        channel: of the call, which closes itself when nobody holds it.
+    `explain`: says why the call has failed.
     """
 
     def __init__(

@@ -64,7 +64,8 @@ async def _ask(entry: ServerEntry, book: ServerBook, settings: ClientSettings) -
     try:
         server = make_server(entry, settings)
         try:
-            await server.measure(ASK_SECONDS)
+            for _ in range(2):  # the first question also opens the connection
+                await server.describe(ASK_SECONDS)
         finally:
             await server.close()
     except MoaError as error:
