@@ -66,9 +66,8 @@ async def check_tls(address: str, security: Security) -> Check:
     owner = next((value for part in certificate.get("subject", ()) for _, value in part), "the server")
     days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()) / 86_400
     message = f"the certificate of {owner} is valid for {days:.0f} more day{'' if round(days) == 1 else 's'}"
-    if days < SOON_DAYS:
-        return Check("TLS", "warn", message, "Whoever runs the server should renew it.")
-    return Check("TLS", "ok", message)
+    hint = "Whoever runs the server should renew it." if days < SOON_DAYS else ""
+    return Check("TLS", "warn" if hint else "ok", message, hint)
 
 
 def judge_round_trip(took_ms: float, load: float) -> Check:

@@ -133,7 +133,7 @@ class Dialer:
     async def dial(
         self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened, float]:
-        """Opens a stream; in how many ms, from Open to Opened. `seconds`: to wait, at least; None: as for connecting."""
+        """Opens a stream; in how many ms, from Open to Opened. `seconds`: to wait, at least; None: as to connect."""
         if seconds is not None:
             seconds = max(seconds, self._patience_seconds)
         try:

@@ -94,9 +94,9 @@ async def test_nobody_answers_in_time() -> None:
 class Home(ScriptedServer):
     """The user's server, whose fleet has a second one."""
 
-    def __init__(self, *, named: bool = True) -> None:
+    def __init__(self) -> None:
         self.other = ScriptedServer("another")
-        super().__init__("home", named=[self.other.address] if named else [])
+        super().__init__("home", named=[self.other.address])
 
     def peer(self, address: str) -> ScriptedServer:
         assert address == self.other.address
@@ -107,18 +107,12 @@ async def dial(dialer: Dialer) -> None:
     await dialer.dial(lambda _: pb.Open(identity=MODEL), None, StreamTraffic())
 
 
-async def served(server: ScriptedServer) -> tuple[Fleet, Dialer]:
-    """A conversation that the server serves."""
-    fleet = Fleet([server])
+async def test_a_new_conversation_begins_at_home_again() -> None:
+    home = Home()
+    fleet = Fleet([home])
     await fleet.describe()
     dialer = Dialer(fleet, PrefixHashes())
     await dial(dialer)
-    return fleet, dialer
-
-
-async def test_a_new_conversation_begins_at_home_again() -> None:
-    home = Home()
-    fleet, dialer = await served(home)
     dialer.on_lost(LOST, was_useful=True)
     home.fail()
     await dial(dialer)
@@ -129,21 +123,18 @@ async def test_a_new_conversation_begins_at_home_again() -> None:
     await fleet.close()
 
 
-@pytest.mark.parametrize(
-    ("home", "newest"), [(True, True), (False, True), (True, False), (False, False), (False, None)]
-)
-async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(home: bool, newest: bool | None) -> None:
-    """`newest`: None: no other server was ever used."""
-    users, other = ScriptedServer("home"), ScriptedServer("next")
-    fleet = Fleet([users])
-    fleet.newest = users if newest is None else other
-    for server, answers in ((users, home), (other, newest)):
-        if not answers:
-            server.fail()
-    if home or newest:
+@pytest.mark.parametrize("gone", [(), ("home",), ("next",), ("home", "next")])
+async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(gone: Sequence[str]) -> None:
+    home, other = ScriptedServer("home"), ScriptedServer("next")
+    fleet = Fleet([home])
+    fleet.newest = other
+    for each in (home, other):
+        if each.name in gone:
+            each.fail()
+    if len(gone) < 2:
         await fleet.describe()
     else:
-        with pytest.raises(UnavailableError, match="home"):
+        with says(UnavailableError, "home is gone. next is gone."):
             await fleet.describe()
 
 
