@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import process_time
+from typing import Any
 
 import pytest
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
@@ -34,42 +35,40 @@ from moa_shared.protocol.finish_rule import Finish
 from tests.support.scripted_answers import made_answer
 from tests.support.tool_calls import TOOLS
 
-ENDED = (Provisional((1,), added="Hi"), Ended(Finish.END_OF_TEXT, provisional=True))
+STANDALONE = (Provisional((1,), added="Hi"), Ended(Finish.END_OF_TEXT, provisional=True))
+HE, Y = Committed((1,), text="He"), Provisional((2,), added="y")
 
 
-def begun(prompt: Prompt | None = None, *, ends: bool = False) -> Answer:
-    answer = made_answer(prompt, ends_unverified=ends)
+def told(*events: SurfaceEvent, **more: Any) -> Answer:
+    answer = made_answer(**more)
     answer.on_link(LinkState.GOOD, 0.0)
-    return answer
-
-
-def tell(answer: Answer, *events: SurfaceEvent) -> None:
     for event in events:
         answer.apply(Update(event, 1), 0.0)
+    return answer
 
 
 def shown(answer: Answer) -> tuple[str, str]:
     return answer.text.committed, answer.text.provisional
 
 
-def lose(answer: Answer, at: float) -> None:
-    answer.apply(Update(LinkChanged(LinkState.OFFLINE)), at)
+def link(answer: Answer, state: LinkState, at: float) -> None:
+    words = "The server lets this key read and write 600 tokens a minute."
+    answer.apply(Update(LinkChanged(state, *((words, 11.2) if state is LinkState.WAITING else ()))), at)
 
 
 def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
-    answer = begun()
-    tell(answer, Committed((1, 2), text="He"), Provisional((3, 4), added="xy"))
-    assert shown(answer) == ("He", "xy")
-    tell(answer, Corrected(2), Committed((5,), text="y"))
-    assert (*shown(answer), answer.text.tokens) == ("Hey", "", 3)
-    assert not answer.is_over
+    before = Committed((1, 2), text="He"), Provisional((3, 4), added="xy")
+    assert shown(told(*before)) == ("He", "xy")
+    answer = told(*before, Corrected(2), Committed((5,), text="y"))
+    assert (*shown(answer), answer.text.tokens, answer.is_over) == ("Hey", "", 3, False)
 
 
 def test_no_token_costs_more_because_the_answer_is_long() -> None:
     def seconds(tokens: int) -> float:
-        answer, begin = begun(Prompt([], form=Hermes(), thinking=find_thinking("<think>"))), process_time()
+        answer, begin = told(prompt=Prompt([], form=Hermes(), thinking=find_thinking("<think>"))), process_time()
         for _ in range(tokens):
-            tell(answer, Provisional((1,), added=" a < b"), Committed((1,), confirmed=1, text=" a < b"))
+            for event in (Provisional((1,), added=" a < b"), Committed((1,), confirmed=1, text=" a < b")):
+                answer.apply(Update(event, 1), 0.0)
             answer.take()
         return process_time() - begin
 
@@ -77,13 +76,13 @@ def test_no_token_costs_more_because_the_answer_is_long() -> None:
 
 
 def test_reasoning_is_counted_in_tokens() -> None:
-    answer = begun(Prompt([], thinking=find_thinking("<think>")))
-    for word in ("<think>", "Hm", "</think>", "Good", " day"):
-        tell(answer, Committed((1,), text=word))
-    assert (answer.reasoning_tokens, answer.completion_tokens, begun().reasoning_tokens) == (3, 5, None)
-    at_once = begun(Prompt([], thinking=find_thinking("<think>"), is_thinking=True))
-    tell(at_once, Committed((1, 2, 3), text="Hm</think>Good"), Committed((4,), text=" day"))
-    assert at_once.reasoning_tokens == 3
+    prompt = Prompt([], thinking=find_thinking("<think>"))
+    words = ("<think>", "Hm", "</think>", "Good", " day")
+    answer = told(*(Committed((1,), text=word) for word in words), prompt=prompt)
+    assert (answer.reasoning_tokens, answer.completion_tokens, told().reasoning_tokens) == (3, 5, None)
+    events = Committed((1, 2, 3), text="Hm</think>Good"), Committed((4,), text=" day")
+    prompt = Prompt([], thinking=find_thinking("<think>"), is_thinking=True)
+    assert told(*events, prompt=prompt).reasoning_tokens == 3
 
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -103,63 +102,64 @@ PARIS, NEXT = CallPiece(0, "get_weather", '{"city": "Paris"}'), CallPiece(1, "no
     ],
 )
 def test_why_an_answer_that_may_call_has_ended(text: str, finish: Finish, pieces: list[Piece], reason: str) -> None:
-    answer = begun(Prompt([], form=Hermes(), offer=ToolOffer(TOOLS)))
-    tell(answer, Committed((1,), text=text), Ended(finish))
-    assert (answer.take(), answer.reason) == (pieces, reason)
-    one = begun(Prompt([], form=Hermes(), offer=ToolOffer(TOOLS, is_parallel=False)))
-    tell(one, Committed((1,), text=text), Ended(finish))
-    assert (one.take(), one.reason) == ([piece for piece in pieces if piece != NEXT], reason)
+    for is_parallel in (True, False):
+        prompt = Prompt([], form=Hermes(), offer=ToolOffer(TOOLS, is_parallel=is_parallel))
+        answer = told(Committed((1,), text=text), Ended(finish), prompt=prompt)
+        assert answer.take() == [piece for piece in pieces if is_parallel or piece != NEXT]
+        assert answer.reason == reason
 
 
 def test_special_tokens_are_needed_where_they_are_marks() -> None:
     assert not Prompt([], form=Hermes(), thinking=find_thinking("<think>")).is_marked_by({"<|im_end|>": 2})
     assert Prompt([], form=Mistral()).is_marked_by({"</s>": 2, "[TOOL_CALLS]": 5})
+    decoder = AnswerDecoder(AnswerText(), lambda tokens: "".join(f"<{token}>" for token in tokens))
+    events = Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)
+    answer = told(*events, decoder=decoder)
+    assert (answer.text.committed, answer.text.tokens, answer.reason) == ("<5><6><7>", 3, "stop")
 
 
-def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it() -> None:
-    for finish in (Finish.END_OF_TEXT, Finish.STOP, Finish.MAX_TOKENS, Finish.CONTEXT, Finish.LOOP):
-        answer = begun()
-        tell(answer, Ended(finish, text="end"))
-        reason = "stop" if finish in (Finish.END_OF_TEXT, Finish.STOP) else "length"
-        assert (answer.reason, answer.is_verified, shown(answer)) == (reason, True, ("end", ""))
-    answer = begun()
-    tell(answer, Ended(Finish.CANCELLED))
-    assert (answer.is_over, answer.reason) == (True, None)
-    assert str(answer.failure) == "The answer was stopped before its end. Ask again."
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        *((finish, "stop") for finish in (Finish.END_OF_TEXT, Finish.STOP)),
+        *((finish, "length") for finish in (Finish.MAX_TOKENS, Finish.CONTEXT, Finish.LOOP)),
+        (Finish.CANCELLED, None),
+    ],
+)
+def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it(
+    finish: Finish, reason: str | None
+) -> None:
+    answer = told(Ended(finish, text="end"))
+    assert (answer.is_over, answer.reason, answer.is_verified) == (True, reason, reason is not None)
+    stopped = "The answer was stopped before its end. Ask again."
+    assert (shown(answer), str(answer.failure)) == (("end", ""), "None" if reason else stopped)
 
 
 @pytest.mark.parametrize("outcome", [AnswerOutcome.CONFIRMED, AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED])
 def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: AnswerOutcome) -> None:
-    answer = begun()
-    tell(answer, *ENDED)
-    assert not answer.is_over
-    tell(answer, Committed((1,), text="He"), Settled((1, 2), outcome, Finish.MAX_TOKENS, text="llo"))
+    assert not told(*STANDALONE).is_over
+    answer = told(*STANDALONE, HE, Settled((1, 2), outcome, Finish.MAX_TOKENS, text="llo"))
     assert (answer.reason, answer.is_verified) == ("length", True)
     assert (*shown(answer), answer.text.tokens) == ("Hello", "", 2)
 
 
 def test_only_the_time_without_the_server_counts() -> None:
-    answer = begun()
+    answer = told()
     assert answer.deadline is None
-    lose(answer, 100.0)
-    lose(answer, 102.0)
-    assert answer.deadline == 110.0
-    answer.apply(Update(LinkChanged(LinkState.BACK)), 104.0)
-    assert answer.deadline is None
-    lose(answer, 200.0)
-    assert answer.deadline == 206.0  # four of the ten seconds are over
-
-
-def test_each_update_may_tell_that_the_link_is_lost_and_so_may_the_beginning() -> None:
-    answer, status = begun(), LinkStatus(LinkState.OFFLINE, None, 0, 0, 0, 0)
-    answer.apply(Update(Provisional((1,), added="x"), 1, status), 3.0)
+    for state, at, deadline in (
+        (LinkState.OFFLINE, 100.0, 110.0),
+        (LinkState.OFFLINE, 102.0, 110.0),
+        (LinkState.BACK, 104.0, None),
+        (LinkState.OFFLINE, 200.0, 206.0),  # four of the ten seconds are over
+    ):
+        link(answer, state, at)
+        assert answer.deadline == deadline
+    answer, status = told(), LinkStatus(LinkState.OFFLINE, None, 0, 0, 0, 0)
+    answer.apply(Update(Provisional((1,), added="x"), 1, status), 3.0)  # each update may tell it
     assert answer.deadline == 13.0
-    answer = begun()
-    answer.on_link(LinkState.OFFLINE, 5.0)
+    answer = told()
+    answer.on_link(LinkState.OFFLINE, 5.0)  # and so may the beginning
     assert answer.deadline == 15.0
-
-
-HE, Y = Committed((1,), text="He"), Provisional((2,), added="y")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ HE, Y = Committed((1,), text="He"), Provisional((2,), added="y")
     [
         (True, [HE, Y], "length", ("He", "y")),
         (True, [Y, HeldBack()], "length", ("", "y")),
-        (True, ENDED, "stop", ("", "Hi")),  # the device's
+        (True, STANDALONE, "stop", ("", "Hi")),  # the device's
         (True, [], None, ("", "")),
         (False, [], None, ("", "")),
         (False, [HE], None, ("He", "")),
@@ -176,58 +176,34 @@ HE, Y = Committed((1,), text="He"), Provisional((2,), added="y")
 def test_what_becomes_of_an_answer_whose_server_stays_away(
     ends: bool, events: list[SurfaceEvent], reason: str | None, text: tuple[str, str]
 ) -> None:
-    answer = begun(ends=ends)
-    tell(answer, *events)
+    answer = told(*events, ends_unverified=ends)
     answer.give_up()
     assert (answer.reason, answer.is_verified, shown(answer)) == (reason, False, text)
     lost = "The server was lost for 10 s and has not verified the answer. Ask again when it is back."
     assert (str(answer.failure) == lost) == (reason is None)
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_what_the_server_refuses_to_verify_will_not_be(ends: bool) -> None:
-    answer = begun(ends=ends)
-    tell(answer, *ENDED)
+def test_what_the_server_refuses_to_verify_will_not_be_and_the_first_failure_counts() -> None:
     error = OverloadedError("No room.")
-    tell(answer, Refused(error))
-    assert answer.text.provisional == "Hi"
-    assert (answer.reason, answer.failure) == (("stop", None) if ends else (None, error))
+    for ends, end in ((True, ("stop", None)), (False, (None, error))):
+        answer = told(*STANDALONE, Refused(error), ends_unverified=ends)
+        assert answer.text.provisional == "Hi"
+        assert (answer.reason, answer.failure) == end
+    first = MismatchError("Another model.")
+    assert told(Failed(first), Failed(error), ends_unverified=True).failure is first
 
 
-def test_the_first_failure_counts_whether_it_is_of_the_answer_or_of_the_link() -> None:
-    answer, error = begun(ends=True), MismatchError("Another model.")
-    tell(answer, Failed(error), Failed(OverloadedError("No room.")))
-    assert answer.failure is error
-
-
-def limit(answer: Answer, at: float) -> None:
-    words = "The server lets this key read and write 600 tokens a minute."
-    answer.apply(Update(LinkChanged(LinkState.WAITING, words, 11.2)), at)
-
-
-def test_a_limit_before_an_answer_has_begun_is_the_requests_failure() -> None:
-    answer = begun()
-    limit(answer, 1.0)
+def test_a_limit_is_the_requests_failure_before_an_answer_has_begun_and_waited_for_then() -> None:
+    answer = told()
+    link(answer, LinkState.WAITING, 1.0)
     failure = answer.failure
     assert isinstance(failure, RateLimitError)
     response = request_error(failure).response()
     assert (response.status_code, response.headers["retry-after"]) == (429, "12")
     assert request_error(failure).fields_at("")["error"]["code"] == "rate_limit_exceeded"
-
-
-def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:
-    answer = begun()
-    tell(answer, Committed((1,), text="He"))
+    answer = told(HE)
     for at in (1.0, 100.0):
-        limit(answer, at)
+        link(answer, LinkState.WAITING, at)
         assert (answer.is_over, answer.deadline) == (False, None)
-    lose(answer, 101.0)
+    link(answer, LinkState.OFFLINE, 101.0)
     assert answer.deadline == 111.0
-
-
-def test_the_text_is_that_of_the_decoder_if_there_is_one() -> None:
-    decoder = AnswerDecoder(AnswerText(), lambda tokens: "".join(f"<{token}>" for token in tokens))
-    answer = made_answer(decoder=decoder)
-    for event in (Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)):
-        answer.apply(Update(event, 1), 0.0)
-    assert (answer.text.committed, answer.text.tokens, answer.reason) == ("<5><6><7>", 3, "stop")

@@ -29,7 +29,17 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-class Thinking(ScriptedSource):
+class Plain(ScriptedSource):
+    """It keeps what its template was given."""
+
+    arguments: Mapping[str, Any] = {}
+
+    def render(self, given: TemplateInput) -> list[int]:
+        self.arguments = given.arguments
+        return super().render(given)
+
+
+class Thinking(Plain):
     """Its prompts end within reasoning."""
 
     chat_template = "<tool_call>{{ tools }}{{ tool_calls }}<think>"
@@ -38,27 +48,20 @@ class Thinking(ScriptedSource):
         return "<think>\n"
 
 
-class Qwen(ScriptedSource):
+class Qwen(Plain):
     """Its answers begin with reasoning unless that is switched off."""
 
     chat_template = QWEN
     special_tokens: Mapping[str, int] = {"<think>": 900, "</think>": 901}
-    arguments: Mapping[str, Any] = {}
-
-    def render(self, given: TemplateInput) -> list[int]:
-        self.arguments = given.arguments
-        return super().render(given)
 
 
-class GptOss(Qwen):
+class GptOss(Plain):
     chat_template = GPT_OSS
-    special_tokens: Mapping[str, int] = {
-        mark: 900 + number
-        for number, mark in enumerate(("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>"))
-    }
+    marks = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
+    special_tokens: Mapping[str, int] = {mark: 900 + number for number, mark in enumerate(marks)}
 
 
-class Several(ScriptedSource):
+class Several(Plain):
     """It has a template of its own for conversations with tools."""
 
     def with_tools(self) -> ScriptedSource:
@@ -77,16 +80,17 @@ def test_tools_have_the_template_that_the_model_has_for_them() -> None:
 
 
 def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> None:
-    reader = prompt_of(Qwen(), {}).reader()
-    assert [*reader.push("<think>Hm</think>Hi <tool_call>"), *reader.finish()] == [
-        ReasoningPiece("Hm"),
-        TextPiece("Hi <tool_call>"),
-    ]
-    prompt = prompt_of(GptOss(), {})
-    assert prompt.is_marked_by(GptOss.special_tokens)
-    reader = prompt.reader()
-    text = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    assert [*reader.push(text), *reader.finish()] == [ReasoningPiece("Hm"), TextPiece("Hi")]
+    assert prompt_of(GptOss(), {}).is_marked_by(GptOss.special_tokens)
+    harmony = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+    for model, text, said in (
+        (Qwen(), "<think>Hm</think>Hi <tool_call>", "Hi <tool_call>"),
+        (GptOss(), harmony, "Hi"),
+    ):
+        reader = prompt_of(model, {}).reader()
+        assert [*reader.push(text), *reader.finish()] == [ReasoningPiece("Hm"), TextPiece(said)]
+
+
+BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 
 
 @pytest.mark.parametrize(
@@ -95,100 +99,81 @@ def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> No
         (Qwen, "chat", {"reasoning_effort": "none"}, {"enable_thinking": False}),
         (Qwen, "chat", {"reasoning_effort": "high"}, {"enable_thinking": True}),
         (GptOss, "chat", {"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
-        (ScriptedSource, "chat", {"reasoning_effort": "none"}, {}),
+        (Plain, "chat", {"reasoning_effort": "none"}, {}),
         (Qwen, "anthropic", {"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
-        (Qwen, "anthropic", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True}),
-        (
-            ScriptedSource,
-            "anthropic",
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
-            {},
-        ),  # agents always ask
+        (Qwen, "anthropic", BUDGET, {"enable_thinking": True}),
+        (Plain, "anthropic", BUDGET, {}),  # agents always ask
         (Qwen, "ollama", {"think": False}, {"enable_thinking": False}),
-        (Qwen, "ollama", {"think": "high"}, {"enable_thinking": True}),
+        (Qwen, "ollama", {"think": True}, {"enable_thinking": True}),
+        (GptOss, "ollama", {"think": "high"}, {"reasoning_effort": "high"}),
         (Qwen, "responses", {"reasoning": {"effort": "none"}}, {"enable_thinking": False}),
         *((Qwen, api, {}, {}) for api in ("chat", "anthropic", "ollama", "responses")),
     ],
 )
 def test_a_template_is_asked_for_what_it_knows(
-    model: type[ScriptedSource], api: str, given: dict[str, Any], arguments: dict[str, Any]
+    model: type[Plain], api: str, given: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     source = model()
     prompt_of(source, given, api)
-    assert getattr(source, "arguments", {}) == arguments
+    assert source.arguments == arguments
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "words"),
+    ("model", "api", "given", "words"),
     [
-        (GptOss(), {"reasoning_effort": "none"}, "cannot reason with the effort 'none'"),
-        (ScriptedSource(), {"reasoning_effort": "high"}, "does not reason"),
-        (Thinking(), {"reasoning_effort": "low"}, "always reasons"),
-        (Thinking(), {"thinking_token_budget": 3}, "has no token </think>"),
-        (Thinking(), {"structured_outputs": {"grammar": 'start: "a"'}}, "A Lark grammar cannot be enforced after"),
-        (ScriptedSource(), {"messages": [{"role": "user", "content": "REFUSE"}]}, "refuses it"),
-        (ScriptedSource(), {"logit_bias": {"1000": 1}}, "logit_bias: expected tokens 0 to 999, got 1000"),
+        (GptOss, "chat", {"reasoning_effort": "none"}, "cannot reason with the effort 'none'"),
+        (Plain, "responses", {"reasoning": {"effort": "high"}}, r"^reasoning\.effort: This model does not reason"),
+        (Plain, "ollama", {"think": "high"}, "^think: This model does not reason before it answers"),
+        (Thinking, "chat", {"reasoning_effort": "low"}, "always reasons"),
+        (Thinking, "chat", {"thinking_token_budget": 3}, "has no token </think>"),
+        (Thinking, "chat", {"structured_outputs": {"grammar": 'start: "a"'}}, "A Lark grammar cannot be enforced"),
+        (Plain, "chat", {"messages": [{"role": "user", "content": "REFUSE"}]}, "refuses it"),
+        (Plain, "chat", {"logit_bias": {"1000": 1}}, "logit_bias: expected tokens 0 to 999, got 1000"),
     ],
 )
-def test_what_a_model_cannot_be_asked_is_refused(model: ScriptedSource, given: dict[str, Any], words: str) -> None:
+def test_what_a_model_cannot_be_asked_is_refused(model: type[Plain], api: str, given: Any, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        prompt_of(model, given)
-
-
-def test_people_are_told_of_a_model_that_does_not_think_by_the_name_of_their_api() -> None:
-    with pytest.raises(RequestError, match=r"^think: This model does not reason before it answers"):
-        prompt_of(ScriptedSource(), {"think": "high"}, "ollama")
-    with pytest.raises(RequestError, match=r"^reasoning\.effort: This model does not reason"):
-        prompt_of(ScriptedSource(), {"reasoning": {"effort": "high"}}, "responses")
+        prompt_of(model(), given, api)
     with pytest.raises(ContextLengthError):
-        prompt_of(ScriptedSource(), {"prompt": "word " * 100}, "text")
+        prompt_of(model(), {"prompt": "word " * 100}, "text")
 
 
 def test_a_form_is_of_the_answer_after_its_reasoning_which_may_have_a_budget() -> None:
-    wanted = {"response_format": {"type": "json_object"}}
-    assert prompt_of(ScriptedSource(), wanted).constraint == Constraint(ConstraintKind.JSON_OBJECT)
-    assert prompt_of(Qwen(), wanted | {"reasoning_effort": "none"}).constraint == Constraint(ConstraintKind.JSON_OBJECT)
+    wanted, whole = {"response_format": {"type": "json_object"}}, Constraint(ConstraintKind.JSON_OBJECT)
+    assert prompt_of(Plain(), wanted).constraint == whole
+    assert prompt_of(Qwen(), wanted | {"reasoning_effort": "none"}).constraint == whole
     for api, given, expected in (
         ("chat", wanted, "901"),
         ("chat", wanted | {"thinking_token_budget": 7}, "{0,7}"),
         ("chat", {"thinking_token_budget": 7}, "{0,7}"),
-        ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "{0,1024}"),
+        ("anthropic", BUDGET, "{0,1024}"),
     ):
         constraint = prompt_of(Qwen(), given, api).constraint
         assert constraint is not None
         assert expected in constraint.text
-    assert prompt_of(ScriptedSource(), {"thinking_token_budget": 7}).constraint is None
+    assert prompt_of(Plain(), {"thinking_token_budget": 7}).constraint is None
+
+
+FORM = {"type": "json_schema", "schema": SCHEMA}
+NAMED = {"name": "now", "parameters": NO_PARAMETERS}
 
 
 @pytest.mark.parametrize(
     ("api", "tools", "form"),
     [
-        (
-            "chat",
-            TOOLS[1:],
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
-        ),
-        (
-            "anthropic",
-            [{"name": "now", "input_schema": NO_PARAMETERS}],
-            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-        ),
+        ("chat", TOOLS[1:], {"response_format": {"type": "json_schema", "json_schema": {"name": "a", **FORM}}}),
+        ("anthropic", [{"name": "now", "input_schema": NO_PARAMETERS}], {"output_config": {"format": FORM}}),
         ("ollama", TOOLS[1:], {"format": SCHEMA}),
-        (
-            "responses",
-            [{"type": "function", "name": "now", "parameters": NO_PARAMETERS}],
-            {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
-        ),
+        ("responses", [{"type": "function", **NAMED}], {"text": {"format": {"name": "a", **FORM}}}),
     ],
 )
 def test_an_answer_is_calls_or_else_of_the_form(api: str, tools: list[Any], form: dict[str, Any]) -> None:
-    both = prompt_of(ScriptedSource(), {"tools": tools, **form}, api).constraint
+    both = prompt_of(Plain(), {"tools": tools, **form}, api).constraint
+    alone = prompt_of(Plain(), form, api).constraint
     assert both is not None
-    assert both.kind is ConstraintKind.LARK
-    assert all(words in both.text for words in ("now", "integer"))
-    alone = prompt_of(ScriptedSource(), form, api).constraint
     assert alone is not None
-    assert alone.kind is ConstraintKind.JSON_SCHEMA
+    assert (both.kind, alone.kind) == (ConstraintKind.LARK, ConstraintKind.JSON_SCHEMA)
+    assert all(words in both.text for words in ("now", "integer"))
 
 
 def test_earlier_reasoning_is_given_to_templates_that_name_it() -> None:
@@ -197,22 +182,16 @@ def test_earlier_reasoning_is_given_to_templates_that_name_it() -> None:
     assert model.rendered[1] == {"role": "assistant", "content": "Hi", "thinking": "Hm"}
 
 
-def test_a_template_without_tools_has_them_in_the_system_prompt_unless_none_may_be_called() -> None:
-    model = ScriptedSource()
+def test_tools_are_told_of_and_a_call_that_is_required_is_enforced_after_reasoning() -> None:
+    model = Plain()
     prompt = prompt_of(model, {"tools": TOOLS})
     assert '"name": "get_weather"' in model.rendered[0]["content"]
     assert (prompt.thinking, prompt.constraint) == (None, None)
     prompt = prompt_of(model, {"tools": TOOLS, "tool_choice": "none"})
-    assert model.rendered == HI
-    assert (prompt.form, prompt.constraint) == (None, None)
-
-
-def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
-    choice = {"type": "function", "function": {"name": "now"}}
-    prompt = prompt_of(Thinking(), {"tools": TOOLS, "tool_choice": choice})
+    assert (model.rendered, prompt.form, prompt.constraint) == (HI, None, None)
+    prompt = prompt_of(Thinking(), {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "now"}}})
     assert prompt.is_thinking
     assert prompt.constraint is not None
-    assert prompt.constraint.kind is ConstraintKind.LARK
     assert "</think>" in prompt.constraint.text
     assert "get_weather" not in prompt.constraint.text
 
@@ -220,30 +199,24 @@ def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
 class BeginningTokenizer(PlainTokenizer):
     """Raw texts begin with token 1."""
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
     def with_bos(self, ids: list[int]) -> list[int]:
         return [1, *ids]
 
 
-def model_of(tokenizer: object) -> HostModel:
-    """A host's model with this tokenizer."""
+def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_spelled() -> None:
     device = SimpleNamespace(
         files=SimpleNamespace(target_id="tiny", config={"vocab_size": 300}),
         context_tokens=64,
-        tokenizer=tokenizer,
+        tokenizer=BeginningTokenizer(),
         sampling=NOTHING_SAID,
         fingerprint="fp",
         end_of_text=frozenset({ord("z")}),
     )
     device.spelled = partial(Device.spelled, cast(Device, device))
-    return HostModel(cast(Host, SimpleNamespace(device=device)))
-
-
-def test_a_raw_text_begins_as_the_models_texts_do_and_a_chat_as_its_template_has_it() -> None:
-    model = model_of(BeginningTokenizer())
+    model = HostModel(cast(Host, SimpleNamespace(device=device)))
     assert model.encode("hi") == [1, ord("h"), ord("i")]
     assert model.render(TemplateInput([{"role": "user", "content": "hi"}]))[0] == ord("[")
-
-
-def test_special_tokens_are_spelled_but_for_those_that_end_an_answer() -> None:
-    model = model_of(SimpleNamespace(decode=lambda tokens: "".join(map(chr, tokens))))
     assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"

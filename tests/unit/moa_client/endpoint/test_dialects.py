@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Committed, Ended, ExecutionChanged
+from moa_client.conversation.options import API_DEFAULTS
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
@@ -41,14 +42,15 @@ def parser(kind: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda body: ((asked := parsed_request(kind, body)).ask(), asked.form)
 
 
-PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "chat": parser(openai.ChatRequest),
-    "text": parser(openai.TextRequest),
-    "responses": responses.response_request,
-    "anthropic": parser(anthropic.MessagesRequest),
-    "ollama": parser(ollama.ChatRequest),
-    "generate": parser(ollama.TextRequest),
+KINDS: dict[str, Any] = {
+    "chat": openai.ChatRequest,
+    "text": openai.TextRequest,
+    "responses": responses.ResponseRequest,
+    "anthropic": anthropic.MessagesRequest,
+    "ollama": ollama.ChatRequest,
+    "generate": ollama.TextRequest,
 }
+PARSERS = {api: parser(kind) for api, kind in KINDS.items()} | {"responses": responses.response_request}
 LEAST: dict[str, dict[str, Any]] = {
     "chat": {"messages": [USER]},
     "text": {"prompt": "Once"},
@@ -69,121 +71,83 @@ def asked(api: str, given: dict[str, Any]) -> ChatAsk:
 # ------------------------------------------------------------ requests
 
 OBJECT = {"type": "object", "properties": {"é": {"type": "integer"}}}
-JSON, TEXT = Constraint(ConstraintKind.JSON_OBJECT), json.dumps(OBJECT, ensure_ascii=False)
-SCHEMA = Constraint(ConstraintKind.JSON_SCHEMA, TEXT)
-NAMED = {"name": "x", "schema": OBJECT, "strict": True}
-OFF = {"min_p": None, "repeat_penalty": None, "repeat_last_n": None, "logit_bias": (), "loop_guard": True}
+FUNCTION = {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
+TOOL, FLAT = {"type": "function", "function": FUNCTION}, {"type": "function", **FUNCTION}
+CUSTOM = {"name": "now", "description": "The time.", "input_schema": FUNCTION["parameters"]}
 SAMPLED = {"temperature": 0.5, "top_p": 0.9, "top_k": 4}
 TUNED = {"min_p": 0.1, "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 1, "frequency_penalty": -0.5}
+NAMED, NOW = {"name": "x", "schema": OBJECT, "strict": True}, (Tool("now", "The time."),)
 
 
-OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("chat", {}, {"temperature": None, "max_tokens": 0, "stop": (), "constraint": None, "chances": None, **OFF}),
+def constrained(kind: ConstraintKind, text: str = "") -> dict[str, Any]:
+    return {"constraint": Constraint(kind, text)}
+
+
+SCHEMA = constrained(ConstraintKind.JSON_SCHEMA, json.dumps(OBJECT, ensure_ascii=False))
+JSON, LARK = constrained(ConstraintKind.JSON_OBJECT), constrained(ConstraintKind.LARK, "start:")
+ENDED = {"max_tokens": 7, "stop": ("END",)}
+OFF = dict.fromkeys(("temperature", "min_p", "repeat_penalty", "repeat_last_n", "constraint", "chances"))
+OPEN = {"logit_bias": (), "loop_guard": True, "max_tokens": 0, "stop": (), **OFF, "stream": False, "unverified": None}
+ONE, ANY = {"offer": ToolOffer(NOW, True, False)}, {"offer": ToolOffer(NOW)}
+
+
+def form(**fields: Any) -> dict[str, Any]:
+    return {"structured_outputs": fields}
+
+
+# An API, what its request has, and what it becomes.
+BECOMES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("chat", {}, OPEN),
     ("chat", SAMPLED | TUNED, SAMPLED | TUNED),
-    ("chat", {"seed": -1, "max_completion_tokens": 7}, {"seed": (1 << 64) - 1, "max_tokens": 7}),
-    ("chat", {"max_tokens": 7, "stop": "END"}, {"max_tokens": 7, "stop": ("END",)}),
+    ("chat", {"seed": -1, "max_completion_tokens": 7, "max_tokens": 8}, {"seed": (1 << 64) - 1, "max_tokens": 7}),
+    ("chat", {"max_tokens": 7, "stop": "END"}, ENDED),
     ("chat", {"logit_bias": {"42": -100, "7": 1.5}}, {"logit_bias": ((7, 1.5), (42, -100.0))}),
     ("chat", {"loop_guard": False, "stop": ["a", "b"]}, {"loop_guard": False, "stop": ("a", "b")}),
-    (
-        "chat",
-        {"logprobs": True, "stream": True, "stream_options": {"include_usage": True}},
-        {"chances": WantedChances()},
-    ),
+    ("chat", {"logprobs": True, "stream_options": {"include_usage": True}}, {"chances": WantedChances()}),
     ("chat", {"logprobs": True, "top_logprobs": 20, "moa": {"logprobs": "raw"}}, {"chances": WantedChances(20)}),
     ("chat", {"logprobs": False, "temperature": None, "user": "x", "n": 1}, {"chances": None}),
     ("chat", {"response_format": {"type": "text"}}, {"constraint": None}),
-    ("chat", {"response_format": {"type": "json_object"}}, {"constraint": JSON}),
-    ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}, {"constraint": SCHEMA}),
-    ("chat", {"structured_outputs": {"json": OBJECT}}, {"constraint": SCHEMA}),
-    ("text", {"structured_outputs": {"json": TEXT}}, {"constraint": SCHEMA}),
-    ("text", {"structured_outputs": {"regex": "a+"}}, {"constraint": Constraint(ConstraintKind.REGEX, "a+")}),
-    ("text", {"structured_outputs": {"choice": ["a", "b"]}}, {"constraint": choice_of(["a", "b"])}),
+    ("chat", {"response_format": {"type": "json_object"}}, JSON),
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}, SCHEMA),
+    ("chat", form(json=OBJECT), SCHEMA),
+    ("text", form(json=SCHEMA["constraint"].text), SCHEMA),
+    ("text", form(regex="a+"), constrained(ConstraintKind.REGEX, "a+")),
+    ("text", form(choice=["a", "b"]), {"constraint": choice_of(["a", "b"])}),
+    ("text", form(grammar="start:"), LARK),
+    ("text", {"prompt": [1, 2]}, {"max_tokens": 16, "text": [1, 2]}),
     (
         "text",
-        {"structured_outputs": {"grammar": "start:"}},
-        {"constraint": Constraint(ConstraintKind.LARK, "start:")},
+        {"prompt": ["Once"], "max_tokens": 3, "logprobs": False},
+        {"max_tokens": 3, "chances": None, "text": "Once"},
     ),
-    ("text", {}, {"max_tokens": 16}),
-    ("text", {"max_tokens": 3, "logprobs": False}, {"max_tokens": 3, "chances": None}),
     ("text", {"logprobs": 0, "moa": {"logprobs": "processed"}}, {"chances": WantedChances(processed=True)}),
-    ("responses", SAMPLED | {"max_output_tokens": 7, "stop": "END"}, SAMPLED | {"max_tokens": 7, "stop": ("END",)}),
-    ("responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, {"constraint": SCHEMA}),
-    ("responses", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}, {"constraint": JSON}),
+    ("responses", SAMPLED | {"max_output_tokens": 7, "stop": "END"}, SAMPLED | ENDED),
+    ("responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, SCHEMA),
+    ("responses", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}, JSON),
     ("anthropic", SAMPLED | {"stop_sequences": ["a", "b"]}, SAMPLED | {"max_tokens": 9, "stop": ("a", "b")}),
-    ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": OBJECT}}}, {"constraint": SCHEMA}),
+    ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": OBJECT}}}, SCHEMA),
+    ("anthropic", {"moa": {"unverified": "end"}}, {"unverified": "end", "defaults": API_DEFAULTS}),
     ("ollama", {"options": SAMPLED | TUNED}, SAMPLED | TUNED),
-    (
-        "ollama",
-        {"options": {"num_predict": 7, "stop": "END", "num_ctx": 4096}},
-        {"max_tokens": 7, "stop": ("END",)},
-    ),
+    ("ollama", {"options": {"num_predict": 7, "stop": "END", "num_ctx": 4096}}, ENDED),
     ("ollama", {"options": {"seed": 3, "num_predict": -1}, "format": ""}, {"seed": 3, "max_tokens": 0}),
-    ("ollama", {"format": "json"}, {"constraint": JSON}),
-    ("generate", {"format": OBJECT}, {"constraint": SCHEMA}),
+    ("ollama", {"format": "json", "model": "default:latest"}, {"model": "default", "stream": True, **JSON}),
+    ("ollama", {}, {"defaults": ollama.DEFAULTS}),
+    ("generate", {"format": OBJECT}, {"messages": [SAID], **SCHEMA}),
+    ("generate", {"prompt": "a", "raw": True}, {"text": "a"}),
+    ("generate", {"system": "b"}, {"messages": [ChatMessage("system", "b"), SAID]}),
+    ("chat", {"tools": [TOOL]}, ANY),
+    ("chat", {"tools": [TOOL], "tool_choice": "none"}, {"offer": ToolOffer()}),
+    ("chat", {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, ONE),
+    ("chat", {"tools": [TOOL], "tool_choice": TOOL}, ONE),
+    ("responses", {"tools": [FLAT], "tool_choice": "auto"}, ANY),
+    ("responses", {"tools": [FLAT], "tool_choice": FLAT}, ONE),
+    ("anthropic", {"tools": [CUSTOM]}, ANY),
+    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "none"}}, {"offer": ToolOffer()}),
+    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "any"}}, {"offer": ToolOffer(NOW, True)}),
+    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, ONE),
+    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "now"}}, ONE),
+    ("ollama", {"tools": [TOOL]}, ANY),
 ]
-
-
-@pytest.mark.parametrize(("api", "given", "options"), OPTIONS)
-def test_how_an_answer_is_chosen(api: str, given: dict[str, Any], options: dict[str, Any]) -> None:
-    found = asked(api, given).options
-    assert {name: getattr(found, name) for name in options} == options
-
-
-def test_what_is_left_open_is_the_apis() -> None:
-    assert all(len({asked(api, {}).options.seed for _ in range(5)}) > 1 for api in PARSERS)
-    assert {api: asked(api, {}).defaults.temperature for api in ("chat", "anthropic", "ollama")} == {
-        "chat": 1.0,
-        "anthropic": 1.0,
-        "ollama": 0.8,
-    }
-    assert [asked(api, {}).stream for api in PARSERS] == [False, False, False, False, True, True]
-    assert [asked(api, {"moa": {"unverified": "end"}}).unverified for api in ("chat", "anthropic")] == ["end", "end"]
-    assert asked("ollama", {"model": "default:latest"}).model == "default"
-
-
-@pytest.mark.parametrize("prompt", ["Once", [1, 2]])
-def test_a_prompt_is_a_text_or_its_tokens_which_may_be_in_a_list(prompt: Any) -> None:
-    assert asked("text", {"prompt": prompt}).text == asked("text", {"prompt": [prompt]}).text == prompt
-    assert asked("generate", {"prompt": "a", "raw": True}).text == "a"
-    assert asked("generate", {"prompt": "a", "system": "b"}).messages == [
-        ChatMessage("system", "b"),
-        ChatMessage("user", "a"),
-    ]
-
-
-FUNCTION = {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
-TOOL, FLAT = {"type": "function", "function": FUNCTION}, {"type": "function", **FUNCTION}
-CUSTOM = {"name": "now", "description": "The time.", "input_schema": {"type": "object", "properties": {}}}
-NOW = (Tool("now", "The time."),)
-
-
-OFFERS: list[tuple[str, dict[str, Any], ToolOffer]] = [
-    ("chat", {"tools": [TOOL]}, ToolOffer(NOW)),
-    ("chat", {"tools": [TOOL], "tool_choice": "none"}, ToolOffer()),
-    (
-        "chat",
-        {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
-        ToolOffer(NOW, True, False),
-    ),
-    ("chat", {"tools": [TOOL], "tool_choice": TOOL}, ToolOffer(NOW, True, False)),
-    ("responses", {"tools": [FLAT], "tool_choice": "auto"}, ToolOffer(NOW)),
-    ("responses", {"tools": [FLAT], "tool_choice": FLAT}, ToolOffer(NOW, True, False)),
-    ("anthropic", {"tools": [CUSTOM]}, ToolOffer(NOW)),
-    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "none"}}, ToolOffer()),
-    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "any"}}, ToolOffer(NOW, True)),
-    (
-        "anthropic",
-        {"tools": [CUSTOM], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-        ToolOffer(NOW, False, False),
-    ),
-    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "now"}}, ToolOffer(NOW, True, False)),
-    ("ollama", {"tools": [TOOL]}, ToolOffer(NOW)),
-]
-
-
-@pytest.mark.parametrize(("api", "given", "offer"), OFFERS)
-def test_which_tools_an_answer_may_call(api: str, given: dict[str, Any], offer: ToolOffer) -> None:
-    assert asked(api, given).offer == offer
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
@@ -191,45 +155,64 @@ ITEM = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id":
 OUTPUT = {"type": "function_call_output", "call_id": "1", "output": "noon"}
 USE = {"type": "tool_use", "id": "1", "name": "now", "input": {"zone": "UTC"}}
 MADE, ZONED = ToolCall("1", "now", "{}"), ToolCall("1", "now", '{"zone": "UTC"}')
+NOON = {"role": "tool", "content": "noon", "tool_call_id": "1", "name": "now"}
+PARSED = CALL | {"function": {"name": "now", "arguments": "", "parsed_arguments": {}}, "index": 0}  # by a library
+
+
+def parts(*texts: str, kind: str = "text") -> list[dict[str, Any]]:
+    return [{"type": kind, "text": each} for each in texts]
+
+
+def assistant(content: object = None, **more: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
 
 
 def result(content: object = "noon", **more: object) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": content, **more}]}
 
 
-Case = tuple[str, dict[str, Any], list[ChatMessage | ToolResult]]
-
-
-def calling(call: dict[str, Any]) -> Case:
-    """A call as libraries send it back, and its result."""
-    called = {"role": "assistant", "content": None, "parsed": None, "tool_calls": [call]}
-    noon = {"role": "tool", "content": "noon", "tool_call_id": "1", "name": "now"}
-    made: list[ChatMessage | ToolResult] = [SAID, ChatMessage("assistant", "", (MADE,))]
-    made.append(ToolResult("1", "now", "noon"))
-    return "chat", {"messages": [USER, called, noon]}, made
-
-
-CONVERSATIONS: list[Case] = [
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "developer", "content": parts("Be ", "kind.")},
+    {**USER, "name": "Bob"},
+    assistant("Hello", refusal=None, tool_calls=None, reasoning_content="?"),
+    {"role": "assistant", "refusal": "No."},
+    assistant([{"type": "refusal", "refusal": "Not now."}]),
+    {"role": "developer", "content": "Be loud."},
+    USER,
+]
+ITEMS = [
+    {"role": "developer", "content": "Be brief."},
+    {"type": "message", "role": "user", "content": [*parts("H", kind="input_text"), {"text": "i"}]},  # as kept ones
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+    assistant(parts("See:", kind="output_text"), id="msg_1"),
+    ITEM,
+    {**ITEM, "call_id": "2"},
+    OUTPUT,
+    {**OUTPUT, "call_id": "2", "output": parts("one", kind="input_text")},
+    ITEM,
+    assistant([{"type": "refusal", "refusal": "No."}], phase="final_answer"),
+    {"role": "system", "content": "Be loud."},
+]
+CLAUDE: dict[str, Any] = {  # as version 2.1.197 of Claude Code sent it in a third request, with shorter texts
+    "system": parts("x-billing", "You are"),
+    "messages": [
+        {"role": "user", "content": parts("<reminder>", "?")},
+        {"role": "system", "content": "Available agent types"},
+        assistant([{"type": "thinking", "thinking": "Hm", "signature": ""}, *parts("I look."), USE | {"caller": {}}]),
+        result(parts("no"), is_error=True),
+    ],
+    "metadata": {"user_id": "{}"},
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+}
+Said = list[ChatMessage | ToolResult]
+ANSWERED: Said = [SAID, ChatMessage("assistant", "", (MADE,)), ToolResult("1", "now", "noon")]
+CONVERSATIONS: list[tuple[str, dict[str, Any], Said]] = [
     (
         "chat",
-        {
-            "messages": [
-                {"role": "system", "content": "Be brief."},
-                {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
-                {**USER, "name": "Bob"},
-                {
-                    "role": "assistant",
-                    "content": "Hello",
-                    "refusal": None,
-                    "tool_calls": None,
-                    "reasoning_content": "?",
-                },
-                {"role": "assistant", "refusal": "No."},
-                {"role": "assistant", "content": [{"type": "refusal", "refusal": "Not now."}]},
-                {"role": "developer", "content": "Be loud."},
-                USER,
-            ]
-        },
+        {"messages": CHAT},
         [
             ChatMessage("system", "Be brief.\n\nBe kind."),
             ChatMessage("user", "Hi", name="Bob"),
@@ -240,36 +223,13 @@ CONVERSATIONS: list[Case] = [
             SAID,
         ],
     ),
-    *[
-        calling(call)
-        for call in (CALL, CALL | {"function": {"name": "now", "arguments": "", "parsed_arguments": {}}, "index": 0})
-    ],
+    *(
+        ("chat", {"messages": [USER, assistant(parsed=None, tool_calls=[call]), NOON]}, ANSWERED)
+        for call in (CALL, PARSED)
+    ),
     (
         "responses",
-        {
-            "instructions": "Be kind.",
-            "input": [
-                {"role": "developer", "content": "Be brief."},
-                {
-                    "type": "message",
-                    "role": "user",
-                    "content": [{"type": "input_text", "text": "H"}, {"text": "i"}],
-                },  # kept ones have no type
-                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
-                {
-                    "id": "msg_1",
-                    "role": "assistant",
-                    "content": [{"type": "output_text", "text": "See:", "logprobs": []}],
-                },
-                ITEM,
-                {**ITEM, "call_id": "2"},
-                OUTPUT,
-                {**OUTPUT, "call_id": "2", "output": [{"type": "input_text", "text": "one"}]},
-                ITEM,
-                {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "phase": "final_answer"},
-                {"role": "system", "content": "Be loud."},
-            ],
-        },
+        {"instructions": "Be kind.", "input": ITEMS},
         [
             ChatMessage("system", "Be kind.\n\nBe brief."),
             SAID,
@@ -280,28 +240,9 @@ CONVERSATIONS: list[Case] = [
             ChatMessage("system", "Be loud."),
         ],
     ),
-    (  # as version 2.1.197 of Claude Code sent it in the third request of a session, with shorter texts
+    (
         "anthropic",
-        {
-            "system": [{"type": "text", "text": "x-billing"}, {"type": "text", "text": "You are"}],
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "<reminder>"}, {"type": "text", "text": "?"}]},
-                {"role": "system", "content": "Available agent types"},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": "Hm", "signature": ""},
-                        {"type": "text", "text": "I look."},
-                        USE | {"caller": {"type": "direct"}},
-                    ],
-                },
-                result([{"type": "text", "text": "no"}], is_error=True),
-            ],
-            "metadata": {"user_id": "{}"},
-            "thinking": {"type": "adaptive"},
-            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-            "output_config": {"effort": "high"},
-        },
+        CLAUDE,
         [
             ChatMessage("system", "x-billing\n\nYou are"),
             ChatMessage("user", "<reminder>\n\n?\n\nAvailable agent types"),
@@ -310,11 +251,20 @@ CONVERSATIONS: list[Case] = [
         ],
     ),
 ]
+BECOMES += [(api, given, {"messages": said}) for api, given, said in CONVERSATIONS]
 
 
-@pytest.mark.parametrize(("api", "given", "messages"), CONVERSATIONS)
-def test_messages_become_what_templates_know(api: str, given: dict[str, Any], messages: list[Any]) -> None:
-    assert asked(api, given).messages == messages
+@pytest.mark.parametrize(("api", "given", "becomes"), BECOMES)
+def test_what_a_request_becomes_whatever_else_it_has(api: str, given: dict[str, Any], becomes: dict[str, Any]) -> None:
+    ask = asked(api, given)
+    found = {name: getattr(ask if hasattr(ask, name) else ask.options, name) for name in becomes}
+    assert found == becomes
+    seeded = {"options": given.get("options", {}) | {"seed": 1}} if api in ("ollama", "generate") else {"seed": 1}
+    body = json.loads(json.dumps(LEAST[api] | given | seeded))
+    more = json.loads(json.dumps(body))
+    for each in list(objects(more)):
+        each |= {"cache_control": {"type": "ephemeral"}, "extra_content": {"google": {}}, "caller": None, "index": 0}
+    assert asked(api, more) == asked(api, body)
 
 
 def test_a_result_of_ollamas_finds_its_call_by_id_by_name_or_in_turn() -> None:
@@ -356,48 +306,25 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from objects(each)
 
 
-@pytest.mark.parametrize(("api", "given"), [case[:2] for case in (*OPTIONS, *OFFERS, *CONVERSATIONS)])
-def test_unknown_fields_are_ignored_at_every_depth(api: str, given: dict[str, Any]) -> None:
-    seeded = {"options": given.get("options", {}) | {"seed": 1}} if api in ("ollama", "generate") else {"seed": 1}
-    body = json.loads(json.dumps(LEAST[api] | given | seeded))
-    more = json.loads(json.dumps(body))
-    for each in list(objects(more)):
-        each |= {"cache_control": {"type": "ephemeral"}, "extra_content": {"google": {}}, "caller": None, "index": 0}
-    assert asked(api, more) == asked(api, body)
-
-
-@pytest.mark.parametrize(("api", "kind"), [("chat", openai.ChatRequest), ("responses", responses.ResponseRequest)])
-def test_what_asks_for_nothing_special_is_accepted(api: str, kind: Any) -> None:
-    names = REFUSED.keys() - kind.names()
-    harmless = {name: REFUSED[name].harmless[0] for name in names if REFUSED[name].harmless}
-    assert {"suffix", "mirostat", "min_tokens"} <= set(harmless)
-    assert asked(api, dict.fromkeys(names)).messages == asked(api, harmless).messages == [SAID]
-
-
-@pytest.mark.parametrize(
-    ("api", "kind"),
-    [
-        ("chat", openai.ChatRequest),
-        ("text", openai.TextRequest),
-        ("responses", responses.ResponseRequest),
-        ("anthropic", anthropic.MessagesRequest),
-        ("ollama", ollama.ChatRequest),
-    ],
-)
-def test_what_would_change_the_answer_is_refused_by_its_name(api: str, kind: Any) -> None:
-    for name in REFUSED.keys() - kind.names():
+@pytest.mark.parametrize("api", KINDS)
+def test_what_would_change_the_answer_is_refused_by_its_name_unless_it_asks_for_nothing(api: str) -> None:
+    names = REFUSED.keys() - KINDS[api].names()
+    for name in names:
         with pytest.raises(RequestError, match=rf"^{name} is not supported\. ") as caught:
             asked(api, {name: 3})
         assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
     for name in REFUSED_IN_MESSAGES if api in ("chat", "ollama") else ():
         with pytest.raises(RequestError, match=rf"^messages\[0\]\.{name} is not supported\. "):
             asked(api, {"messages": [USER | {name: True}]})
+    harmless = {name: REFUSED[name].harmless[0] for name in names if REFUSED[name].harmless}
+    assert {"mirostat", "min_tokens"} <= set(harmless)
+    for asks in (dict.fromkeys(names), harmless):
+        assert asked(api, asks).messages == asked(api, {}).messages
 
 
 def test_the_docs_name_every_field_and_request() -> None:
     page = (Path(__file__).parents[4] / "docs" / "api.md").read_text("utf-8")
-    kinds = (openai.ChatRequest, openai.TextRequest, responses.ResponseRequest, EmbeddingRequest)
-    for kind in (*kinds, anthropic.MessagesRequest, ollama.ChatRequest, ollama.TextRequest, ollama.OptionFields):
+    for kind in (*KINDS.values(), EmbeddingRequest, ollama.OptionFields):
         assert [name for name in kind.names() if f"`{name}`" not in page] == []
     assert [name for name in (*REFUSED, *REFUSED_IN_MESSAGES) if f"`{name}`" not in page] == []
     routes = endpoint_routes(ScriptedSource().model, EndpointSettings(), asyncio.Event())
@@ -407,23 +334,10 @@ def test_the_docs_name_every_field_and_request() -> None:
 
 # An API, what its request has, and why that is refused. Names stand for the objects above.
 ASSISTANT = {"role": "assistant", "content": "Well"}
-NAMES = {
-    "USER": USER,
-    "ASSISTANT": ASSISTANT,
-    "TOOL": TOOL,
-    "FLAT": FLAT,
-    "CUSTOM": CUSTOM,
-    "CALL": CALL,
-    "ITEM": ITEM,
-    "OUTPUT": OUTPUT,
-    "USE": USE,
-}
+NAMES = {name: globals()[name] for name in ("USER", "ASSISTANT", "TOOL", "FLAT", "CUSTOM", "CALL", "OUTPUT", "USE")}
 WORDS = """
-chat {"logprobs": true, "top_logprobs": 21} -> top_logprobs: expected at most 20.
 chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
-chat {"tools": [{"type": "web_search"}]} -> tools[0].type: expected 'function'.
 chat {"tools": [{"type": "function", "function": {"name": "a b"}}]} -> tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
-chat {"tools": [TOOL, TOOL]} -> tools: Two tools have the name now. Rename one of them.
 chat {"tool_choice": "required"} -> tool_choice: A call is required, but no tool is offered. Offer one, or require none.
 chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 chat {"tools": [TOOL], "tool_choice": "must"} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}.
@@ -431,10 +345,7 @@ chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outpu
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 chat {"temperature": NaN} -> temperature: expected a finite number.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
-chat {"max_tokens": 0} -> max_tokens: expected at least 1.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
-chat {"stop": ["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]} -> stop: list should have at most 16 items, not 17.
-chat {"response_format": {"type": "xml"}} -> response_format.type: expected 'text', 'json_object' or 'json_schema'.
 chat {"response_format": {"type": "json_schema", "json_schema": {}}} -> response_format.json_schema.schema is missing.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
 chat {"structured_outputs": {"x": 1}} -> structured_outputs: Exactly one of json, regex, choice and grammar is expected, 0 were given.
@@ -444,26 +355,20 @@ chat {"messages": [{"role": "robot", "content": "Hi"}]} -> messages[0].role: exp
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
-chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1"}]}]} -> messages[0].tool_calls[0].function is missing.
-chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": 5}]} -> messages[2].tool_call_id: expected text.
 chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "2"}]} -> messages[2].tool_call_id: nothing before it made the call '2'.
 chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{"}}]}, USER]} -> messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut.
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
-text {"prompt": [[1], [2]]} -> prompt: list should have at most 1 item, not 2.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
 responses {"input": [{"type": "item_reference"}]} -> input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning.
 responses {"input": [USER, ASSISTANT]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
-responses {"input": [USER, OUTPUT]} -> input[1].call_id: nothing before it made the call '1'.
 responses {"tool_choice": {"type": "web_search"}} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.
 responses {"tools": [FLAT], "structured_outputs": {"choice": ["a"]}} -> structured_outputs: an answer of this form calls no tools: use text.format.
 responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
 anthropic {"moa": {"provisional": true}} -> moa.provisional is not supported. Streams have committed text only.
 anthropic {"max_tokens": null} -> max_tokens is missing.
-anthropic {"stop_sequences": [""]} -> stop_sequences: each text must have 1 to 64 characters.
 anthropic {"tools": [{"type": "web_search_20250305", "name": "web_search"}]} -> tools[0].type: expected 'custom'.
-anthropic {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "then"}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 anthropic {"messages": [{"role": "user", "content": [{"type": "image"}]}]} -> messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "document"}]}]}]} -> messages[0].content[0].content: part 0 is of type document: models read text only.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
@@ -493,9 +398,10 @@ def test_what_cannot_be_used_is_refused_by_its_name(case: str) -> None:
     assert words.startswith(caught.value.param) or caught.value.param in body
 
 
-def test_long_requests_are_refused() -> None:
+def test_long_requests_are_refused_and_seeds_are_drawn() -> None:
     with pytest.raises(RequestError, match="at most 1000 items"):
         asked("chat", {"messages": [USER] * 1001})
+    assert all(len({asked(api, {}).options.seed for _ in range(5)}) > 1 for api in KINDS)  # where none is given
 
 
 # ------------------------------------------------------------ answers

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 from moa_client.conversation.events import LinkState
-from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.endpoint import AnswerSlots, EndpointSettings
 from moa_shared.errors import (
     ContextLengthError,
     MismatchError,
@@ -22,95 +22,61 @@ from moa_shared.errors import (
     OverloadedError,
     UnavailableError,
 )
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolParam
+from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.openai_client import openai_client
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
-HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi there"}]
+HI: Any = [{"role": "user", "content": "Hi there"}]
 WORDS = ("Good", " day", ".")
 
 
 @asynccontextmanager
 async def asking(
-    script: Script = silence, settings: EndpointSettings | None = None
+    script: Script = silence, settings: EndpointSettings | None = None, source: ScriptedSource | None = None
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
-    source = ScriptedSource(script)
+    source = source or ScriptedSource(script)
     async with serving(source, settings) as server, openai_client(server.url) as client:
         yield client, source
 
 
-def moa_of(chunk: object) -> dict[str, Any]:
-    """What only this endpoint has."""
-    extra = getattr(chunk, "moa", None)
-    return extra if isinstance(extra, dict) else {}
+async def chat(client: openai.AsyncOpenAI, **more: Any) -> Any:
+    return await client.chat.completions.create(**{"model": MODEL, "messages": HI, **more})
 
 
-def text_of(chunks: list[ChatCompletionChunk]) -> str:
+async def begun(client: openai.AsyncOpenAI, source: ScriptedSource) -> Any:
+    """A stream of which a word has come."""
+
+    async def commit() -> None:
+        (await source.answer()).commit("Good")
+
+    return (await asyncio.gather(chat(client, stream=True), commit()))[0]
+
+
+def text_of(chunks: Sequence[Any]) -> str:
     return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
-
-
-async def stream_text(stream: openai.AsyncStream[ChatCompletionChunk]) -> str:
-    return text_of([chunk async for chunk in stream])
 
 
 # ------------------------------------------------------------ answers
 
 
-async def test_a_chat_gets_an_answer() -> None:
+async def test_a_chat_gets_an_answer_whole_and_as_a_stream() -> None:
     async with asking(saying(*WORDS)) as (client, source):
-        completion = await client.chat.completions.create(model=MODEL, messages=HI, seed=5, temperature=0)
+        completion = await chat(client, seed=5, temperature=0)
+        chunks = [chunk async for chunk in await chat(client, model="default", stream=True, seed=5)]
     choice, usage = completion.choices[0], completion.usage
     assert (choice.message.content, choice.message.role, choice.finish_reason) == ("Good day.", "assistant", "stop")
-    assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (2, 3, 5)
     assert completion.id.startswith("chatcmpl-")
-    assert (completion.object, completion.model, completion.system_fingerprint) == (
-        "chat.completion",
-        MODEL,
-        "fp_scripted",
-    )
-    assert moa_of(completion) == {"seed": 5, "verified": True}
-    assert source.rendered == [{"role": "user", "content": "Hi there"}]
-    assert source.answers[0].closed.is_set()
-
-
-async def test_a_chat_streams_its_answer() -> None:
-    async with asking(saying(*WORDS)) as (client, _):
-        stream = await client.chat.completions.create(model="default", messages=HI, stream=True, seed=5)
-        chunks = [chunk async for chunk in stream]
-    assert text_of(chunks) == "Good day."
-    assert chunks[0].choices[0].delta.role == "assistant"
+    assert (completion.object, completion.model) == ("chat.completion", MODEL)
+    assert (completion.system_fingerprint, completion.moa) == ("fp_scripted", {"seed": 5, "verified": True})
+    assert source.rendered == HI
+    assert all(answer.closed.is_set() for answer in source.answers)
+    assert (text_of(chunks), chunks[0].choices[0].delta.role) == ("Good day.", "assistant")
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
-    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert {(chunk.object, chunk.usage) for chunk in chunks} == {("chat.completion.chunk", None)}
     assert len({chunk.id for chunk in chunks}) == 1
-    assert (moa_of(chunks[0]), moa_of(chunks[-1])) == ({"seed": 5}, {"verified": True})
-    assert all(chunk.usage is None for chunk in chunks)
-
-
-async def test_a_chat_calls_tools_whole_and_as_a_stream() -> None:
-    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
-    words = (
-        "Let",
-        " me see.",
-        "\n<tool",
-        '_call>\n{"name": "now",',
-        ' "arguments": {"zone"',
-        ': "UTC"}}\n</tool_call>',
-    )
-    async with asking(saying(*words)) as (client, source):
-        whole = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)
-        stream = client.chat.completions.stream(model=MODEL, messages=HI, tools=tools, tool_choice="required")
-        async with stream as events:
-            streamed = await events.get_final_completion()
-    for choice in (whole.choices[0], streamed.choices[0]):
-        assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
-        assert choice.message.tool_calls is not None
-        call = choice.message.tool_calls[0]
-        assert call.type == "function"
-        assert (call.function.name, call.function.arguments) == ("now", '{"zone": "UTC"}')
-        assert call.id.startswith("call_")
-    assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
+    assert (chunks[0].moa, chunks[-1].moa) == ({"seed": 5}, {"verified": True})
 
 
 class MistralSource(ScriptedSource):
@@ -125,16 +91,19 @@ class MistralSource(ScriptedSource):
 
 
 async def test_special_tokens_that_mark_calls_are_read() -> None:
-    async def script(answer: ScriptedAnswer) -> None:
-        answer.commit("", *MistralSource.words[1:])
-        answer.end()
-
-    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
-    async with serving(MistralSource(script)) as server, openai_client(server.url) as client:
-        called = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)
-        plain = await client.chat.completions.create(model=MODEL, messages=HI)
+    async with asking(source=MistralSource(saying_at_once("", *MistralSource.words[1:]))) as (client, _):
+        called = await chat(client, tools=[{"type": "function", "function": {"name": "now"}}])
+        plain = await chat(client)
     assert called.choices[0].finish_reason == "tool_calls"
     assert plain.choices[0].message.content == "".join(MistralSource.words[1:])
+
+
+def saying_at_once(*words: str) -> Script:
+    async def script(answer: ScriptedAnswer) -> None:
+        answer.commit(*words)
+        answer.end()
+
+    return script
 
 
 async def test_a_text_is_continued_whole_and_as_a_stream() -> None:
@@ -145,20 +114,17 @@ async def test_a_text_is_continued_whole_and_as_a_stream() -> None:
     assert (completion.choices[0].text, completion.choices[0].finish_reason) == ("Good day.", "stop")
     assert completion.id.startswith("cmpl-")
     assert "".join(part.choices[0].text for part in parts) == "Good day."
-    assert [(answer.prompt, answer.options.max_tokens) for answer in source.answers] == [
-        ((0, 1, 2, 3), 16),
-        ((5, 6, 7), 9),
-    ]
+    asked = [(answer.prompt, answer.options.max_tokens) for answer in source.answers]
+    assert asked == [((0, 1, 2, 3), 16), ((5, 6, 7), 9)]
 
 
 async def test_the_model_has_its_name_and_another_name_for_all() -> None:
     async with asking() as (client, _):
-        models = await client.models.list()
-        assert [model.id for model in models.data] == [MODEL]
+        assert [model.id for model in (await client.models.list()).data] == [MODEL]
         assert (await client.models.retrieve(MODEL)).owned_by == "moa"
         assert (await client.models.retrieve("default")).id == MODEL
         with pytest.raises(openai.NotFoundError) as caught:
-            await client.chat.completions.create(model="gpt-4o", messages=HI)
+            await chat(client, model="gpt-4o")
     assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
@@ -193,37 +159,19 @@ async def test_a_failure_before_the_first_word_is_a_status(
 
     async with asking(fail) as (client, _):
         with pytest.raises(openai.APIStatusError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI, stream=is_stream)
+            await chat(client, stream=is_stream)
     response = caught.value.response
     assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
     assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
 
 
-@pytest.mark.parametrize(
-    "error", [UnavailableError("The daemon is still starting."), NotFoundError("No drafter."), ModelSourceError("Bad.")]
-)
-async def test_without_a_model_yet_the_reason_is_told(error: MoaError) -> None:
+async def test_without_a_model_yet_the_reason_is_told() -> None:
     async with asking() as (client, source):
-        source.absent = error
-        with pytest.raises(openai.InternalServerError) as caught:
-            await client.models.list()
-    assert (caught.value.response.status_code, caught.value.code) == (503, error.code)
-
-
-async def test_a_slash_at_the_end_is_the_same_path() -> None:
-    source = ScriptedSource(saying(*WORDS))
-    async with serving(source) as server, httpx.AsyncClient(base_url=server.url) as client:
-        assert (await client.get("/v1/models/")).json()["object"] == "list"
-        assert (await client.get(f"/v1/models/{MODEL}/")).json()["id"] == MODEL
-        answer = await client.post("/v1/chat/completions/", json={"messages": HI})
-        assert answer.json()["choices"][0]["message"]["content"] == "Good day."
-        text = await client.post("/v1/completions/", json={"prompt": "Hi"})
-        assert text.json()["choices"][0]["text"] == "Good day."
-        unknown = await client.post("/v1/moderations", json={})
-        assert unknown.status_code == 404
-        message = unknown.json()["error"]["message"]
-        assert message.startswith("There is nothing at /v1/moderations. What there is: /v1/models, ")
-        assert "/v1/embeddings" in message
+        for error in (UnavailableError("Starting."), NotFoundError("No drafter."), ModelSourceError("Bad.")):
+            source.absent = error
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.models.list()
+            assert (caught.value.response.status_code, caught.value.code) == (503, error.code)
 
 
 @pytest.mark.parametrize(
@@ -239,54 +187,43 @@ async def test_a_slash_at_the_end_is_the_same_path() -> None:
     ids=["deep", "less deep", "huge"],
 )
 async def test_odd_bodies_are_refused_in_one_sentence(body: str, message: str) -> None:
-    source = ScriptedSource(saying(*WORDS))
-    async with serving(source) as server, httpx.AsyncClient(base_url=server.url) as client:
-        refused = await client.post("/v1/chat/completions", content=body)
+    async with serving(ScriptedSource()) as server, httpx.AsyncClient(base_url=server.url) as client:
+        refused = await client.post("/v1/chat/completions/", content=body)  # a slash at the end is the same path
         assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
+        unknown = await client.post("/v1/moderations", json={})
+        assert unknown.status_code == 404
+        words = "There is nothing at /v1/moderations. What there is: /v1/models, "
+        assert unknown.json()["error"]["message"].startswith(words)
 
 
 async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
     async with asking() as (client, source):
         source.begin = None  # type: ignore[assignment]
         with pytest.raises(openai.InternalServerError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+            await chat(client, stream=True)
     assert (caught.value.response.status_code, caught.value.code) == (500, "internal")
     assert "The answer has failed" in caplog.text
 
 
-async def commit_to(source: ScriptedSource, *words: str) -> None:
-    (await source.answer()).commit(*words)
-
-
-# ------------------------------------------------------------ without the server
-
-
-LOST = EndpointSettings(settle_seconds=0.05)
-
-
-async def lose(answer: ScriptedAnswer) -> None:
-    """The link is lost after a word, and the device writes two more."""
-    answer.commit("Good")
-    answer.link(LinkState.OFFLINE)
-    answer.write(" mor", "ning")
-    answer.hold_back()
-
-
 @pytest.mark.parametrize("by_setting", [True, False])
 async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> None:
+    async def lose(answer: ScriptedAnswer) -> None:
+        """The link is lost after a word, and the device writes two more."""
+        answer.commit("Good")
+        answer.link(LinkState.OFFLINE)
+        answer.write(" mor", "ning")
+        answer.hold_back()
+
     settings = EndpointSettings(settle_seconds=0.05, unverified="end" if by_setting else "fail")
     extra = {} if by_setting else {"moa": {"unverified": "end"}}
     async with asking(lose, settings) as (client, _):
-        whole = await client.chat.completions.create(model=MODEL, messages=HI, seed=1, extra_body=extra)
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=HI, stream=True, extra_body=extra, stream_options={"include_usage": True}
-        )
+        whole = await chat(client, seed=1, extra_body=extra)
+        stream = await chat(client, stream=True, extra_body=extra, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in stream]
     assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("Good morning", "length")
-    assert moa_of(whole) == {"seed": 1, "verified": False, "verified_characters": 4}
+    assert whole.moa == {"seed": 1, "verified": False, "verified_characters": 4}
     assert text_of(chunks) == "Good morning"
-    assert moa_of(chunks[-2]) == {"verified": False, "verified_characters": 4}
-    assert chunks[-1].usage is not None
+    assert chunks[-2].moa == {"verified": False, "verified_characters": 4}
     assert chunks[-1].usage.completion_tokens == 3
 
 
@@ -295,14 +232,9 @@ async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> 
 
 async def test_the_answer_of_a_client_that_leaves_is_stopped() -> None:
     async with asking() as (client, source):
-        stream = (
-            await asyncio.gather(
-                client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
-            )
-        )[0]
-        await stream.close()
+        await (await begun(client, source)).close()
         await source.answers[0].closed.wait()
-        asked = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=HI))
+        asked = asyncio.create_task(chat(client))
         answer = await source.answer(2)
         asked.cancel()
         await answer.closed.wait()
@@ -311,12 +243,9 @@ async def test_the_answer_of_a_client_that_leaves_is_stopped() -> None:
 async def test_a_stream_that_has_nothing_to_say_says_so() -> None:
     async with serving(ScriptedSource(), EndpointSettings(keep_alive_seconds=0.01)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        content = json.dumps({"messages": HI, "stream": True}).encode()
-        writer.write(
-            f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
-            f"content-length: {len(content)}\r\n\r\n".encode()
-            + content
-        )
+        content = json.dumps({"messages": HI, "stream": True})
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:{server.port}\r\ncontent-length: {len(content)}"
+        writer.write(f"{head}\r\n\r\n{content}".encode())
         assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
         await reader.readuntil(b": waiting\n\n")
         await reader.readuntil(b": waiting\n\n")
@@ -337,52 +266,154 @@ async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
         done.set()
 
     async with asking(talk) as (client, source):
-        slow = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
-        chunks = slow.__aiter__()
+        chunks = (await chat(client, stream=True)).__aiter__()
         await anext(chunks)
         await done.wait()  # although nobody reads
         await source.answers[0].closed.wait()
         source.script = saying(*WORDS)
-        quick = await client.chat.completions.create(model=MODEL, messages=HI)
-        assert quick.choices[0].message.content == "Good day."
-        length = 0
-        async for chunk in chunks:
-            length += len(chunk.choices[0].delta.content or "")
-    assert length == words * len(word)
-
-
-async def test_one_request_too_many_is_told_when_to_come_back() -> None:
-    settings = EndpointSettings(max_requests=1, most_waiting=2)
-    async with asking(silence, settings) as (client, source):
-
-        async def ask() -> object:
-            return (await client.chat.completions.create(model=MODEL, messages=HI)).choices[0].message.content
-
-        first = asyncio.create_task(ask())
-        await source.answer()
-        others = [asyncio.create_task(ask()) for _ in range(3)]
-        done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-        with pytest.raises(openai.RateLimitError) as caught:
-            done.pop().result()
-        assert (caught.value.response.headers["retry-after"], caught.value.code) == ("2", "overloaded")
-        source.script = saying(*WORDS)
-        source.answers[0].commit("Bye")
-        source.answers[0].end()
-        texts = await asyncio.gather(first, *others, return_exceptions=True)
-    assert sorted(text for text in texts if isinstance(text, str)) == ["Bye", "Good day.", "Good day."]
+        assert (await chat(client)).choices[0].message.content == "Good day."
+        assert len(text_of([chunk async for chunk in chunks])) == words * len(word)
 
 
 async def test_streams_that_are_open_when_the_server_closes_say_why_they_end() -> None:
     source = ScriptedSource()
     async with serving(source) as server, openai_client(server.url) as client:
-        stream = (
-            await asyncio.gather(
-                client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
-            )
-        )[0]
+        stream = await begun(client, source)
         closing = asyncio.create_task(server.close())
-        with pytest.raises(openai.APIError) as caught:
-            await stream_text(stream)
+        with pytest.raises(openai.APIError, match="The program that serves this endpoint ends"):
+            [chunk async for chunk in stream]
         await closing
-    assert "The program that serves this endpoint ends" in caught.value.message
     assert source.answers[0].closed.is_set()
+
+
+class Guest:
+    """Waits for a turn, and has it until it is told to leave."""
+
+    def __init__(self, slots: AnswerSlots) -> None:
+        self.has_turn = False
+        self._leaves = asyncio.Event()
+        self.task = asyncio.create_task(self._visit(slots))
+
+    async def _visit(self, slots: AnswerSlots) -> None:
+        async with slots.turn():
+            self.has_turn = True
+            await self._leaves.wait()
+        self.has_turn = False
+
+    async def leave(self) -> None:
+        self._leaves.set()
+        await self.task
+
+
+async def guests_of(slots: AnswerSlots, number: int) -> list[Guest]:
+    guests = [Guest(slots) for _ in range(number)]
+    await let_run()
+    return guests
+
+
+async def let_run() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_turns_are_taken_in_the_order_of_arrival() -> None:
+    guests = await guests_of(AnswerSlots(2), 5)
+    for gone in range(5):
+        await let_run()
+        assert [guest.has_turn for guest in guests] == [gone <= number < gone + 2 for number in range(5)]
+        await guests[gone].leave()
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+async def test_who_leaves_early_takes_nobodys_turn(leaver: int) -> None:
+    guests = await guests_of(AnswerSlots(1), 3)
+    guests[leaver].task.cancel()
+    await let_run()
+    first, second = (guest for guest in guests if guest is not guests[leaver])
+    assert (first.has_turn, second.has_turn) == (True, False)
+    await first.leave()
+    await second.leave()
+
+
+async def test_one_too_many_is_refused_until_there_is_room() -> None:
+    slots = AnswerSlots(1, waiting=1)
+    guests = await guests_of(slots, 2)
+    with pytest.raises(OverloadedError, match="1 requests wait already"):
+        async with slots.turn():
+            pass
+    await guests[0].leave()
+    for guest in (guests[1], *await guests_of(slots, 1)):
+        await guest.leave()
+
+
+# ------------------------------------------------------------ chances
+
+TOKENS = (3, 0, 24, 99)  # d, a, y and one without text
+LISTED: dict[str, Any] = {"model": "default", "prompt": [7, 8], "max_tokens": 4, "logprobs": 2}
+
+
+async def speak(answer: ScriptedAnswer) -> None:
+    """Says "day", in two steps, and ends."""
+    answer.commit_tokens(*TOKENS[:2])
+    answer.commit_tokens(*TOKENS[2:])
+    answer.end()
+
+
+async def test_a_chat_has_the_chances_of_each_token_and_of_the_likeliest() -> None:
+    async with asking(speak) as (client, _):
+        completion = await chat(client, logprobs=True, top_logprobs=1)
+    told = [token.model_dump() for token in completion.choices[0].logprobs.content]
+    assert len(told) == completion.usage.completion_tokens
+    assert "".join(token["token"] for token in told) == completion.choices[0].message.content == "day"
+    likeliest = [{"token": "e", "bytes": [101], "logprob": -0.25}]
+    assert told[0] == {"token": "d", "bytes": [100], "logprob": -3.0, "top_logprobs": likeliest}
+    likeliest = [{"token": "", "bytes": [], "logprob": -0.25}]
+    assert told[3] == {"token": "", "bytes": [], "logprob": -99.0, "top_logprobs": likeliest}
+
+
+@pytest.mark.parametrize("offered", [{}, {"tools": [{"type": "function", "function": {"name": "now"}}]}])
+async def test_a_stream_has_each_token_once_with_its_text(offered: dict[str, Any]) -> None:
+    async with asking(speak) as (client, _):
+        stream = await chat(client, logprobs=True, stream=True, **offered)
+        choices = [choice async for chunk in stream for choice in chunk.choices]
+    told = [choice.logprobs.content if choice.logprobs is not None else [] for choice in choices]
+    assert [token.logprob for each in told for token in each] == [-float(token) for token in TOKENS]
+    sent = listed = ""
+    for choice, each in zip(choices, told, strict=True):
+        sent += choice.delta.content or ""
+        listed += "".join(token.token for token in each)
+        assert sent == listed
+
+
+async def test_a_text_has_lists_of_tokens() -> None:
+    async with asking(speak) as (client, _):
+        completion = await client.completions.create(**LISTED)
+    told = completion.choices[0].logprobs
+    assert told is not None
+    assert (told.text_offset, told.tokens) == ([0, 1, 2, 3], ["d", "a", "y", ""])
+    assert told.token_logprobs == [-float(token) for token in TOKENS]
+    first, last = {"e": -0.25, "f": -0.5, "d": -3.0}, [{"z": -0.25, "": -0.5, "y": -24.0}, {"": -0.25}]
+    assert told.top_logprobs == [first, {"b": -0.25, "c": -0.5, "a": -0.0}, *last]
+
+
+async def test_tokens_without_chances_are_an_error_and_text_of_this_device_has_none() -> None:
+    async def untold(answer: ScriptedAnswer) -> None:
+        answer.commit_tokens(3)
+        answer.commit("ay")
+        answer.end()
+
+    async def standalone(answer: ScriptedAnswer) -> None:
+        answer.commit_tokens(3)
+        answer.write("ay")
+        answer.link(LinkState.OFFLINE)
+        answer.end(Finish.END_OF_TEXT, provisional=True)
+
+    async with asking(untold, EndpointSettings(settle_seconds=0.01, unverified="end")) as (client, source):
+        with pytest.raises(openai.InternalServerError, match="has not told how likely it finds some tokens"):
+            await client.completions.create(**LISTED)
+        source.script = standalone
+        choice = (await client.completions.create(**LISTED)).choices[0]
+        stream = await client.completions.create(**LISTED, stream=True)
+        choices = [choice async for chunk in stream for choice in chunk.choices]
+    assert choice.text == "".join(each.text for each in choices) == "day"
+    assert [each.logprobs.tokens for each in (choice, *choices) if each.logprobs is not None] == [["d"], ["d"]]

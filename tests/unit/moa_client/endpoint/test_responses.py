@@ -12,8 +12,6 @@ from typing import Any
 
 import openai
 import pytest
-from inline_snapshot import snapshot
-from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
@@ -35,13 +33,10 @@ CALLING = ("Let me see.", '\n<tool_call>\n{"name": "now", "arguments": {"zo', 'n
 
 @asynccontextmanager
 async def asking(
-    script: Script = silence, settings: EndpointSettings | None = None, history: HistoryStore | None = None
+    script: Script = silence, history: HistoryStore | None = None
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
     source = ScriptedSource(script)
-    async with (
-        serving(source, settings, history=history) as server,
-        openai_client(server.url) as client,
-    ):
+    async with serving(source, history=history) as server, openai_client(server.url) as client:
         yield client, source
 
 
@@ -58,11 +53,6 @@ async def created(client: openai.AsyncOpenAI, **more: Any) -> Response:
     return response
 
 
-async def streamed(client: openai.AsyncOpenAI, **more: Any) -> list[Any]:
-    """The events of a stream."""
-    return [event async for event in await client.responses.create(**{**ASKED, "stream": True, **more})]
-
-
 def is_kept(response: Response) -> object:
     """What the response says of that."""
     return (response.model_extra or {})["store"]
@@ -77,57 +67,37 @@ def call_of(response: Response) -> ResponseFunctionToolCall:
 # ------------------------------------------------------------ answers
 
 
-async def test_a_text_gets_a_response() -> None:
+async def test_a_text_gets_a_response_whole_and_as_a_stream() -> None:
     async with asking(saying(*WORDS)) as (client, source):
         response = await created(client, instructions="Be kind.", temperature=0, metadata={"a": "b"})
+        rendered = source.rendered
+        async with client.responses.stream(**ASKED) as stream:
+            events = [event async for event in stream]
+            final = await stream.get_final_response()
     assert (response.output_text, response.status, response.model) == ("Good day.", "completed", MODEL)
     assert response.id.startswith("resp_")
     assert (response.instructions, response.metadata, response.temperature) == ("Be kind.", {"a": "b"}, 0)
-    assert response.usage is not None
-    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (4, 3, 7)
-    assert response.model_extra is not None
-    assert response.model_extra["moa"] == {"seed": 5, "verified": True}
+    usage: Any = response.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (4, 3, 7)
+    assert (response.model_extra or {})["moa"] == {"seed": 5, "verified": True}
     assert is_kept(response) is False  # nothing is kept here
-    assert source.rendered == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi there"}]
-
-
-async def test_a_stream_has_the_events_that_add_up_to_the_response() -> None:
-    async with asking(saying(*WORDS)) as (client, _), client.responses.stream(**ASKED) as stream:
-        events = [event async for event in stream]
-        final = await stream.get_final_response()
-    assert [event.type for event in events] == snapshot(
-        [
-            "response.created",
-            "response.in_progress",
-            "response.output_item.added",
-            "response.content_part.added",
-            "response.output_text.delta",
-            "response.output_text.delta",
-            "response.output_text.delta",
-            "response.output_text.done",
-            "response.content_part.done",
-            "response.output_item.done",
-            "response.completed",
-        ]
+    assert rendered == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi there"}]
+    assert " ".join(event.type.removeprefix("response.") for event in events) == (
+        "created in_progress output_item.added content_part.added output_text.delta output_text.delta "
+        "output_text.delta output_text.done content_part.done output_item.done completed"
     )
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Good day."
     assert final.output_text == "Good day."
-    added = next(event.item for event in events if event.type == "response.output_item.added")
-    assert (final.output[0].type, getattr(final.output[0], "id", "")) == (added.type, getattr(added, "id", None))
 
 
 async def test_calls_are_items_whole_and_as_a_stream() -> None:
     async with asking(saying(*CALLING)) as (client, source):
         whole = await created(client, tools=[NOW])
         async with client.responses.stream(**ASKED, tools=[NOW], tool_choice="required") as stream:
-            pieces = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
             streamed = await stream.get_final_response()
     for response in (whole, streamed):
         call = call_of(response)
         assert (response.output_text, call.name, call.arguments) == ("Let me see.", "now", '{"zone": "UTC"}')
         assert (call.status, call.call_id[:5], response.status) == ("completed", "call_", "completed")
-    assert "".join(pieces) == '{"zone": "UTC"}'
     assert streamed.tool_choice == "required"
     assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
 
@@ -142,9 +112,7 @@ async def test_a_stream_that_fails_says_why() -> None:
             pass
         answer.fail(UnavailableError("Nobody there.", hint=""))
         rest = [event async for event in events]
-    assert [event.type for event in rest] == snapshot(
-        ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.failed"]
-    )
+    assert rest[-1].type == "response.failed"
     failed = rest[-1].response
     assert (failed.status, failed.error.code, failed.error.message) == ("failed", "server_error", "Nobody there.")
     assert failed.output[0].status == "incomplete"
@@ -171,7 +139,7 @@ async def test_a_response_continues_kept_ones_without_their_instructions(store: 
 async def test_a_kept_response_is_read_and_deleted_also_after_a_restart(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
     async with asking(saying(*WORDS), history=store) as (client, _):
-        made = (await streamed(client))[-1].response
+        made = await created(client)
     store.close()
     store = HistoryStore(tmp_path)
     async with asking(saying(*WORDS), history=store) as (client, source):
