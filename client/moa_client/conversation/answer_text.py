@@ -7,10 +7,12 @@ when it is confirmed, never more often.
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConflictError
@@ -112,6 +114,8 @@ class Update:
     figures: Figures | None = None
 
 
+WIDE = "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"  # each is a word
+_WORDS, _LAST_WORD = re.compile(rf"\s+|[{WIDE}]|[^\s{WIDE}]+"), re.compile(rf"[^\s{WIDE}]*\Z")
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for
 WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants the three words of a drafter back
@@ -295,57 +299,34 @@ class Corrections:
 
 def differing(shown: str, text: str) -> list[tuple[int, int]]:
     """The stretches of a text, in whole words, that replace others of a text that was shown in its place."""
-    stretches: list[tuple[int, int]] = []
-    at = begin = 0  # in what was shown; in the text
-    while True:
-        same = common(shown[at:], text[begin:])
-        at, begin = at + same, begin + same
-        if at == len(shown) or begin == len(text):
-            return stretches
-        at, end = _agreement(shown, at, text, begin)
-        first, last = begin, end
-        while first and not _is_break(text[first - 1]) and not text[begin].isspace():
-            first -= 1
-        while first < last and text[first].isspace():
-            first += 1
-        while last < len(text) and not _is_break(text[last]) and not (last > begin and _is_break(text[last - 1])):
-            last += 1
-        while first < last and text[last - 1].isspace():
-            last -= 1
-        if stretches and first <= stretches[-1][1]:
-            first = stretches.pop()[0]
-        if first < last:
-            stretches.append((first, last))
-        begin = end
+    same = common(shown, text)
+    if same in (len(shown), len(text)):
+        return []
+    start = same - len(last_word(text[:same]))
+    before, after = _WORDS.findall(shown[start:]), _WORDS.findall(text[start:])
+    places = list(accumulate(map(len, after), initial=start))
+    stretches, at, first = list[tuple[int, int]](), 0, 0  # what neither text has in common begins there
+    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        if block.size and places[block.b + block.size] - places[block.b] < AGREED:
+            continue
+        last = block.b if block.size else min(block.b, first + block.a - at)  # no more than was shown
+        words = [place for place in range(first, last if block.a > at else first) if not after[place].isspace()]
+        if words:
+            stretches.append((places[words[0]], places[words[-1] + 1]))
+        at, first = block.a + block.size, block.b + block.size
+    return stretches
 
 
 def common(first: str, second: str) -> int:
     """How many characters two texts have in common where they begin."""
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return index
-    return min(len(first), len(second))
-
-
-def _agreement(shown: str, at: int, text: str, begin: int) -> tuple[int, int]:
-    """Where two texts that differ go on alike; where the shown one ends, if they do not."""
-    for end in range(begin, min(len(text) - AGREED, begin + MOST_APART) + 1):
-        place = shown.find(text[end : end + AGREED], at, at + MOST_APART)
-        if place >= 0:
-            return place, end
-    return len(shown), min(len(text), begin + len(shown) - at)
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def last_word(text: str) -> str:
     """The word that a text ends with; empty if it ends between two."""
-    begin = len(text)
-    while begin and not _is_break(text[begin - 1]):
-        begin -= 1
-    return text[begin:]
-
-
-def _is_break(character: str) -> bool:
-    return character.isspace() or unicodedata.east_asian_width(character) in "WF"
+    found = _LAST_WORD.search(text)
+    return found[0] if found is not None else ""
 
 
 ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow

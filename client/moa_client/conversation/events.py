@@ -32,7 +32,6 @@ class Provenance(Enum):
 
     @property
     def letter(self) -> str:
-        """Stands for it where bytes count."""
         return self.name[0]
 
 
@@ -41,12 +40,9 @@ BY_LETTER = {each.letter: each for each in Provenance}
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """A stretch of committed text.
+    """A stretch of committed text, of so many characters.
 
-    Args:
-        characters: its length.
-        writer: None: it is not known.
-        chance: of its one token, that the target chooses it after the text before it; None: not known.
+    `writer`, and of its one token the `chance` that the target chooses it after the text before it; None: not known.
     """
 
     characters: int
@@ -59,9 +55,7 @@ def runs_of(
 ) -> tuple[TextRun, ...]:
     """The runs of some tokens' text; none where neither writers nor chances are known.
 
-    Args:
-        lengths: of the text that comes with each token, in characters.
-        writers, chances: of each token; empty: not known.
+    `lengths`: of the text that comes with each token; `writers`, `chances`: of each token, or empty.
     """
     if not writers and not chances:
         return ()
@@ -83,12 +77,10 @@ def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
     """The same text in as few runs as can be."""
     whole: list[TextRun] = []
     for run in runs:
-        if not run.characters:
-            continue
         last = whole[-1] if whole else None
         if last is not None and last.chance is run.chance is None and last.writer is run.writer:
             whole[-1] = TextRun(last.characters + run.characters, run.writer)
-        else:
+        elif run.characters:
             whole.append(run)
     return tuple(whole)
 
@@ -113,8 +105,7 @@ class Committed:
         chances: of each token, where the question wants them and the server has told them; else none.
         lengths: with them, how many characters of `text` came with each token; what is only a part of a character, or
             may become a stop string, comes with a later one.
-        writers: of each token; empty: not known.
-        runs: of `text`.
+        writers: of each token; empty: not known. `runs`: of `text`.
     """
 
     tokens: tuple[int, ...]
@@ -144,7 +135,7 @@ class Provisional:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The device has more text, which is too unlikely to be right: it waits for the server, or for the user's wish.
+    """The device has more text, too unlikely to be shown before the server is back or the user wants it.
 
     `unread`: no server has read the question, so that the device has nothing to go by.
     """
@@ -154,10 +145,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """All provisional text still shown is withdrawn: the target continues differently.
-
-    `dropped`: how many provisional tokens that is.
-    """
+    """All provisional text still shown, so many tokens, is withdrawn: the target continues differently."""
 
     dropped: int
 
@@ -166,9 +154,7 @@ class Corrected:
 class LinkChanged:
     """The state of the link has changed.
 
-    Args:
-        reason: for a person, if there is one.
-        wait_seconds: from now until the server is asked again, in the state WAITING.
+    `reason`: for a person, if there is one; `wait_seconds`: until the server is asked again, in the state WAITING.
     """
 
     state: LinkState
@@ -228,29 +214,22 @@ class Settled:
 
     @property
     def changed(self) -> bool:
-        return self.outcome in (AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED)
+        return self.outcome is not AnswerOutcome.CONFIRMED
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An earlier answer, which ended without the server, will not be verified: the server refuses it.
-
-    `error`: why; it concerns only this answer, not later ones.
-    """
+    """An earlier answer, which ended without the server, is refused by it, which concerns no later ones."""
 
     error: MoaError
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionChanged:
-    """The server that continues the conversation computes differently from the one on which it began.
+    """The server that continues the conversation computes differently: committed text stays, what follows may differ.
 
-    Committed text stays; what follows may differ from what that server would have written.
-
-    Args:
-        level: of execution, such as int8.
-        exact: whether the text does not depend on what is verified together.
-        fingerprint: of the model and of how it is computed with now, for programs.
+    `level`: of execution, such as int8; `exact`: the text does not depend on what is verified together;
+    `fingerprint`: of the model and of how it is computed with now, for programs.
     """
 
     level: str
@@ -262,10 +241,8 @@ class ExecutionChanged:
 class ServerChanged:
     """Another server answers: at the same address, or at another one of those in use.
 
-    Args:
-        what: "address": the conversation continues at another address; "drafter": it continues, without drafts from
-            this device; "model": it waits for its model.
-        message: for a person, one sentence.
+    `what`: "address": the conversation continues at another address; "drafter": it continues, without drafts from this
+    device; "model": it waits for its model. `message`: for a person, one sentence.
     """
 
     what: Literal["address", "drafter", "model"]
@@ -279,10 +256,8 @@ LOOK_UP = "look-up"
 class DrafterChanged:
     """Another drafter drafts from the next question on.
 
-    Args:
-        name: its own; LOOK_UP: the drafter was worse than what the text repeats, and is dropped at once.
-        reason: for a person; of LOOK_UP a sentence.
-        alone: the one that writes without a server; empty: the same.
+    `name`: its own; LOOK_UP: the drafter was worse than what the text repeats, and is dropped at once, as the sentence
+    `reason` says. `standalone`: the one that writes without a server; empty: the same.
     """
 
     name: str
@@ -317,11 +292,8 @@ class Permission(Enum):
 class CallWanted:
     """The newest answer calls a tool; `CallDecided` and `CallAnswered` follow.
 
-    Args:
-        call: names it.
-        arguments: a JSON object.
-        server: that has the tool; empty: none has.
-        waits: for a surface to say whether it may be run.
+    `call` names it; `arguments`: a JSON object; `server`: that has the tool, if one has; `waits`: for a surface to say
+    whether it may be run.
     """
 
     call: str
@@ -367,15 +339,10 @@ class ToolsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer ends here with what is committed of it; no `Ended` follows.
+    """The answer ends here with what is committed of it, of which `text` is the rest; no `Ended` follows.
 
     About no answer: a request was refused, or something has failed between answers; the conversation continues.
-
-    Args:
-        error: why.
-        taken_back: the question got no answer and is not part of the conversation. About no answer: what a surface
-            wished for was not done, nor will be.
-        text: the rest of the committed text.
+    `taken_back`: the question got no answer and is not part of the conversation; what was wished for is not done.
     """
 
     error: MoaError
