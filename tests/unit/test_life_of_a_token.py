@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, takewhile
@@ -117,10 +118,18 @@ def test_the_list_is_true() -> None:
     assert problems(blocks) == []
 
 
+def test_a_name_on_the_way_has_three_homes_at_most() -> None:
+    """But those of an interface, of which each kind of drafter is a home."""
+    texts = [path.read_text("utf-8") for room in ("client", "server", "shared") for path in (ROOT / room).rglob("*.py")]
+    homes = Counter(name for text in texts for name in re.findall(r"^    (?:async )?def (\w+)", text, re.MULTILINE))
+    names = {stop.name.rsplit(".", 1)[-1] for block in blocks_of(PAGE.read_text("utf-8")) for stop in block}
+    assert [name for name in names - {"expand", "grow"} if homes[name] > 3] == []
+
+
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("ClientEngine._wait", "ClientEngine._sleep", "ClientEngine._sleep is not there"),
+        ("ClientEngine._handle", "ClientEngine._sleep", "ClientEngine._sleep is not there"),
         (
             "StreamedDrafting.take_frame",
             "StreamedDrafting.follow_commit",

@@ -153,7 +153,7 @@ class Publisher:
             case _ if current is not None:
                 if isinstance(event, events.Ended) and event.provisional:
                     self._unsettled.append(current)
-                self._take(event, current)
+                self._publish_taken(event, current)
 
     def break_off(self, event: events.Failed | events.Ended, answer: AnswerDecoder) -> None:
         """An answer is over with what is committed of it; without anything, its question is taken back."""
@@ -167,7 +167,7 @@ class Publisher:
         except BaseException as error:  # noqa: BLE001 (a decoder that has failed once fails again)
             told(error)
             text.apply(event)
-        self._tell(event, text)
+        self._tell_surfaces(event, text)
         if not text.tokens:
             self.answers.remove(text)
             if isinstance(event, events.Ended):
@@ -175,7 +175,7 @@ class Publisher:
 
     def publish(self, event: events.SurfaceEvent, answer: int = 0) -> None:
         """Keeps and tells an event. `answer`: the number of the one that it is about; 0: none."""
-        self._tell(event, apply_update(self.answers, Update(event, answer)))
+        self._tell_surfaces(event, apply_update(self.answers, Update(event, answer)))
 
     def _drop(self, answers: int) -> None:
         """No answer after the first `answers` is decided any more."""
@@ -194,12 +194,12 @@ class Publisher:
         answer = self._unsettled[0] if isinstance(event, events.Earlier) else self._unsettled.popleft()
         if isinstance(event, events.Refused) and not answer.text.tokens:
             self._gone.add(answer.text.number)
-        self._take(event, answer)
+        self._publish_taken(event, answer)
 
-    def _take(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
-        self._tell(answer.take_event(event), answer.text)
+    def _publish_taken(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
+        self._tell_surfaces(answer.take_event(event), answer.text)
 
-    def _tell(self, event: events.SurfaceEvent, text: AnswerText | None) -> None:
+    def _tell_surfaces(self, event: events.SurfaceEvent, text: AnswerText | None) -> None:
         """Keeps what has happened; if that fails, it is said once, and nothing more of the conversation is kept."""
         figures = self._engine.figures if isinstance(event, events.Ended | events.Settled) else None
         update = Update(event, text.number if text is not None else 0, self._engine.status, figures)

@@ -219,7 +219,11 @@ class Stepper:
                 outcomes.append(allowed)
                 continue
             try:
-                outcome, kept = self._verify(each.tensors, each.plan, output, allowed)
+                outcome, kept = None, list(range(len(each.plan.feed)))  # rows of the forward that stay
+                if each.plan.chooses:
+                    outcome = each.plan.choose_tokens(output.logits, allowed)
+                    kept += [len(kept) + node for node in outcome.kept]
+                    each.tensors.cache.keep(kept)
                 read += self._keep_states(each.tensors, each.plan.cached, output, kept, len(outcomes))
                 outcomes.append(outcome)
             except Exception as error:  # noqa: BLE001 (as above)
@@ -238,21 +242,6 @@ class Stepper:
             tokens = [*plan.feed, *plan.tree.tokens]
             requests.append(Request(tensors.cache, tokens, _parents(plan), wanted, tensors.layers))
         return self.target.forward_all(requests)
-
-    def _verify(
-        self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput, allowed: Allowed | None = None
-    ) -> tuple[Verification | None, list[int]]:
-        """What the target chose, and the rows of the forward that stay; None for a chunk of a prompt, which chooses
-        nothing. Keeps keys and values of the path.
-        """
-        fed = len(plan.feed)
-        verification = None
-        kept: Sequence[int] = ()
-        if plan.chooses:
-            verification = plan.choose_tokens(output.logits, allowed)
-            kept = [fed + node for node in verification.kept]
-            tensors.cache.keep([*range(fed), *kept])
-        return verification, [*range(fed), *kept]
 
     def _keep_states(
         self, tensors: SessionTensors, start: int, output: TargetOutput, kept: Sequence[int], number: int

@@ -158,9 +158,16 @@ class ConverseStream(Listener, OpenCall):
             case "ask":
                 self._on_ask(frame.ask, form)
             case "draft":
-                self._on_draft(frame.draft)
+                live, draft = self._attached(), self._drafts.read_draft(frame.draft)
+                if live.drafting.takes_drafts:
+                    live.session.on_draft(draft)
+                else:
+                    live.session.on_ack(min(draft.base, len(live.session.tokens)))
+                self._services.engine.wake(live)
             case "ack":
-                self._on_ack(frame.ack)
+                live = self._attached()
+                live.session.on_ack(frame.ack.committed)
+                self._services.engine.wake(live)
             case "stop":
                 self._on_stop(frame.stop)
             case "credit":
@@ -243,20 +250,6 @@ class ConverseStream(Listener, OpenCall):
         except MoaError:
             live.session.on_stop()
             raise
-
-    def _on_draft(self, message: pb.Draft) -> None:
-        live = self._attached()
-        session, draft = live.session, self._drafts.read_draft(message)
-        if live.drafting.takes_drafts:
-            session.on_draft(draft)
-        else:
-            session.on_ack(min(draft.base, len(session.tokens)))
-        self._services.engine.wake(live)
-
-    def _on_ack(self, message: pb.Ack) -> None:
-        live = self._attached()
-        live.session.on_ack(message.committed)
-        self._services.engine.wake(live)
 
     def _on_stop(self, message: pb.Stop) -> None:
         live = self._attached()

@@ -184,7 +184,7 @@ class FrameWriter:
                 if self._lingering is not None:
                     self._lingering.cancel()
                     self._lingering = None
-                while (frame := self._next()) is not None:
+                while (frame := self._next_frame()) is not None:
                     self._count(await self._writer.write(frame))
                 if self._failure is not None:
                     raise self._failure
@@ -195,11 +195,15 @@ class FrameWriter:
                 self._lingering.cancel()
             self.unfollow()
 
-    def _next(self) -> pb.ServerFrame | None:
+    def _next_frame(self) -> pb.ServerFrame | None:
         if self._urgent:
             item = self._urgent.popleft()
             self._urgent_bytes = self._urgent_bytes - _size(item) if self._urgent else 0
-            return self._verdict_frame(item) if isinstance(item, Verdict) else item
+            if not isinstance(item, Verdict):
+                return item
+            if self._memory is not None:  # the coded rows that are not of a later verdict in the queue go with it
+                self._rows_in_frame += self._memory.take_with_verdict(item.base + len(item.tokens))
+            return pb.ServerFrame(verdict=self._verdicts.write_verdict(item, self._rows_in_frame))
         if self._beat is not None:
             frame, self._beat = self._beat, None
             return frame
@@ -210,13 +214,6 @@ class FrameWriter:
             return None
         self._rows_in_frame.append(memory)
         return pb.ServerFrame(memory=memory_to_proto(memory))
-
-    def _verdict_frame(self, verdict: Verdict) -> pb.ServerFrame:
-        """A verdict, with the coded rows that are not of a later one in the queue."""
-        end = verdict.base + len(verdict.tokens)
-        if self._memory is not None:
-            self._rows_in_frame += self._memory.take_with_verdict(end)
-        return pb.ServerFrame(verdict=self._verdicts.write_verdict(verdict, self._rows_in_frame))
 
     def _count(self, nbytes: int) -> None:
         rows, self._rows_in_frame = self._rows_in_frame, []

@@ -6,9 +6,10 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
 from moa_client.conversation.events import (
@@ -26,17 +27,111 @@ from moa_client.conversation.events import (
 from moa_client.conversation.figures import Figures, drafted_words
 from moa_client.conversation.options import OPTION_NAMES, AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import TokenChances
 
 from tests.support.answer_events import decode_bytes, events_of
+from tests.support.properties import examples
 from tests.support.told import Told
+
+
+@pytest.fixture(scope="module")
+def default_tokenizer(default_model_files: ModelFiles) -> Any:
+    return load_tokenizer(default_model_files)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Tokens are bytes."""
+    return bytes(tokens).decode("utf-8", errors="replace")
+
+
+def cut(text: str, stop: Sequence[str]) -> str:
+    places = [at for string in stop if (at := text.find(string)) >= 0]
+    return text[: min(places)] if places else text
+
+
+@given(
+    st.text(alphabet="abé€😀", max_size=30),
+    st.lists(st.sampled_from(["ab", "ba€", "😀", "aab"]), max_size=3),
+    st.data(),
+)
+def test_pieces_make_the_text_cut_at_the_first_stop_string(text: str, stop: list[str], data: st.DataObject) -> None:
+    tokens = list(text.encode())
+    stream = TextStream(decode, stop)
+    given_out = ""
+    while tokens:
+        size = data.draw(st.integers(1, len(tokens)))
+        given_out += stream.push(tokens[:size])
+        tokens = tokens[size:]
+        assert cut(text, stop).startswith(given_out)
+        assert "\ufffd" not in given_out
+    assert given_out + stream.finish() == cut(text, stop)
+
+
+@given(st.text(alphabet="abé€😀", min_size=1, max_size=30), st.data())
+def test_a_stream_that_had_ended_goes_on_where_it_was(text: str, data: st.DataObject) -> None:
+    tokens, stop = list(text.encode()), ["ab€", "😀é"]
+    at = data.draw(st.integers(0, len(tokens)))
+    ended = TextStream(decode, stop)
+    given_out = ended.push(tokens[:at]) + ended.finish(is_cut=True)
+    stream = TextStream(decode, stop)
+    stream.restore(tokens[:at], given_out)
+    whole = given_out + stream.push(tokens[at:]) + stream.finish()
+    if len(given_out) <= len(cut(text, stop)):
+        assert whole == cut(text, stop)
+    else:  # the beginning of a stop string, which might have become something else, was given out already
+        assert whole == given_out
+
+
+def test_nothing_is_held_back_without_need() -> None:
+    stream = TextStream(decode, ["END"])
+    assert stream.push(b"hello E") == "hello "
+    assert stream.push(b"x") == "Ex"
+    assert stream.push(b"EN") == ""
+    assert stream.push(b"D more") == ""
+    assert stream.finish() == ""
+
+
+def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
+    stream = TextStream(decode)
+    assert stream.push([0xE2, 0x82]) == ""
+    assert stream.finish() == "\ufffd"
+
+
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 49151), max_size=25))
+def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer: Any, tokens: list[int]) -> None:
+    def decode_all(some: Sequence[int]) -> str:
+        text: str = default_tokenizer.decode(some, skip_special_tokens=True)
+        return text
+
+    stream = TextStream(decode_all)
+    pieces = [stream.push([token]) for token in tokens]
+    assert "".join(pieces) + stream.finish() == decode_all(tokens)
+
+
+def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(default_tokenizer: Tokenizer) -> None:
+    """A special token between its halves is on nobody's screen, so the answer ends there."""
+    special = default_tokenizer.encode("<|im_start|>")
+    assert len(special) == 1
+    tokens = [*default_tokenizer.encode("one STO"), *special, *default_tokenizer.encode("P two")]
+    how = AnswerSettings(stop=("STOP",), ignore_end_of_text=True)
+    rule = FinishRule(how, 1, 1000, frozenset(special), default_tokenizer.shown)
+    taken, finish = rule.cut([], tokens)
+    stream = TextStream(default_tokenizer.shown, how.stop)
+    assert finish is Finish.STOP
+    assert stream.push(taken) + stream.finish() == "one "
+    spelled = AnswerSettings(stop=("<|im_start|>",), ignore_end_of_text=True)
+    assert FinishRule(spelled, 1, 1000, frozenset(), default_tokenizer.shown).cut([], tokens)[1] is Finish.UNFINISHED
+
 
 TOKEN = st.integers(0, 25)
 
 
-def begun(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) -> AnswerDecoder:
-    return AnswerDecoder(AnswerText(options=AnswerOptions(stop=stop)), decode)
+def begun(decode_of_answer_text: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) -> AnswerDecoder:
+    return AnswerDecoder(AnswerText(options=AnswerOptions(stop=stop)), decode_of_answer_text)
 
 
 def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
@@ -46,12 +141,12 @@ def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
     return decoder.text.committed[before:]
 
 
-def decode(tokens: Sequence[int]) -> str:
+def decode_of_answer_text(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
 def test_chances_come_with_the_characters_of_each_token() -> None:
-    decoder = begun(decode, stop=("cde",))
+    decoder = begun(decode_of_answer_text, stop=("cde",))
     told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
 
     def lengths(*tokens: int) -> tuple[int, ...]:
@@ -70,13 +165,13 @@ def test_chances_come_with_the_characters_of_each_token() -> None:
 def test_a_kept_answer_continues_wherever_its_program_ended(
     verdicts: list[list[int]], written: list[int], data: st.DataObject
 ) -> None:
-    def decode(tokens: Sequence[int]) -> str:
+    def decode_of_answer_text(tokens: Sequence[int]) -> str:
         return bytes(tokens).decode(errors="replace")
 
     events = [Committed(tuple(tokens)) for tokens in verdicts]
     at = data.draw(st.integers(0, len(events)))
     decided_from = data.draw(st.integers(0, at))
-    whole, before, after = (begun(decode, ("zza",)) for _ in range(3))
+    whole, before, after = (begun(decode_of_answer_text, ("zza",)) for _ in range(3))
     for place, event in enumerate(events):
         if place == decided_from:
             whole.take_event(Provisional((0x61,)))
@@ -103,7 +198,7 @@ def test_a_kept_answer_continues_wherever_its_program_ended(
 
 
 def test_a_settled_answer_ends_before_its_stop_string() -> None:
-    decoder = begun(decode, ("zz",))
+    decoder = begun(decode_of_answer_text, ("zz",))
     decoder.take_event(Committed((0, 25)))
     decoder.take_event(Provisional((2,)))
     decoder.take_event(Ended(Finish.MAX_TOKENS, provisional=True))
@@ -113,13 +208,13 @@ def test_a_settled_answer_ends_before_its_stop_string() -> None:
 
 @given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
 def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: list[int], then: list[int]) -> None:
-    decoder = begun(decode, ("ab",))
+    decoder = begun(decode_of_answer_text, ("ab",))
     decoder.take_event(Committed(tuple(first)))
     if alone:
         decoder.take_event(Provisional(tuple(alone)))
     decoder.take_event(Ended(Finish.CANCELLED, provisional=True))
     decoder.take_event(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
-    assert decoder.text.committed == decode([*first, *then]).split("ab")[0]
+    assert decoder.text.committed == decode_of_answer_text([*first, *then]).split("ab")[0]
     assert decoder.text.tokens == len(first) + len(then)
 
 
@@ -170,7 +265,7 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
     def counted(tokens: Sequence[int]) -> str:
         nonlocal calls
         calls += len(tokens)
-        return decode(tokens)
+        return decode_of_answer_text(tokens)
 
     def cost(count: int) -> int:
         nonlocal calls
