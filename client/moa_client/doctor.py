@@ -16,16 +16,23 @@ from statistics import median
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.companion import find_companion, fitting_companions, load_companion
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.call_reasons import TlsReason
 
-from moa_client.device.companion_offer import find_offered, offered_words
-from moa_client.device.drafter_catalog import DrafterCandidate, DrafterCatalog, ServerPace, level_ms, speedup
-from moa_client.device.fetching import WINDOW_BYTES, bytes_of, fetch_manifest
-from moa_client.device.sources import AUTO, NONE, Sources, find_present, means_served, meant_drafters
+from moa_client.device import drafter_catalog as catalog
+from moa_client.device.fetching import WINDOW_BYTES, fetch_manifest
+from moa_client.device.sources import (
+    AUTO,
+    NONE,
+    Sources,
+    find_offered,
+    find_present,
+    means_served,
+    meant_drafters,
+    offered_words,
+)
 from moa_client.link.security import Security, shake_hands
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
@@ -94,7 +101,7 @@ def judge_download(nbytes: int, seconds: float, step_ms: float) -> Check:
     return Check("download", "warn", message, less)
 
 
-def judge_drafts(candidates: Sequence[DrafterCandidate], server: ServerPace) -> Check:
+def judge_drafts(candidates: Sequence[catalog.DrafterCandidate], server: catalog.ServerPace) -> Check:
     """How long a level of a draft takes here, against a step of the server, and what that gives."""
     levels = ", ".join(f"{each.level_ms:.1f} ms ({each.name})" for each in candidates)
     message, step_ms = f"a level of a draft takes {levels}", server.step_ms
@@ -103,8 +110,8 @@ def judge_drafts(candidates: Sequence[DrafterCandidate], server: ServerPace) -> 
     message += f"; a plain step of the server {step_ms:.1f} ms, {1e3 / step_ms:.0f} tokens/s"
     if min(each.level_ms for each in candidates) >= step_ms:
         return Check("drafts", "warn", message, "Drafts from here come too late: give the drafter more --threads.")
-    best = max(candidates, key=lambda each: speedup(each, server))
-    if (times := speedup(best, server)) < NOTICEABLE:
+    best = max(candidates, key=lambda each: catalog.speedup(each, server))
+    if (times := catalog.speedup(best, server)) < NOTICEABLE:
         return Check("drafts", "ok", f"{message}: drafts from here add little, and the server drafts while it has time")
     return Check("drafts", "ok", f"{message}: about {times:.1f} times that with drafts from here ({best.name})")
 
@@ -121,8 +128,7 @@ def find_drafters(
     present, wanted = find_present(settings, served, progress)
     if present is not None:
         return present, Check("drafter", "ok", f"here: {names}")
-    size = bytes_of(manifest, wanted) if manifest is not None else 0
-    what = si_bytes(size) if size else "it"
+    what = si_bytes(sum(entry.size for entry in wanted.of(manifest))) if manifest is not None else "it"
     return None, Check("drafter", "warn", f"not here yet: {names}", f"The first chat fetches {what} from the server.")
 
 
@@ -142,14 +148,11 @@ def examine_companion(
     present, _ = find_present(replace(settings, drafter=NONE), served, progress)
     target = present.files if present is not None else files
     companion = load_companion(files, target, settings.cache_dir, progress, weights=settings.dtype)
-    text = companion.new_cache().most_nbytes(TEXT_TOKENS)
-    breadth = 1 if settings.mode == "chain" else settings.breadth
-    took = level_ms(cache_root(settings.cache_dir), companion.fingerprint, breadth, companion.new_state)
+    text, took = companion.new_cache().most_nbytes(TEXT_TOKENS), catalog.companion_level_ms(settings, companion)
     sizes = f"{si_bytes(companion.weights_bytes)} of weights, {si_bytes(text)} for a text of {TEXT_TOKENS} tokens"
     message = f"{companion.name}: {sizes}; a level of a draft takes {took:.1f} ms"
     if present is None:
-        hint = "Its vocabulary is compared when the first chat has fetched the server's tokenizer."
-        return Check("companion", "warn", message, hint)
+        return Check("companion", "warn", message, "Its vocabulary is compared when the first chat has the server's.")
     return Check("companion", "ok", message)
 
 
@@ -164,8 +167,7 @@ def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, s
         return Check(name, "warn", "the server offers none", "Name one with --companion FILE.")
     if sources is None:
         return Check(name, "skip", f"none; nothing of {target} is here to look for one by")
-    fitting = " or ".join(each.hub for each in fitting_companions(sources.files.config))
-    if not fitting:
+    if not (fitting := " or ".join(each.hub for each in fitting_companions(sources.files.config))):
         return Check(name, "ok", f"none, and none is known for {target}")
     return Check(name, "ok", f"none; {fitting} would fit {target}", _NAME_ONE)
 
@@ -238,7 +240,7 @@ class ServerExamination:
         came, began = 0, 0.0
         try:
             async with asyncio.timeout(GOODPUT_SECONDS):
-                self._manifest = await fetch_manifest(wide)
+                self._manifest, _ = await fetch_manifest(wide)
             longest = max(self._manifest.files, key=lambda each: each.size)
             start = max(0, longest.size - GOODPUT_BYTES)
             request = pb.FetchDrafterRequest(name=longest.name, offset=start, sha256=longest.sha256)
@@ -268,10 +270,8 @@ class ServerExamination:
         return await asyncio.to_thread(examine_companion, self._settings, self._served, self._sources, self._progress)
 
     async def _measure_drafts(self) -> Check:
-        settings, sources, served = self._settings, self._sources, self._served
-        candidates: Sequence[DrafterCandidate] = ()
-        if sources is not None:
-            candidates = await asyncio.to_thread(lambda: DrafterCatalog(settings, sources).measure())
-        if not candidates:
+        if self._sources is None:
             return Check("drafts", "skip", "not measured: no drafter is here")
-        return judge_drafts(candidates, ServerPace(served.step_ms, served.row_ms, self._rtt_ms))
+        served = self._served
+        candidates = await asyncio.to_thread(catalog.measure_drafters, self._settings, self._sources)
+        return judge_drafts(candidates, catalog.ServerPace(served.step_ms, served.row_ms, self._rtt_ms))

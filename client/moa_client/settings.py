@@ -225,16 +225,11 @@ class ClientSettings(SettingsBase):
 
     # What bench and tests choose, and no user: each is what was measured as the best, or as the paper has it.
     mode: Literal["chain", "tree"] = "tree"  # of drafts
-    rounds: bool = False  # a whole draft after each verdict, as in the paper
-    run_ahead: bool = True  # the server continues while no draft has arrived
     length: int = 5  # of a chain: longer ones do not pay off while acceptance is low
-    depth: int = 4  # with breadth and nodes: the tree that paid off best on the default target
-    breadth: int = 4
+    breadth: int = 4  # of trees, what paid off best on the default target
     nodes: int = 16
     codec: Literal["bf16", "int8", "int4"] = "int4"  # the finest for memory: no loss of acceptance was measured
     dtype: Literal["int8", "float32"] = "int8"  # a quarter of the time of float32 (docs/adr/0009-drafting.md)
-    copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
-    parts: Literal["packed", "bf16"] = "packed"  # of the target's matrices: docs/adr/0040-models-are-mapped.md
     standalone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s
     connect_seconds: float = 5.0  # an available server answers within one round trip
     silence_seconds: float = 60.0  # the longest wait for a frame while an answer runs: a long prompt's prefill

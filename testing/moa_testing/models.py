@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from moa.v1 import moa_pb2 as pb
+from moa_client.device import loading
 from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_server.engine.inference_thread import InferenceThread
@@ -101,12 +102,6 @@ class Drafter:
     def remember(self, start: int, rows: Any, *, state: bool) -> None:
         raise AssertionError("this drafter reads no memory")
 
-    def draft(self, sampling: Sampling) -> DraftTree:
-        tokens: list[int] = []
-        for _ in range(self._chance.randint(0, 5)):
-            tokens.append(self._guess(tokens, sampling))
-        return DraftTree.chain(tokens)
-
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         chance, last = self._chance, len(draft) - 1
         if last >= 20 or chance.random() < 0.05:
@@ -142,7 +137,8 @@ class _Letters:
 
 def device(drafter: Drafter | None) -> Device:
     """What a client holds of the target."""
-    return Device(cast(Any, None), cast(Any, _Letters()), IDENTITY, Drafting(drafter), END_OF_TEXT, CONTEXT)
+    target = loading.Target(cast(Any, None), cast(Any, _Letters()), IDENTITY, END_OF_TEXT, CONTEXT)
+    return Device(target, Drafting(lambda: drafter) if drafter is not None else None)
 
 
 class SimulatedExecutor(DrafterExecutor):

@@ -15,9 +15,9 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.child import running_server
 from moa_client.conversation.events import Committed, Corrected, Ended, Provisional
-from moa_client.device.drafter_catalog import COMPANION, NOBODY
+from moa_client.device.drafter_catalog import COMPANION
 from moa_client.device.loading import load_device
-from moa_client.drafting.companion import CompanionDrafter
+from moa_client.drafting.drafters import CompanionDrafter
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
@@ -129,10 +129,11 @@ async def test_the_target_s_own_model_is_never_corrected(
     alone, wanted = 0, 30
     async with connect([Server(exact_server, 10.0, 60.0)]) as link:
         device = load_device(settings, await link.describe(), SilentProgress())
-        assert isinstance(device.drafting.drafter, CompanionDrafter)
-        assert device.drafting.choice is not None
-        assert device.drafting.choice.name in (COMPANION, NOBODY)  # on a busy machine it is too slow to draft
-        engine = ClientEngine(link, device, int(device.files.config["vocab_size"]), Codec.INT4, WRITING)
+        assert device.drafting is not None
+        assert isinstance(device.drafting.new_drafter(), CompanionDrafter)
+        assert device.choice is not None
+        assert device.choice.name == COMPANION
+        engine = ClientEngine(link, device, int(device.target.files.config["vocab_size"]), Codec.INT4, WRITING)
         async for event in engine.ask(prompt, asked):
             assert not isinstance(event, Corrected)
             if isinstance(event, Committed):
@@ -160,8 +161,8 @@ async def test_beside_a_larger_target_the_text_is_the_target_s(default_model_fil
         prompt = load_tokenizer(default_model_files).encode(QUESTION)
         async with connect([Server(server.address, 10.0, 60.0)]) as link:
             device = load_device(settings, await link.describe(), SilentProgress())
-            assert device.files.fingerprint != default_model_files.fingerprint
-            vocab_size = int(device.files.config["vocab_size"])
+            assert device.target.files.fingerprint != default_model_files.fingerprint
+            vocab_size = int(device.target.files.config["vocab_size"])
             engine = ClientEngine(link, device, vocab_size, Codec.INT4, WRITING, offline=True)
             shown: list[int] = []
             alone: list[int] = []

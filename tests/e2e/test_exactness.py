@@ -60,7 +60,7 @@ async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
         if (address, name) not in DEVICES:
             DEVICES[address, name] = load_device(settings, served, SilentProgress())
         device = DEVICES[address, name]
-        vocab_size = int(device.files.config["vocab_size"])
+        vocab_size = int(device.target.files.config["vocab_size"])
         engine = ClientEngine(
             link,
             device,
@@ -133,7 +133,7 @@ async def test_greedy_text_is_what_transformers_generates(
     settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
     accepted = 0
     async with talking(float32_server, "shipped tree") as engine:
-        assert engine.device.drafting.drafter is not None, "no drafter is shipped for the default target"
+        assert engine.device.drafting is not None, "no drafter is shipped for the default target"
         for prompt in PROMPTS[::2]:
             tokens = prompt_tokens(tokenizer, prompt)
             written = await answer(engine, tokens, settings)

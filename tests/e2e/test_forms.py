@@ -46,11 +46,11 @@ def test_a_device_drafts_within_the_form_where_it_has_the_library(
     settings = AnswerSettings(Sampling(1.0, seed=3, constraint=FORMS[0]), max_tokens=100)
     prompt = chat_tokens(tokenizer, "What is the weather in Lima now?")
     text = client.ask(prompt, settings).tokens
-    mode = DraftingSettings("device", run_ahead=False, tree=True)
+    mode = DraftingSettings("device", rounds=4, tree=True)
     accepted = {}
     for has_library in (True, False):
         if not has_library:
-            monkeypatch.setattr("moa_client.device.new_drafters.constraint_compiler", lambda *_, **__: None)
+            monkeypatch.setattr("moa_client.device.loading.constraint_compiler", lambda *_, **__: None)
         with asyncio.Runner() as runner:
             device = load_split_device(runner, client_settings(server=exact_server))
             split = SplitClient(runner, exact_server, device, mode=mode)

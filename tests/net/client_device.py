@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device, Drafting
+from moa_client.device.loading import Target as HeldTarget
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
+from moa_client.engine.engine import ClientEngine
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.growing import CHAIN, GrowthShape
+from moa_shared.protocol.messages import Plane
 
 from tests.net.server_peer import IDENTITY, LAYERS, MODEL
 from tests.support.decoders import decoder_of
@@ -63,32 +66,50 @@ def stepper_of_both(target: Target) -> Stepper:
 def device_of_both(target: Target, name: str) -> Device:
     """A device whose drafter is one of DRAFTERS_OF_BOTH."""
     made = device(target, name)
-    made.identity.drafter_fingerprint = next(each.fingerprint for each in DRAFTERS_OF_BOTH if each.name == name)
-    return made
+    assert made.drafting is not None
+    fingerprint = next(each.fingerprint for each in DRAFTERS_OF_BOTH if each.name == name)
+    return replace(made, drafting=replace(made.drafting, fingerprint=fingerprint))
+
+
+def without_drafter(identity: pb.Identity = IDENTITY, **fields: Any) -> Device:
+    """A device that holds nothing but what the server is."""
+    mine = pb.Identity()
+    mine.CopyFrom(identity)
+    mine.drafter_fingerprint = b""
+    return Device(replace(HeldTarget(cast(Any, None), cast(Any, None), mine), **fields))
 
 
 def device(target: Target, name: str) -> Device:
     """A device whose drafter is one of DRAFTERS."""
-    drafter: ClientDrafter | None = None
-    memory_width = state_width = 0
-    identity = pb.Identity()
-    identity.CopyFrom(IDENTITY)
+    held = without_drafter()
+    if name == "none":
+        return held
     if name == "lookup":
-        drafter = LookupDrafter(4)
-    elif name != "none":
-        reused_layers = 1 if name.endswith("N = 1") else 0
-        made = checkpoint(reused_layers, near=name != "random")
-        decoder = decoder_of(made, ArrayWeights(MODEL.tensors), "float32")
-        tree = name.startswith("tree")
-        shape = TreeShape(depth=3, breadth=3, nodes=9)
-        drafter = MoaDrafter(
-            lambda: DraftState(decoder),
-            lambda state, sampling: draft_tree(state, shape, sampling)[0] if tree else draft_chain(state, 4, sampling),
-            reads_memory=name != "random",
-            shape=GrowthShape(breadth=3, survival=0.0) if tree else CHAIN,
-        )
-        if name != "random":
-            memory_width, state_width = made.config.memory_width, SIZES["hidden_size"] if reused_layers else 0
-    if not memory_width:
-        identity.drafter_fingerprint = b""
-    return Device(cast(Any, None), cast(Any, None), identity, Drafting(drafter, memory_width, state_width))
+        return replace(held, drafting=Drafting(lambda: LookupDrafter(4)))
+    reused_layers, tree = int(name.endswith("N = 1")), name.startswith("tree")
+    made = checkpoint(reused_layers, near=name != "random")
+    decoder = decoder_of(made, ArrayWeights(MODEL.tensors), "float32")
+
+    def new_drafter() -> MoaDrafter:
+        shape = GrowthShape(breadth=3, survival=0.0) if tree else CHAIN
+        return MoaDrafter(lambda: DraftState(decoder), reads_memory=name != "random", shape=shape)
+
+    if name == "random":
+        return replace(held, drafting=Drafting(new_drafter))
+    planes = {Plane.REUSED_STATE: SIZES["hidden_size"]} if reused_layers else {}
+    planes[Plane.MEMORY] = made.config.memory_width
+    return replace(held, drafting=Drafting(new_drafter, IDENTITY.drafter_fingerprint, planes))
+
+
+def with_drafter(held: Device, change: Callable[[ClientDrafter], ClientDrafter]) -> Device:
+    """The same device with drafters that are changed when they are made."""
+    assert held.drafting is not None
+    make = held.drafting.new_drafter
+    return replace(held, drafting=replace(held.drafting, new_drafter=lambda: change(make())))
+
+
+def running_drafter(engine: ClientEngine) -> Any:
+    """The drafter of an engine's conversation."""
+    thread = engine.own.drafting._thread
+    assert thread is not None
+    return thread.drafter

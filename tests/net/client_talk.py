@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from moa_client.conversation.events import Committed, Event, Notice
 from moa_client.device.loading import Device
-from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.drafters import ClientDrafter, MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.engine.replaced_server import Refit
@@ -22,7 +22,7 @@ from moa_shared.tree import DraftTree
 from moa_testing import Screen as SeenScreen
 
 from netsim import LinkHandle, open_link
-from tests.net.client_device import device, stepper
+from tests.net.client_device import device, stepper, with_drafter
 from tests.net.server_peer import VOCAB, make_host, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -48,10 +48,13 @@ class SlowDrafter(MoaDrafter):
 
 
 def slow_device(target: Target, name: str = "chain") -> Device:
-    made = device(target, name)
-    assert isinstance(made.drafting.drafter, MoaDrafter)
-    made.drafting.drafter.__class__ = SlowDrafter
-    return made
+    return with_drafter(device(target, name), slowed)
+
+
+def slowed(drafter: ClientDrafter) -> ClientDrafter:
+    assert isinstance(drafter, MoaDrafter)
+    drafter.__class__ = SlowDrafter
+    return drafter
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from tests.support.messages import steady
 GREEDY = AnswerSettings(max_tokens=80, ignore_end_of_text=True)
 SAMPLED = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 # The servers wait for drafts: else the first would have the whole answer ready before it is lost.
-WAITING = DraftingSettings(run_ahead=False, standalone=StandaloneRule(end_ms=60_000.0))
+WAITING = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
 
 
 class Servers:

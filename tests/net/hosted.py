@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, MoaDrafter
 from moa_client.host.host import Host
 from moa_client.host.starting import Reached, Started
@@ -26,7 +25,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle, open_link
-from tests.net.client_device import device, stepper
+from tests.net.client_device import device, stepper, with_drafter
 from tests.net.server_peer import VOCAB, decode, make_host, serving
 from tests.support.scripted_engine import PlainTokenizer
 
@@ -65,7 +64,9 @@ class Drafters:
     def make(self) -> ClientDrafter:
         calls, number = self.calls, self.made
         self.made += 1
-        made = device(self._target, "chain").drafting.drafter
+        drafting = device(self._target, "chain").drafting
+        assert drafting is not None
+        made = drafting.new_drafter()
         assert isinstance(made, MoaDrafter)
 
         class Noted(MoaDrafter):
@@ -122,11 +123,9 @@ async def hosting_at(target: Target, drafters: Drafters, address: str, **setting
     Args:
         settings: of the client.
     """
-    held: Device = replace(
-        device(target, "chain"),
-        files=cast("Any", SimpleNamespace(config={"vocab_size": VOCAB}, target_id="tiny")),
-        tokenizer=cast("Any", Characters()),
-    ).with_drafting(new_drafter=drafters.make)
+    held = with_drafter(device(target, "chain"), lambda _: drafters.make())
+    files = cast("Any", SimpleNamespace(config={"vocab_size": VOCAB}, target_id="tiny"))
+    held = replace(held, target=replace(held.target, files=files, tokenizer=cast("Any", Characters())))
     sources = cast("Any", SimpleNamespace(served=pb.DescribeResponse()))
     async with connect([Server(address, 5.0, 20.0)]) as link:
         started = Started(held, Reached(await link.describe(), 1.0), sources)

@@ -29,7 +29,7 @@ DEVICE_DRAFTS = DraftingSettings("device")
 
 def oracle_asker(address: str, target: Target, script: Script, draft_ms: float) -> EngineAsker:
     def device_for(question: int) -> Device:
-        return with_oracle(device(target, "lookup"), script, draft_ms, 1)
+        return with_oracle(device(target, "lookup"), script, draft_ms)
 
     return EngineAsker(address, device_for, VOCAB, SETTINGS, DEVICE_DRAFTS)
 

@@ -16,7 +16,7 @@ from tests.net.client_talk import PROMPT, SETTINGS, Screen, settle, talking, wat
 from tests.net.server_peer import make_host, plain_text, serving
 
 # The server waits for drafts: else, on a busy machine, it has the whole answer ready before the cut.
-WAITING = DraftingSettings(run_ahead=False, standalone=StandaloneRule(end_ms=60_000.0))
+WAITING = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
 CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
     "cut": lambda link: link.cut("both"),
     "cut towards the device": lambda link: link.cut("down"),

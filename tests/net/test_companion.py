@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device import companion_offer
-from moa_client.device.companion_offer import find_offered, offered_words, take_offered
+from moa_client.device import sources
+from moa_client.device.sources import find_offered, offered_words, take_offered
 from moa_client.host.starting import Reached, Started, find, load
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
@@ -225,7 +225,7 @@ async def test_one_of_the_hub_comes_from_there_and_else_from_the_server(
 def test_a_server_names_no_path_of_this_device(small: Path, tmp_path: Path) -> None:
     for name in (str(small), "default", f"hub:{small}", "hub:../small"):
         offered = pb.Companion(fingerprint=b"f" * 32, hub=name)
-        assert companion_offer._on_hub(offered) is None
+        assert sources._on_hub(offered) is None
 
 
 async def begin(model: Path, link: Fleet, tmp_path: Path, *, is_there: bool = True) -> Started:
@@ -246,4 +246,4 @@ async def test_a_chat_takes_the_companion_that_is_offered_now_and_keeps_it_witho
         for each in (started, away):
             assert each.device.companion is not None
             assert each.device.companion.fingerprint == fingerprint(offered, tmp_path)
-            assert each.device.drafting.new_drafter is not None
+            assert each.device.drafting is not None

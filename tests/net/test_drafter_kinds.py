@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device, Drafting
+from moa_client.device.loading import Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
@@ -22,15 +21,15 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.drafting.growing import GrowthShape
 from moa_shared.models.network.network import Network
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.client_device import checkpoint
-from tests.net.server_peer import CONTEXT, IDENTITY, MODEL, VOCAB, make_host, plain_text, serving
+from tests.net.client_device import checkpoint, without_drafter
+from tests.net.server_peer import CONTEXT, MODEL, VOCAB, make_host, plain_text, serving
 from tests.net.test_client_engine import PROMPT, ask
 
 SHARING = "gemma 4 with embeddings by layer"  # no mixture, but it differs from other families as much
@@ -48,17 +47,14 @@ async def check_texts(target: KernelTarget, made: Checkpoint, weights: Any, leve
             super().remember(start, rows, state=state)
 
     drafter = Watched(
-        made.states(ArrayWeights(weights), level),
-        lambda state, sampling: draft_chain(state, 4, sampling),
-        reads_memory=width > 0,
-        shape=GrowthShape(breadth=3, survival=0.0),
+        made.states(ArrayWeights(weights), level), reads_memory=width > 0, shape=GrowthShape(breadth=3, survival=0.0)
     )
-    identity = pb.Identity()
-    identity.CopyFrom(IDENTITY)
-    identity.drafter_fingerprint = source.fingerprint if source and width else b""
-    device = Device(cast(Any, None), cast(Any, None), identity, Drafting(drafter, width))
+    drafting = Drafting(lambda: drafter)
+    if source and width:
+        drafting = Drafting(lambda: drafter, source.fingerprint, {Plane.MEMORY: width})
+    device = replace(without_drafter(), drafting=drafting)
     async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=rounds))
+        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=4 if rounds else 0))
         try:
             for temperature in (0.0, 0.7):
                 settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)

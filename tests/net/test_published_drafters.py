@@ -30,6 +30,7 @@ from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
@@ -84,11 +85,11 @@ async def test_the_text_is_that_of_plain_streaming(
         if not named:
             [fetched] = [load_checkpoint(path) for path in sources.drafters.values()]
             assert not any(name.startswith("fc.") for name in fetched.tensors)  # which the server runs
-            offered = {entry.kind for entry in (await fetch_manifest(server)).files}
+            offered = {entry.kind for entry in (await fetch_manifest(server))[0].files}
             assert (pb.PART_HEAD_BF16 in offered) != fetched.config.traits.has_own_head
         # Waiting for drafts: a step of the tiny target takes a tenth of a millisecond, and they would all come late.
         waits = drafting == "device"
-        how = DraftingSettings(drafting=drafting, rounds=waits, run_ahead=not waits)
+        how = DraftingSettings(drafting=drafting, rounds=4 if waits else 0)
         engine = ClientEngine(link, device, 97, Codec.INT4, how)
         try:
             for temperature in (0.0, 0.7):
@@ -123,7 +124,7 @@ async def test_the_authors_drafter_through_a_cut(
             client = ClientSettings(server=address, model=str(model), drafter="auto")
             sources = await find_sources(client, link, served, SilentProgress())
             device = load_device(client, served, SilentProgress(), sources)
-            how = DraftingSettings(drafting="device", rounds=True, tree=False)
+            how = DraftingSettings(drafting="device", rounds=5)
             engine = ClientEngine(link, device, 256, Codec.BF16, how)
             screen = Screen()
 
@@ -197,9 +198,9 @@ async def talking(
             load_checkpoint(fetched).tensors
         )  # these stay at the server
         device = load_device(client, served, SilentProgress(), sources)
-        assert device.drafting.drafter is not None
-        assert device.drafting.drafter.most_depth == 7
-        assert (device.drafting.memory_width, device.drafting.state_width) == (64, 0)
+        assert device.drafting is not None
+        assert device.drafting.new_drafter().most_depth == 7
+        assert device.drafting.planes == {Plane.MEMORY: 64}
         engine = ClientEngine(server, device, 256, Codec.BF16, how)
         try:
             yield link, engine
@@ -209,7 +210,7 @@ async def talking(
 
 async def test_the_devices_blocks(published: Published) -> None:
     """In rounds the first block is verified as theirs was: three of its tokens are right."""
-    async with talking(published, DraftingSettings(rounds=True, run_ahead=False), "device") as (_, engine):
+    async with talking(published, DraftingSettings(rounds=7), "device") as (_, engine):
         assert await ask(engine, published.prompt, GREEDY) == published.answer
         assert engine.figures.accepted >= 3
         assert engine.figures.drafted >= 7
@@ -243,7 +244,7 @@ async def test_a_cut_in_the_middle_of_a_block(published: Published) -> None:
             screen.cuts = 2
             await link.heal()
 
-    how = DraftingSettings(standalone=PATIENT, run_ahead=False)
+    how = DraftingSettings(standalone=PATIENT, rounds=7)
     async with talking(published, how, "device") as (link, engine):
         await watch(engine, screen, published.prompt, GREEDY, on_event)
     assert screen.cuts == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
@@ -159,7 +160,9 @@ async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_
     async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device:
         assert [each.name for each in served.drafters] == [SECOND.name]
         await may_arrive.wait()
-        return device_of_both(target, SECOND.name).with_drafting(choice=DrafterChoice(SECOND.name, "why"))
+        fitted = device_of_both(target, SECOND.name)
+        assert fitted.drafting is not None
+        return replace(fitted, drafting=replace(fitted.drafting, choice=DrafterChoice(SECOND.name, "why")))
 
     async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
         await watch(engine, screen, on_event=Replacing(place, screen, SECOND).on_event)

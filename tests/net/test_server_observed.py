@@ -308,7 +308,7 @@ async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, re
 
 
 async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Recorded) -> None:
-    settings = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0), run_ahead=False)
+    settings = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
     screen = Screen()
     async with talking_over_a_link(target, settings) as (_, engine):
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -21,7 +20,6 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Committed, Event, ExecutionChanged, ServerChanged
-from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
@@ -32,6 +30,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
 
+from tests.net.client_device import without_drafter
 from tests.net.client_talk import Screen, watch
 from tests.net.fleet_servers import WAITING
 from tests.net.server_peer import VOCAB, Peer, generate, plain_text, row_of
@@ -197,8 +196,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
         peer = Peer(channel)
         link = await stack.enter_async_context(connect([Server(replica.address, PATIENCE, PATIENCE)]))
         served = await link.describe()
-        held = Device(cast(Any, None), cast(Any, None), served.identity)
-        held.identity.drafter_fingerprint = b""
+        held = without_drafter(served.identity)
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)
         stack.push_async_callback(engine.close)
 

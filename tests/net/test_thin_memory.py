@@ -23,7 +23,7 @@ from moa_shared.protocol.messages import THIN
 from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link
-from tests.net.client_device import device, stepper
+from tests.net.client_device import device, stepper, with_drafter
 from tests.net.client_talk import Screen, settle, talking, watch
 from tests.net.server_drafter import TargetDrafter
 from tests.net.server_peer import make_host, plain_text, serving
@@ -45,12 +45,13 @@ class ReadingDrafter(MoaDrafter):
 
 def reading_device(target: Target) -> tuple[Device, ReadingDrafter]:
     made = device(target, "chain of N = 1")
-    drafter = made.drafting.drafter
+    assert made.drafting is not None
+    drafter = made.drafting.new_drafter()
     assert isinstance(drafter, MoaDrafter)
     drafter.__class__ = ReadingDrafter
     assert isinstance(drafter, ReadingDrafter)
     drafter.states, drafter.rows = set(), set()
-    return made, drafter
+    return with_drafter(made, lambda _: drafter), drafter
 
 
 @asynccontextmanager

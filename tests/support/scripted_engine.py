@@ -52,19 +52,18 @@ class ScriptedEngine:
     """
 
     def __init__(self, *, takes_system: bool = True) -> None:
-        self.device = SimpleNamespace(
+        target = SimpleNamespace(
             tokenizer=PlainTokenizer(takes_system=takes_system),
             decode=letters,
             files=SimpleNamespace(target_id="tiny"),
             execution=None,
             level="",
             is_exact=True,
-            drafting=SimpleNamespace(choice=None),
-            companion=None,
             context_tokens=1000,
             end_of_text=frozenset(),
             sampling=NOTHING_SAID,
         )
+        self.device = SimpleNamespace(target=target, choice=None, companion=None)
         self.figures = Figures()
         self.tokens: list[int] = []  # as many as are committed
         self.conversation = SimpleNamespace(tokens=self.tokens, answer=[], vocab_size=1000)

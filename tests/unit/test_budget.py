@@ -14,29 +14,29 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 23244, 132),
+    "client": (("client",), 22479, 126),
     "client: endpoint": (("client/moa_client/endpoint",), 2851, 12),
     "client: tools": (("client/moa_client/tools",), 1746, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),
     "client: chat": (("client/moa_client/chat",), 2368, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5752, 30,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5687, 30,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3789, 21,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 3094, 15,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3265, 20,
     ),
     "server": (("server",), 16413, 99),
-    "shared": (("shared",), 15995, 102),
+    "shared": (("shared",), 15941, 102),
     "training": (("training",), 4659, 30),
-    "bench": (("bench",), 5287, 42),
+    "bench": (("bench",), 5261, 42),
     "netsim": (("netsim",), 4238, 25),
-    "testing": (("testing",), 868, 4),
+    "testing": (("testing",), 864, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 68456, 439),
+    "tests": (("tests",), 68133, 438),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

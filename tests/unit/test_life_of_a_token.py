@@ -131,9 +131,9 @@ def test_a_name_on_the_way_has_three_homes_at_most() -> None:
     [
         ("ClientEngine._handle", "ClientEngine._sleep", "ClientEngine._sleep is not there"),
         (
-            "StreamedDrafting.take_frame",
-            "StreamedDrafting.follow_commit",
-            "does not call client/moa_client/drafting/streamed.py: StreamedDrafting.follow_commit",
+            "OnlineDrafting.take_frame",
+            "OnlineDrafting.follow_verdict",
+            "does not call client/moa_client/drafting/online.py: OnlineDrafting.follow_verdict",
         ),
         ("-> DraftStep", "-> Verdict", "makes no Verdict"),
     ],

@@ -33,14 +33,16 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.options import AnswerOptions
+from moa_client.drafting.online import DraftExtended, OnlineDrafting
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
-from moa_client.drafting.streamed import StreamedDrafting
+from moa_client.memory import MemoryPlan
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting.growing import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol import finish_rule
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
@@ -116,7 +118,8 @@ class Schedule:
         self.chance = random.Random(seed)
         self.trouble = self.chance.random()  # some schedules are quiet, some are all trouble
         self.conversation = Conversation(VOCAB)
-        self.drafting = StreamedDrafting(self.conversation, Rule(self.chance))
+        memory = MemoryPlan(None, {}, Codec.INT4)
+        self.drafting = OnlineDrafting(DraftingSettings(), self.conversation, None, memory, rule=Rule(self.chance))
         self.run_ahead = self.chance.random() < 0.7
         self.server = self._new_session()
         self.up: deque[Ask | Draft | int] = deque()
@@ -187,8 +190,9 @@ class Schedule:
         self.server.on_open(list(self.conversation.tokens), asks=True)
         self.up.append(ask)
         if self.written:
-            self.up.append(self.conversation.in_flight.propose(DraftTree.chain(self.written)))
-            self.drafting.adopt(len(self.written))
+            message = self.drafting.propose(DraftTree.chain(self.written))
+            assert message is not None
+            self.up.append(message)
             self.written = []
 
     def repeat(self) -> None:
@@ -219,7 +223,7 @@ class Schedule:
                 tokens.append(self.guess(depths[-1] - 1))
             if self.chance.random() < 0.2:
                 self.deliver_down()  # a verdict overtakes the drafter
-            self.drafting.on_extended(step, Growth(tuple(tokens), tuple(parents)))
+            self.drafting.on_extended(0.0, DraftExtended(step, Growth(tuple(tokens), tuple(parents)), None))
         message = self.drafting.take_frame(flush=self.chance.random() < 0.5)
         if message is not None:
             self.up.append(message)
@@ -245,17 +249,15 @@ class Schedule:
 
     def deliver_down(self) -> None:
         if self.down:
-            self.drafting.follow_commit(self.conversation.commit_verdict(self.down.popleft()))
+            self.drafting.follow_verdict(0.0, self.down.popleft())
 
     def plan(self) -> None:
         server = self.server
         plan = server.plan_step()
         if plan is None:
             if self.is_open and not self.up and not self.down and not self.run_ahead:
-                self.up.append(
-                    self.conversation.in_flight.propose(self.conversation.in_flight.tree)
-                )  # it waits for a draft
-                self.drafting.adopt(len(self.conversation.in_flight.tree))
+                in_flight = self.conversation.in_flight  # it waits for a draft, of whatever length
+                self.up.append(self.drafting.propose(in_flight.tree) or in_flight.propose(in_flight.tree))
             elif self.is_open and not self.up and not self.down:
                 self.up.append(len(self.conversation.tokens))
             return
@@ -405,8 +407,7 @@ class Visit:
         self.trouble = self.chance.random()
         self.stops = self.chance.choice([0.0, 0.3, 0.8])
         settings = DraftingSettings(
-            rounds=self.chance.random() < 0.2,
-            run_ahead=self.chance.random() < 0.8,
+            rounds=self.chance.choice([0, 0, 1, 4]),
             tree=world.trees,
             standalone=self.any_rule(),
         )

@@ -8,24 +8,20 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafter.checkpoint.shipped import shipped_drafter
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.state import DraftNodes
-from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.models import ModelFiles
-from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import DraftTree
 
 Rows = npt.NDArray[np.float32]
 
@@ -37,7 +33,7 @@ DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core her
 GUESSED = 3  # a token of its script, and the wrong ones that may stand for it: those that follow in the vocabulary
 LEAST_STATED = 0.05  # chance, so that one that is never right is asked too
 _SURE = 30.0  # logit of what is certain, among zeros: a log-probability of 0 in float32
-ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
+ROUNDS = DraftingSettings(drafting="device", rounds=5)
 """Synchronous rounds: what a forward is fed does not depend on how fast anything was."""
 
 
@@ -169,19 +165,19 @@ class OracleDrafter:
         return logits
 
 
-def with_oracle(device: Device, script: Script, draft_ms: float, length: int, tree: TreeShape | None = None) -> Device:
+def with_oracle(device: Device, script: Script, draft_ms: float, *, twice: bool = False) -> Device:
     """The same device with an oracle in its drafter's place; memory comes as for that drafter.
 
-    `length`: of a whole chain, for rounds; `tree`: of whole drafts, in place of chains.
+    `twice`: it guesses twice, and drafts trees.
     """
     new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
+    shape, planes = GrowthShape(breadth=2) if twice else CHAIN, device.drafting.planes if device.drafting else {}
 
-    def draft(state: ConversationDrafter, sampling: Sampling) -> DraftTree:
-        return draft_chain(state, length, sampling) if tree is None else draft_tree(state, tree, sampling)[0]
+    def new_drafter() -> MoaDrafter:
+        return MoaDrafter(new_state, reads_memory=bool(planes), shape=shape)
 
-    shape = CHAIN if tree is None else GrowthShape(breadth=2)  # it has two guesses
-    drafter = MoaDrafter(new_state, draft, reads_memory=device.drafting.memory_width > 0, shape=shape)
-    return device.with_drafting(drafter=drafter)
+    drafting = Drafting(new_drafter) if device.drafting is None else replace(device.drafting, new_drafter=new_drafter)
+    return replace(device, drafting=drafting)
 
 
 def has_no_drafter(files: ModelFiles, named: Mapping[str, Path]) -> bool:

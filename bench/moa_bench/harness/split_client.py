@@ -172,7 +172,7 @@ class SplitClient:
         return self._runner.run(self._ask(prompt, settings))
 
     async def _ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        vocab_size = int(self._device.files.config["vocab_size"])
+        vocab_size = int(self._device.target.files.config["vocab_size"])
         engine = ClientEngine(self._fleet, self._device, vocab_size, Codec.INT4, self._mode)
         screen = self.screen = AnswerScreen()
         arrivals: list[float] = []

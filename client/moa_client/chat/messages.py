@@ -71,7 +71,7 @@ def event_words(event: events.SurfaceEvent) -> str:
         case events.LinkChanged(events.LinkState.WAITING, reason, seconds):
             return f"({reason.rstrip('.')}; the answer resumes in {max(1, math.ceil(seconds))} s)"
         case events.DrafterChanged(name, reason):
-            return f"({reason if name == events.LOOK_UP else f'{name} drafts from now on'})"
+            return f"({name} drafts from now on)"
         case events.ExecutionChanged(level):
             level = plain_line(level)
             return f"(the server computes in {level} now: the text may continue differently from how it began)"

@@ -249,16 +249,9 @@ class ServerChanged:
     message: str
 
 
-LOOK_UP = "look-up"
-
-
 @dataclass(frozen=True, slots=True)
 class DrafterChanged:
-    """Another drafter drafts from the next question on.
-
-    `name`: its own; LOOK_UP: the drafter was worse than what the text repeats, and is dropped at once, as the sentence
-    `reason` says. `standalone`: the one that writes without a server; empty: the same.
-    """
+    """Another drafter drafts from the next question on; `standalone`: the one that writes without a server."""
 
     name: str
     reason: str

@@ -168,7 +168,7 @@ class Hub:
         self._failure = None
         self._phase = "ready"
         self._attempted.set()
-        log.warning("ready: %s at %s", self._library.host.device.files.target_id, self.link.shown.address)
+        log.warning("ready: %s at %s", self._library.host.device.target.files.target_id, self.link.shown.address)
 
     async def _try_to_start(self) -> Library:
         settings, progress = self.settings, SilentProgress()

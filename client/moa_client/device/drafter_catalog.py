@@ -1,7 +1,7 @@
-"""The drafters that this device may choose from: their checkpoints, the time of a level, and which is faster.
+"""Which drafter this device takes: those that are here, the time of a level of each, and which is faster.
 
-State: the candidates, timed once (a record per drafter, kernels and threads is in the cache folder; a damaged one is
-measured again); how often a companion is right is learnt meanwhile. With one drafter there is nothing to choose.
+State: a record per drafter, kernels and threads in the cache folder; a damaged one is measured again. With one drafter
+there is nothing to choose, and nothing is timed.
 
 The model of the choice, in ms. The server takes a plain step every S and verifies in V; the device drafts a level every
 L, and a guess is right with probability p = 1 - 1 / A, where A is the drafter's tokens per forward. After a miss the
@@ -17,17 +17,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.models.sources.cache import cache_root, recall, remember
 from moa_shared.models.weights.weights import WeightReader
@@ -37,8 +35,8 @@ from moa_client.device.sources import AUTO, NONE, Sources, means_served, meant_d
 from moa_client.settings import ClientSettings
 
 VERIFIED_ROWS = 4.0  # on average, of those that a server finds worth their time
-HYSTERESIS = 1.1  # another drafter must be this much faster: changing reads the conversation again
 UNKNOWN_ACCEPTANCE = 2.0  # tokens per forward of a drafter about which the server says nothing
+COMPANION = "companion"  # the choice of the companion to draft for the server too
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +84,79 @@ def speedup(candidate: DrafterCandidate, server: ServerPace) -> float:
     return float(max(1.0, step * (plain_tokens + caught_up * tokens) / took))
 
 
-def choose(candidates: Sequence[DrafterCandidate], server: ServerPace, current: str | None = None) -> DrafterChoice:
-    """The fastest candidate; the one in use unless another is clearly faster.
-
-    `candidates`: at least one; the first wins a tie.
-    """
+def choose(candidates: Sequence[DrafterCandidate], server: ServerPace) -> DrafterChoice:
+    """The fastest candidate; the first wins a tie."""
     speeds = {each.name: speedup(each, server) for each in candidates}
-    best = max(candidates, key=lambda each: speeds[each.name])
-    if current in speeds and speeds[best.name] < HYSTERESIS * speeds[current]:
-        best = next(each for each in candidates if each.name == current)
     figures = ", ".join(f"{each.name} {speeds[each.name]:.2f} (a level {each.level_ms:.1f} ms)" for each in candidates)
     reason = (
         f"expected speed over plain streaming at {server.step_ms:.0f} ms a step and a round trip of "
         f"{server.rtt_ms:.0f} ms: {figures}"
     )
-    return DrafterChoice(best.name, reason)
+    return DrafterChoice(max(speeds, key=speeds.__getitem__), reason)
 
 
-def best_standalone(candidates: Sequence[DrafterCandidate]) -> str:
-    """The candidate for use without a server: the one most often right, which writes best on its own."""
-    return max(candidates, key=lambda each: each.tokens_a_forward).name
+def drafters_here(settings: ClientSettings, sources: Sources) -> dict[str, pb.Drafter]:
+    """Those of the server's drafters that --drafter means and that are on this device, by name."""
+    meant = meant_drafters(settings, sources.served)
+    return {each.name: each for each in meant if each.fingerprint in sources.drafters}
+
+
+def choose_drafter(
+    settings: ClientSettings, sources: Sources, companion: Companion | None, server: ServerPace | None
+) -> DrafterChoice | None:
+    """The drafter to use: one of the server's, or the companion; None: there is none.
+
+    Args:
+        companion: of this device, which may draft where --drafter leaves the choice open, or nobody else drafts.
+        server: None: it is unavailable.
+    """
+    here = drafters_here(settings, sources)
+    is_open = settings.drafter in (AUTO, NONE) or (means_served(settings) and not here)
+    may_draft = companion if is_open else None
+    if not here:
+        return DrafterChoice(COMPANION, "the only one here") if may_draft is not None else None
+    is_known = server is not None and server.step_ms > 0
+    if len(here) == 1 and not (is_known and may_draft):
+        reason = "as wished" if settings.drafter != AUTO else "the only one that the server gives memory for"
+        return DrafterChoice(next(iter(here)), reason)
+    if server is None or not is_known or settings.drafting in ("server", "off"):
+        best = max(here.values(), key=lambda each: each.tokens_a_forward).name
+        return DrafterChoice(best, "this device does not draft for a server of a known speed: the one most often right")
+    return choose(measure_drafters(settings, sources, may_draft), server)
+
+
+def measure_drafters(
+    settings: ClientSettings, sources: Sources, companion: Companion | None = None
+) -> list[DrafterCandidate]:
+    """The time of a level of each drafter that is here, and of the companion's."""
+
+    def prepared(drafter: pb.Drafter) -> ConversationDrafter | None:
+        checkpoint = load_checkpoint(sources.drafters[drafter.fingerprint])
+        if not checkpoint.config.traits.is_timed:
+            return None
+        state: ConversationDrafter = checkpoint.states(WeightReader(sources.files), settings.dtype)()
+        _prepare(state, checkpoint.config)
+        return state
+
+    measured = []
+    for each in drafters_here(settings, sources).values():
+        took = level_ms(settings, each.fingerprint.hex(), lambda drafter=each: prepared(drafter))  # type: ignore[misc]
+        measured.append(DrafterCandidate(each.name, took, each.tokens_a_forward))
+    if companion is not None:
+        took = companion_level_ms(settings, companion)
+        measured.append(DrafterCandidate(COMPANION, took, companion.agreement.tokens_a_forward))
+    return measured
+
+
+def companion_level_ms(settings: ClientSettings, companion: Companion) -> float:
+    """Time of a level of a companion's drafts."""
+
+    def prepared() -> ConversationDrafter:
+        state = companion.new_state()
+        state.extend(_text(state.columns))
+        return state
+
+    return level_ms(settings, companion.fingerprint, prepared)
 
 
 CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
@@ -113,34 +164,18 @@ LEVELS = 5
 WIDEST_MS = 60_000.0  # a longer level is not a valid measurement
 
 
-def level_ms(
-    root: Path,
-    fingerprint: str,
-    breadth: int,
-    load: Callable[[], tuple[DrafterConfig, ConversationDrafter | None] | CompanionState],
-) -> float:
-    """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
+def level_ms(settings: ClientSettings, fingerprint: str, prepared: Callable[[], ConversationDrafter | None]) -> float:
+    """Time of a level of a drafter, or a block's for each of its levels; from the record if there is one.
 
-    Args:
-        root: the cache folder.
-        fingerprint: of the drafter, hexadecimal.
-        load: its configuration and an empty state (None for a kind that is not measured: 0), or the state of a
-            companion; called only if the time is not known.
+    `prepared`: makes its state after some text, only if the time is not known; None of a kind that is not measured: 0.
     """
+    root, breadth = cache_root(settings.cache_dir), 1 if settings.mode == "chain" else settings.breadth
     key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
     known = recall(root, key).get("ms")
     if isinstance(known, float) and math.isfinite(known) and 0 < known < WIDEST_MS:
         return known
-    loaded = load()
-    if isinstance(loaded, CompanionState):
-        state: ConversationDrafter = loaded
-        state.extend(_text(loaded.columns))
-    else:
-        config, drafter = loaded
-        if drafter is None:
-            return 0.0
-        _prepare(drafter, config)
-        state = drafter
+    if (state := prepared()) is None:
+        return 0.0
     measured = _measure(state, breadth)
     remember(root, key, {"ms": measured})
     return measured
@@ -176,124 +211,3 @@ def _measure(state: ConversationDrafter, breadth: int) -> float:
         state.expand(list(range(breadth)), parents)
         took.append(ms_since(began))
     return median(took)
-
-
-COMPANION = "companion"  # the choice of the companion to draft for the server too
-NOBODY = "nobody"  # the choice of no drafter: the companion would be too slow, and only writes without a server
-
-
-class DrafterCatalog:
-    """Offers the drafters for one server's target.
-
-    Args:
-        companion: of this device, which may draft where --drafter leaves the choice open, or nobody else drafts.
-        load: reads a checkpoint.
-    """
-
-    def __init__(
-        self,
-        settings: ClientSettings,
-        sources: Sources,
-        companion: Companion | None = None,
-        load: Callable[[Path], Checkpoint] = load_checkpoint,
-    ) -> None:
-        self._settings = settings
-        self._sources = sources
-        self._load = load
-        self._named = {
-            each.name: each for each in meant_drafters(settings, sources.served) if each.fingerprint in sources.drafters
-        }
-        is_open = settings.drafter in (AUTO, NONE) or (means_served(settings) and not self._named)
-        self._companion = companion if is_open else None
-        self._candidates = self.measure() if len(self._named) + (self._companion is not None) > 1 else ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._named and self._companion is None
-
-    def measure(self) -> tuple[DrafterCandidate, ...]:
-        """The time of a level of each, also where there is nothing to choose."""
-        return (*map(self._measured, self._named.values()), *self._measured_companion())
-
-    def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
-        """The drafter to use. `server`: None: it is unavailable; `current`: the one in use."""
-        if not self._named:
-            return self._choose_companion(server)
-        drafters = [each for each in self._candidates if each.name in self._named]
-        if len(self._named) == 1 and not (server and server.step_ms > 0 and drafters):
-            only = next(iter(self._named))
-            wished = self._settings.drafter != AUTO
-            return DrafterChoice(only, "as wished" if wished else "the only one that the server gives memory for")
-        if self._settings.drafting in ("server", "off"):
-            reason = "this device does not draft for the server: the one that writes best by itself"
-            return DrafterChoice(best_standalone(drafters), reason)
-        if server is None:
-            reason = "no server has said how fast it is: the one that writes best by itself"
-            return DrafterChoice(best_standalone(drafters), reason)
-        if server.step_ms <= 0:
-            first = current or drafters[0].name
-            return DrafterChoice(first, "the server has not said yet how fast it is: its first one")
-        return choose([*drafters, *self._agreeing_companion()], server, current)
-
-    def _choose_companion(self, server: ServerPace | None) -> DrafterChoice:
-        """Whether the companion drafts too, where there is nobody else."""
-        if server is None or server.step_ms <= 0:
-            return DrafterChoice(COMPANION, "the only one here")
-        [measured] = self._candidates or self._measured_companion()
-        times = f"a level of its drafts takes {measured.level_ms:.0f} ms, a step of the server {server.step_ms:.0f} ms"
-        if measured.level_ms >= server.step_ms:
-            return DrafterChoice(NOBODY, f"the companion is too slow to draft for the server: {times}")
-        return DrafterChoice(COMPANION, times)
-
-    def checkpoint(self, name: str) -> Checkpoint:
-        return self._load(self._sources.drafters[self._named[name].fingerprint])
-
-    def standalone_for(self, name: str, online: Checkpoint) -> tuple[str, Checkpoint] | None:
-        """The drafter that writes without a server, next to the one that drafts; None: there is no better one.
-
-        Both must read the same memory rows, and the states that enter the deeper one's layers are those sent.
-
-        `online`: the checkpoint of the drafter `name`.
-        """
-        drafters = [each for each in self._candidates if each.name in self._named]
-        best = best_standalone(drafters) if drafters else name
-        if best == name:
-            return None
-        standalone = self.checkpoint(best)
-        shares = online.memory_fingerprint and online.memory_fingerprint == standalone.memory_fingerprint
-        return (
-            (best, standalone)
-            if shares and 0 < online.config.reused_layers <= standalone.config.reused_layers
-            else None
-        )
-
-    def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
-        settings, files = self._settings, self._sources.files
-
-        def load() -> tuple[DrafterConfig, ConversationDrafter | None]:
-            checkpoint = self.checkpoint(drafter.name)
-            is_timed = checkpoint.config.traits.is_timed
-            return checkpoint.config, checkpoint.states(WeightReader(files), settings.dtype)() if is_timed else None
-
-        took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), self._breadth, load)
-        return DrafterCandidate(drafter.name, took, drafter.tokens_a_forward)
-
-    def _measured_companion(self) -> tuple[DrafterCandidate, ...]:
-        """The companion as a candidate; none where it may not draft."""
-        companion = self._companion
-        if companion is None:
-            return ()
-        root = cache_root(self._settings.cache_dir)
-        took = level_ms(root, companion.fingerprint, self._breadth, companion.new_state)
-        return (DrafterCandidate(COMPANION, took, companion.agreement.tokens_a_forward),)
-
-    def _agreeing_companion(self) -> list[DrafterCandidate]:
-        """The companion as it was measured, by what its drafts are worth now; none where it may not draft."""
-        if self._companion is None:
-            return []
-        worth = self._companion.agreement.tokens_a_forward
-        return [replace(each, tokens_a_forward=worth) for each in self._candidates if each.name not in self._named]
-
-    @property
-    def _breadth(self) -> int:
-        return 1 if self._settings.mode == "chain" else self._settings.breadth

@@ -10,42 +10,51 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.errors import (
+    ChecksumError,
+    ConfigError,
+    MoaError,
+    NotFoundError,
+    OverloadedError,
+    ProtocolError,
+    UnavailableError,
+)
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.served import check_family
 from moa_shared.models.sources.cache import hash_file, locked_meanwhile, remembered_hash, require_space, writing
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tokenizer.trial import accept_tokenizer
-from moa_shared.models.weights.parts import Precision
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
-from moa_client.device.part_sizes import MOST_TEXT, UNASKED_BYTES, check_allowed, check_part_sizes
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 
 FETCHED = "fetched"
 RECORD = "manifest.pb"
-CONFIG = "config.json"
 PURPOSE = "what is fetched from the server"
 MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should know
 WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
 COMPANION_NAME = re.compile(rf"{NAME.pattern}|model-\d{{5}}-of-\d{{5}}\.gguf")
-TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
-    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
-    "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
-}
+TENSORS = (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED)
+UNASKED_BYTES = 1_000_000_000  # what a model of 3 billion weights needs; one of 8 billion needs twice as much
+# How large what is given for drafting may be, by the target's config.json; generously, for a drafter may have layers of
+# its own: what is to be refused is a thousand times as large.
+MOST_TEXT = 64 << 20  # the largest tokenizer.json has 34 MB
+HEADER_BYTES = 1 << 20  # of a file of tensors, at most, with vectors in float32
+DRAFTER_LAYERS = 16  # published drafters have one to eight
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +65,21 @@ class WantedParts:
     """
 
     target: bool
-    drafters: frozenset[bytes]
-    precision: Precision
+    drafters: Collection[bytes]
 
-    @property
-    def kinds(self) -> Collection[int]:
-        return {
-            int(pb.PART_TEXT),
-            *(TENSORS[self.precision] if self.target else ()),
-            *((pb.PART_DRAFTER,) if self.drafters else ()),
-        }
+    def of(self, manifest: pb.PartManifest) -> list[pb.PartFile]:
+        kinds = {int(pb.PART_TEXT), *(TENSORS if self.target else ())}
+        return [
+            entry
+            for entry in manifest.files
+            if entry.kind in kinds or (entry.kind == pb.PART_DRAFTER and entry.sha256 in self.drafters)
+        ]
+
+    def lacking(self, chosen: Iterable[pb.PartFile]) -> str:
+        """What is wanted but not among the chosen files; empty if nothing."""
+        if not set(self.drafters) <= {entry.sha256 for entry in chosen}:
+            return "drafter"
+        return "embeddings" if self.target and TENSORS[0] not in {entry.kind for entry in chosen} else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +99,15 @@ def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | No
     folder = folder_of(root, digest)
     try:
         manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
-        _check_manifest(manifest)
-    except (OSError, DecodeError, ProtocolError):
-        return None
-    if manifest_sha256(manifest) != digest:
-        return None
-    clean_texts(manifest)
-    chosen = _choose(manifest, wanted)
-    if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
-        return None
-    try:
+        _check_manifest(manifest, NAME)
+        if manifest_sha256(manifest) != digest:
+            return None
+        clean_texts(manifest)
+        chosen = wanted.of(manifest)
+        if wanted.lacking(chosen) or not all(_is_whole(folder / entry.name, entry, root) for entry in chosen):
+            return None
         return _describe(folder, root, manifest, chosen, digest)
-    except MoaError:
+    except (OSError, DecodeError, MoaError):
         return None  # then it is fetched again
 
 
@@ -116,39 +127,42 @@ async def fetch(
     """
     server = fleet.shown.widened(WINDOW_BYTES)
     try:
-        return await _fetch(server, root, wanted, progress, described, allowed)
+        manifest, digest = await fetch_manifest(server, described)
+        record = manifest.SerializeToString(deterministic=True)
+        clean_texts(manifest)
+        chosen = wanted.of(manifest)
+        if lacking := wanted.lacking(chosen):
+            hint = "Give --model and --drafter, or --drafter lookup or none."
+            raise NotFoundError(f"The server has no {lacking} for clients.", hint=hint)
+        folder, what = folder_of(root, digest), f"the drafter for {manifest.identity.target_id}"
+        async with locked_meanwhile(folder, progress, asyncio.sleep):
+            first = [entry for entry in chosen if entry.name == "config.json"]
+            await fetch_files(server, root, folder, first, SilentProgress(), what)
+            check_part_sizes(chosen, await asyncio.to_thread(_read_config, folder, manifest))
+            await fetch_files(server, root, folder, chosen, progress, what, allowed)
+            parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
+            with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
+                partial.write_bytes(record)
+        return parts
     finally:
         await server.close()
 
 
-async def _fetch(
-    server: Server, root: Path, wanted: WantedParts, progress: Progress, described: bytes, allowed: int
-) -> Fetched:
-    manifest = await fetch_manifest(server)
-    digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
-    if described and digest != described:
-        raise ChecksumError(
-            "The server's list of files differs from the one it described.",
-            hint="Start again: the server may have been restarted with another model or drafter.",
-        )
-    clean_texts(manifest)
-    chosen = _choose(manifest, wanted)
-    if lacking := _lacking(chosen, wanted):
-        raise NotFoundError(
-            f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
-        )
-    folder, what = folder_of(root, digest), f"the drafter for {manifest.identity.target_id}"
-    async with locked_meanwhile(folder, progress, asyncio.sleep):
-        first = [entry for entry in chosen if entry.name == CONFIG]
-        await fetch_files(server, root, folder, first, SilentProgress(), what)
-        config = await asyncio.to_thread(read_config, folder)
-        check_family(config, manifest.identity.target_id)
-        check_part_sizes(chosen, config)
-        await fetch_files(server, root, folder, chosen, progress, what, allowed)
-        parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
-        with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
-            partial.write_bytes(record)
-    return parts
+async def fetch_manifest(
+    server: Server, described: bytes = b"", *, companion: bool = False
+) -> tuple[pb.PartManifest, bytes]:
+    """The list of what the server gives, or of its companion's files, and its sha256, as it was described."""
+    async for message in server.fetch(pb.FetchDrafterRequest(companion=companion)):
+        manifest = message.manifest
+        _check_manifest(manifest, COMPANION_NAME if companion else NAME)
+        digest = manifest_sha256(manifest)
+        if described and digest != described:
+            raise ChecksumError(
+                "The server's list of files differs from the one it described.",
+                hint="Start again: the server may have been restarted with another model, drafter or companion.",
+            )
+        return manifest, digest
+    raise ProtocolError("a manifest", "the end of the call")
 
 
 async def fetch_files(
@@ -185,54 +199,18 @@ def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[p
     ]
 
 
-async def fetch_manifest(server: Server, *, companion: bool = False) -> pb.PartManifest:
-    """The list of what the server gives to clients, or of its companion's files."""
-    async for message in server.fetch(pb.FetchDrafterRequest(companion=companion)):
-        manifest = message.manifest
-        _check_manifest(manifest, COMPANION_NAME if companion else NAME)
-        return manifest
-    raise ProtocolError("a manifest", "the end of the call")
-
-
-def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) -> None:
+def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str]) -> None:
     if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
         raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
     names = [entry.name for entry in manifest.files]
     for entry in manifest.files:
-        if (
-            not allowed.fullmatch(entry.name)
-            or ".." in entry.name
-            or names.count(entry.name) > 1
-            or entry.name == RECORD
-        ):
+        is_plain = allowed.fullmatch(entry.name) and ".." not in entry.name and entry.name != RECORD
+        if not is_plain or names.count(entry.name) > 1:
             raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
         if entry.kind == pb.PART_TEXT and entry.size > MOST_TEXT:
             raise ProtocolError(f"at most {si_bytes(MOST_TEXT)} of {entry.name}", si_bytes(entry.size))
         if len(entry.sha256) != 32:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
-
-
-def bytes_of(manifest: pb.PartManifest, wanted: WantedParts) -> int:
-    """How much of a server's files is wanted, in bytes."""
-    return sum(entry.size for entry in _choose(manifest, wanted))
-
-
-def _choose(manifest: pb.PartManifest, wanted: WantedParts) -> list[pb.PartFile]:
-    return [
-        entry
-        for entry in manifest.files
-        if entry.kind in wanted.kinds and (entry.kind != pb.PART_DRAFTER or entry.sha256 in wanted.drafters)
-    ]
-
-
-def _lacking(chosen: Sequence[pb.PartFile], wanted: WantedParts) -> str:
-    """What is wanted but not among the chosen files; empty if nothing."""
-    kinds = {entry.kind for entry in chosen}
-    if wanted.drafters - {entry.sha256 for entry in chosen}:
-        return "drafter"
-    if wanted.target and TENSORS[wanted.precision][0] not in kinds:
-        return f"embeddings in {wanted.precision}"
-    return ""
 
 
 async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Task, *, companion: bool) -> None:
@@ -258,9 +236,8 @@ async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Ta
         except (UnavailableError, OverloadedError) as error:
             fruitless = 1 if offset > before else fruitless + 1
             if fruitless >= FRUITLESS_ATTEMPTS:
-                raise type(error)(
-                    error.message, hint="Start again when the server is available: what has been received is kept."
-                ) from None
+                hint = "Start again when the server is available: what has been received is kept."
+                raise type(error)(error.message, hint=hint) from None
             if offset > before:
                 backoff.reset()
             await asyncio.sleep(backoff.next_seconds())
@@ -316,17 +293,62 @@ def folder_of(root: Path, digest: bytes) -> Path:
     return root / FETCHED / digest.hex()
 
 
+def _read_config(folder: Path, manifest: pb.PartManifest) -> dict[str, Any]:
+    config = read_config(folder)
+    check_family(config, manifest.identity.target_id)
+    return config
+
+
 def _describe(
     folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
 ) -> Fetched:
     """Describes the parts as a model's files, of which only those parts are read."""
-    identity = manifest.identity
-    config = read_config(folder)
-    check_family(config, identity.target_id)
-    tensors = (*TENSORS["bf16"], *TENSORS["packed"])
-    weights = tuple(folder / entry.name for entry in chosen if entry.kind in tensors)
+    identity, config = manifest.identity, _read_config(folder, manifest)
+    weights = tuple(folder / entry.name for entry in chosen if entry.kind in TENSORS)
     files = ModelFiles(
         identity.target_id, folder, config, weights, identity.target_fingerprint.hex(), accept_tokenizer(folder, root)
     )
     drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
     return Fetched(files, drafters, digest)
+
+
+def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) -> None:
+    """Raises ProtocolError for a file that is larger than what it holds can be.
+
+    `config`: the target's, which has passed `check_family`.
+    """
+    hidden, table = int(config["hidden_size"]), int(config["hidden_size"]) * int(config["vocab_size"])
+    layer = _layer_numbers(config)
+    most_of = {  # bytes a number: packed ones take less than bfloat16
+        int(pb.PART_EMBEDDINGS_PACKED): HEADER_BYTES + 2 * table,
+        int(pb.PART_HEAD_PACKED): HEADER_BYTES + 2 * table,
+        int(pb.PART_LAYERS_PACKED): HEADER_BYTES + 2 * int(config["num_hidden_layers"]) * layer,
+        # in float32, with its own embeddings and head
+        int(pb.PART_DRAFTER): HEADER_BYTES + 4 * (2 * table + DRAFTER_LAYERS * (layer + 8 * hidden * hidden)),
+    }
+    for entry in entries:
+        most = most_of.get(entry.kind, MOST_TEXT)
+        if entry.size > most:
+            hint = "Use another server, or give --model and --drafter."
+            raise ProtocolError(
+                f"at most {si_bytes(most)} of {entry.name} for this model", si_bytes(entry.size), hint=hint
+            )
+
+
+def _layer_numbers(config: Mapping[str, Any]) -> int:
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
+    inner = int(config["intermediate_size"])
+    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    expert = int(config.get("moe_intermediate_size") or inner)
+    return hidden * (6 * heads * dim + 3 * (2 * inner + experts * expert) + 16)
+
+
+def check_allowed(nbytes: int, what: str, allowed: int, progress: Progress) -> None:
+    """Raises ConfigError if more is to be fetched than the user allows, also when asked."""
+    if nbytes > allowed and not progress.allows(f"Fetch {what} ({si_bytes(nbytes)})?"):
+        gb = -(-nbytes // 100_000_000) / 10
+        raise ConfigError(
+            f"Fetching {what} takes {si_bytes(nbytes)}, more than the {si_bytes(allowed)} that are fetched unasked.",
+            hint=f"Allow it with --fetch-gb {gb:g} (MOA_CLIENT_FETCH_GB), or do without (--drafter lookup).",
+        )

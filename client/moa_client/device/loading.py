@@ -1,110 +1,98 @@
-"""Loads what the client needs: tokenizer, drafter, and of the target only embeddings, head and last layers.
+"""Loads what the client needs: of the target its tokenizer, embeddings, head and last layers; a drafter; a companion.
 
-Everything is checked against what the server describes before a conversation is opened.
+Everything is checked against what the server describes before a conversation is opened. A drafter runs over parts of
+the target, which are packed in a file that all processes of the device map; it computes the same bits with it and
+without.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
-from moa_shared.drafter.companion import Companion, confidence_beside, find_companion, load_companion
-from moa_shared.drafting.confidence import LearnedConfidence
-from moa_shared.drafting.estimates import DrafterTrial
-from moa_shared.errors import ConfigError, InternalError
+from moa_kernels import KernelError, variant_name
+from moa_shared.constraints import constraint_compiler
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
+from moa_shared.drafter.companion import Companion, find_companion, load_companion
+from moa_shared.drafter.kinds.config import NewState
+from moa_shared.drafter.layers.weights import DRAFT_IDS, INT8, TargetParts
+from moa_shared.drafting.growing import CHAIN, GrowthShape
+from moa_shared.drafting.guesses import TextGuesser
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.cache import cache_root, remembered_hash
 from moa_shared.models.sources.files import end_of_text, read_sampling_defaults
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.programs.progress import Progress
+from moa_shared.models.weights.parts import layer_names
+from moa_shared.models.weights.tile_file import TiledWeights, map_some_tiles
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import NOTHING_SAID, SamplingDefaults
 
-from moa_client.conversation.events import LOOK_UP
 from moa_client.conversation.open_answers import EndRule
-from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog, DrafterChoice, ServerPace
-from moa_client.device.new_drafters import (
-    checkpoint_drafters,
-    companion_drafters,
-    drafter_states,
-    named_checkpoint,
-    target_parts,
+from moa_client.device.drafter_catalog import COMPANION, DrafterChoice, ServerPace, choose_drafter, drafters_here
+from moa_client.device.sources import (
+    AUTO,
+    NONE,
+    Sources,
+    find_sources,
+    means_served,
+    meant_drafters,
+    named_drafter,
+    resolve_sources,
 )
-from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
-from moa_client.drafting.companion import CompanionPair, PairedDrafter
-from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
+from moa_client.drafting.drafters import (
+    ClientDrafter,
+    CompanionDrafter,
+    CompanionPair,
+    ConversationForms,
+    DeviceForms,
+    LookupDrafter,
+    MoaDrafter,
+)
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
 
 TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
-    """How this device drafts for a target.
+class Target:
+    """What this device holds of a server's model.
 
     Args:
-        drafter: None: the server answers by plain steps.
-        memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
-        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
-        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
-        new_drafter: makes another one over the same weights, for another conversation.
-        is_refused: the server has no memory for the drafter, which only writes without one.
-    """
-
-    drafter: ClientDrafter | None = None
-    memory_width: int = 0
-    state_width: int = 0
-    choice: DrafterChoice | None = None
-    catalog: DrafterCatalog | None = None
-    trial: DrafterTrial | None = None
-    new_drafter: Callable[[], ClientDrafter] | None = None
-    is_refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What this device holds for a server's target.
-
-    Args:
+        identity: without a drafter.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         sampling: how the model's answers are sampled by default.
-        companion: writes without a server; None: there is none.
-        trust: in its text, which all conversations go on to learn, whoever drafts; None: the same.
-        stands_in: the companion is all that is here: `files` and identity are its own until a server names its target.
+        stands_in: it is the companion, which speaks for itself until a server names its model.
     """
 
     files: ModelFiles
     tokenizer: Tokenizer
     identity: pb.Identity
-    drafting: Drafting = Drafting()
     end_of_text: frozenset[int] = frozenset()
     context_tokens: int = 1 << 31
     execution: pb.Execution | None = None
     step_ms: float = 0.0
     sampling: SamplingDefaults = NOTHING_SAID
-    companion: Companion | None = None
-    trust: LearnedConfidence | None = None
     stands_in: bool = False
-
-    @property
-    def planes(self) -> dict[Plane, int]:
-        """Numbers of a row of each plane that the drafter reads.
-
-        States are worth more than memory rows and cost the server less, so they come first (moa_server/memory/feed.py).
-        """
-        drafting = self.drafting
-        states = {Plane.REUSED_STATE: drafting.state_width} if drafting.state_width else {}
-        return {**states, Plane.MEMORY: drafting.memory_width}
 
     @property
     def fingerprint(self) -> str:
@@ -127,50 +115,13 @@ class Device:
     def end_rule(self) -> EndRule:
         return EndRule(self.end_of_text, self.context_tokens, self.decode)
 
-    def on_execution(self, opened: pb.Opened) -> Device:
-        """The same device for a server that computes differently from the one before."""
-        new = opened.new_execution
-        return replace(
-            self,
-            identity=_changed(self.identity, execution=new.fingerprint),
-            execution=new.execution,
-            end_of_text=frozenset(new.end_of_text),
-            context_tokens=opened.limits.context_tokens or self.context_tokens,
-        )
-
-    def refused(self) -> Device:
-        return self._without_memory(choice=None, is_refused=True)
-
-    def with_dropped_drafter(self) -> Device:
-        """The same device for a drafter that is asked no more: a server need not send memory for it."""
-        standalone = self.companion.name if self.companion is not None else ""
-        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", standalone)
-        return self._without_memory(choice=choice, trial=None).for_another_conversation()
-
-    def _without_memory(self, **fields: Any) -> Device:
-        bare = replace(self, identity=_changed(self.identity, drafter_fingerprint=b""))
-        return bare.with_drafting(memory_width=0, state_width=0, catalog=None, **fields)
-
-    def with_drafting(self, **fields: Any) -> Device:
-        return replace(self, drafting=replace(self.drafting, **fields))
-
-    def with_drafter_of(self, other: Device) -> Device:
-        """The same device with another one's drafter."""
-        identity = _changed(self.identity, drafter_fingerprint=other.identity.drafter_fingerprint)
-        drafting = replace(other.drafting, is_refused=False)
-        return replace(
-            self,
-            files=other.files,
-            identity=identity,
-            drafting=drafting,
-            companion=other.companion,
-            trust=other.trust,
-        )
-
-    def for_another_conversation(self) -> Device:
-        """The same device with a drafter that knows no conversation yet."""
-        new_drafter = self.drafting.new_drafter
-        return self if new_drafter is None else self.with_drafting(drafter=new_drafter())
+    def on_execution(self, opened: pb.Opened) -> Target:
+        """The same for a server that computes differently from the one before."""
+        new, identity = opened.new_execution, _copied(self.identity)
+        identity.execution = new.fingerprint
+        context = opened.limits.context_tokens or self.context_tokens
+        ends = frozenset(new.end_of_text)
+        return replace(self, identity=identity, execution=new.execution, end_of_text=ends, context_tokens=context)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for the screen and for stop strings; as the server reads it."""
@@ -179,6 +130,58 @@ class Device:
     def spelled(self, tokens: Sequence[int]) -> str:
         """Text of some tokens with the special ones, but for those that end an answer."""
         return self.tokenizer.decode([token for token in tokens if token not in self.end_of_text])
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How this device drafts for a target.
+
+    Args:
+        new_drafter: makes one for a conversation, over the same weights.
+        fingerprint: of the drafter whose memory the server sends; empty: none.
+        planes: numbers of a row of each plane of that memory. States are worth more than memory rows and cost the
+            server less, so they come first (moa_server/memory/feed.py).
+        choice: which drafter it is, and why; None: look-up.
+        is_refused: the server has no memory for the drafter, which only writes without one, or was not asked for any.
+    """
+
+    new_drafter: Callable[[], ClientDrafter]
+    fingerprint: bytes = b""
+    planes: Mapping[Plane, int] = field(default_factory=dict)
+    choice: DrafterChoice | None = None
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What this device holds: of a server's model, a drafter (None: plain steps), and a model that writes by itself."""
+
+    target: Target
+    drafting: Drafting | None = None
+    companion: Companion | None = None
+
+    @property
+    def identity(self) -> pb.Identity:
+        """What the server must have for this device."""
+        identity = _copied(self.target.identity)
+        identity.drafter_fingerprint = self.drafting.fingerprint if self.drafting is not None else b""
+        return identity
+
+    @property
+    def choice(self) -> DrafterChoice | None:
+        return self.drafting.choice if self.drafting is not None else None
+
+    def refused(self) -> Device:
+        """The same device for a server that has no memory for the drafter."""
+        if self.drafting is None:
+            return self
+        return replace(self, drafting=Drafting(self.drafting.new_drafter, is_refused=True))
+
+
+def _copied(identity: pb.Identity) -> pb.Identity:
+    copied = pb.Identity()
+    copied.CopyFrom(identity)
+    return copied
 
 
 def load_device(
@@ -194,6 +197,7 @@ def load_device(
     Args:
         sources: the files; None: --model and the installed drafters, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
+        companion: that is loaded already, for another target; None: as --companion means.
     """
     _check_draft_size(settings, served.limits.draft_nodes)
     sources = sources or resolve_sources(settings, served, progress)
@@ -206,140 +210,24 @@ def load_device(
     )
     check_identity(served.identity, identity, served.drafters)
     tokenizer = load_tokenizer(files)
-    device = Device(
+    target = Target(
         files,
         tokenizer,
         identity,
-        Drafting(),
         end_of_text(files, tokenizer.eos_token_id),
         served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
-        execution=served.execution if served.HasField("execution") else None,
-        step_ms=served.step_ms,
-        sampling=read_sampling_defaults(files),
-        companion=companion,
-        stands_in=sources.stands_in,
+        served.execution if served.HasField("execution") else None,
+        served.step_ms,
+        read_sampling_defaults(files),
+        sources.stands_in,
     )
-    device = equip(device, settings, sources, progress, rtt_ms)
+    if companion is not None:
+        companion = companion.beside(files, settings.cache_dir)
+    elif settings.companion:
+        companion = _load_companion(settings, sources, tokenizer, progress)
+    device = fit(Device(target, companion=companion), settings, sources, progress, rtt_ms)
     check_identity(served.identity, device.identity, served.drafters)
     return device
-
-
-def equip(
-    device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None
-) -> Device:
-    """The device with the drafter that --drafter means, and the companion.
-
-    `device`: without a drafter, for the target in `sources`; a companion that it has is kept.
-    """
-    files, served = sources.files, sources.served
-    companion = _companion_for(device, settings, sources, progress)
-    device = replace(device, companion=companion)
-    if companion is not None and device.trust is None:
-        device = replace(device, trust=confidence_beside(companion.files, files, cache_root(settings.cache_dir)))
-    if settings.drafter == "lookup":
-        return _with(device, lambda: LookupDrafter(settings.length), settings)
-    catalog = DrafterCatalog(settings, sources, device.companion)
-    if settings.drafter == NONE and catalog.is_empty:
-        return device
-    if not catalog.is_empty:
-        server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-        choice = catalog.choose(server)
-        if choice.name == NOBODY:
-            progress.note(f"Nobody drafts here: {choice.reason}.")
-        return change_drafter(device.with_drafting(catalog=catalog), choice, settings)
-    if means_served(settings):
-        where = "here" if served.identity.drafter_fingerprint else "at the server"
-        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
-        return device
-    choice = DrafterChoice(settings.drafter, "as wished")
-    path = named_drafter(settings, files, progress)
-    return _with_checkpoint(device, named_checkpoint(path, files), choice, settings, path)
-
-
-def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
-    catalog, files, companion = device.drafting.catalog, device.files, device.companion
-    if catalog is None:
-        raise InternalError("A drafter was to be changed on a device that has no others.")
-    if companion is not None and choice.name in (COMPANION, NOBODY):
-        identity = _changed(device.identity, drafter_fingerprint=b"")
-        writers = companion_drafters(companion, files, settings, device.trust, drafts=choice.name == COMPANION)
-        choice = replace(choice, standalone=companion.name)
-        device = replace(device, identity=identity).with_drafting(drafter=writers(), new_drafter=writers)
-        return device.with_drafting(memory_width=0, state_width=0, choice=choice, trial=None)
-    online = catalog.checkpoint(choice.name)
-    if companion is not None:
-        return _with_checkpoint(device, online, choice, settings)
-    standalone = catalog.standalone_for(choice.name, online)
-    if standalone is None:
-        return _with_checkpoint(device, online, choice, settings)
-    name, deeper = standalone
-    pairs = _pairs(online, deeper, files, settings, device.context_tokens)
-    return _reading_memory_of(device, deeper, pairs, replace(choice, standalone=name), settings)
-
-
-def _pairs(
-    online: Checkpoint, standalone: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int
-) -> Callable[[], ClientDrafter]:
-    """Makes pairs of drafters over the same parts of the target, with the states that the second one reads."""
-    reader = WeightReader(files)
-    parts = target_parts(reader, files, (online, standalone), settings, context)
-    first = standalone.config.target_layers - standalone.config.reused_layers
-    first_of, second_of = (
-        checkpoint_drafters(
-            each,
-            each.states(reader, settings.dtype, parts=parts, states_from=first),
-            files,
-            settings,
-            reads_memory=True,
-        )
-        for each in (online, standalone)
-    )
-    reader.drop_pages()
-    return lambda: PairedDrafter(first_of(), second_of())
-
-
-def _with_checkpoint(
-    device: Device, checkpoint: Checkpoint, choice: DrafterChoice, settings: ClientSettings, path: Path | None = None
-) -> Device:
-    files, reads_memory = device.files, checkpoint.config.memory_width > 0
-    states, trial = drafter_states(checkpoint, files, settings, device.context_tokens), DrafterTrial()
-    new_drafter = checkpoint_drafters(
-        checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial
-    )
-    return _reading_memory_of(device, checkpoint, new_drafter, choice, settings).with_drafting(trial=trial)
-
-
-def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
-    if device.companion is not None:
-        standalone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
-        new_drafter = lambda: CompanionPair(online(), standalone())  # noqa: E731
-    return device.with_drafting(drafter=new_drafter(), new_drafter=new_drafter)
-
-
-def _reading_memory_of(
-    device: Device,
-    checkpoint: Checkpoint,
-    new_drafter: Callable[[], ClientDrafter],
-    choice: DrafterChoice,
-    settings: ClientSettings,
-) -> Device:
-    config = checkpoint.config
-    if device.companion is not None:
-        choice = replace(choice, standalone=device.companion.name)
-    identity = _changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint))
-    return _with(replace(device, identity=identity), new_drafter, settings).with_drafting(
-        memory_width=config.memory_width,
-        state_width=config.hidden_size if config.reused_layers else 0,
-        choice=choice,
-    )
-
-
-def _changed(identity: pb.Identity, **fields: bytes) -> pb.Identity:
-    changed = pb.Identity()
-    changed.CopyFrom(identity)
-    for name, value in fields.items():
-        setattr(changed, name, value)
-    return changed
 
 
 def _check_draft_size(settings: ClientSettings, most: int) -> None:
@@ -351,18 +239,178 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
         )
 
 
-def _companion_for(device: Device, settings: ClientSettings, sources: Sources, progress: Progress) -> Companion | None:
-    """The companion that --companion means, for the device's target; None: none is wished for, or offered."""
-    if not settings.companion:
-        return None
-    if device.companion is not None:
-        return device.companion.beside(device.files, settings.cache_dir)
+def _load_companion(
+    settings: ClientSettings, sources: Sources, tokenizer: Tokenizer, progress: Progress
+) -> Companion | None:
+    """The companion that --companion means; None: the server offers none."""
     files = sources.companion
     if files is None and settings.companion != AUTO:
         files = find_companion(settings.companion, settings.cache_dir, progress)
     if files is None:
         return None
-    companion = load_companion(files, device.files, settings.cache_dir, progress, weights=settings.dtype)
-    if companion.tokenizer.chat_template != device.tokenizer.chat_template:
-        log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=device.files.target_id))
+    companion = load_companion(files, sources.files, settings.cache_dir, progress, weights=settings.dtype)
+    if companion.tokenizer.chat_template != tokenizer.chat_template:
+        log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=sources.files.target_id))
     return companion
+
+
+async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device) -> Device:
+    """The device for the server's target, whose tokens are the companion's; the server's drafters come later (`refit`).
+
+    `device`: with nothing but the companion; stays usable meanwhile.
+    """
+    without, progress = replace(settings, drafter=NONE), SilentProgress()
+    sources = await find_sources(without, fleet, served, progress)
+    loaded = await asyncio.to_thread(load_device, without, served, progress, sources, None, device.companion)
+    return replace(loaded, drafting=replace(loaded.drafting, is_refused=True) if loaded.drafting is not None else None)
+
+
+async def refit(
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device, rtt_ms: float
+) -> Device | None:
+    """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
+
+    `device`: as it is; stays usable meanwhile.
+    """
+    check_identity(served.identity, device.target.identity)
+    meant = meant_drafters(settings, served)
+    if not meant and not means_served(settings):
+        named = named_drafter(settings, device.target.files, SilentProgress())
+        digest = bytes.fromhex(remembered_hash(named, cache_root(settings.cache_dir)))
+        meant = [each for each in served.drafters if each.fingerprint == digest]
+    if not meant:
+        return None
+    progress = SilentProgress()  # an answer may be on the screen
+    sources = await find_sources(settings, fleet, served, progress)
+    bare = Device(replace(device.target, files=sources.files), companion=device.companion)
+    fitted = await asyncio.to_thread(fit, bare, settings, sources, progress, rtt_ms)
+    trim_heap()
+    return fitted if fitted.drafting is not None and fitted.drafting.fingerprint else None
+
+
+def trim_heap() -> None:
+    """Returns freed memory to the system; does nothing where the C library cannot."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # not glibc
+        return
+    trim(0)
+
+
+def fit(device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None) -> Device:
+    """The device, which has none, with the drafter that --drafter means, next to its companion."""
+    files, served = device.target.files, sources.served
+    if settings.drafter == "lookup":
+        return _with(device, Drafting(lambda: LookupDrafter(settings.length)), settings)
+    pace = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
+    choice = choose_drafter(settings, sources, device.companion, pace)
+    if choice is not None and choice.name == COMPANION:
+        return _with(device, None, settings, choice)
+    if choice is not None:
+        path = sources.drafters[drafters_here(settings, sources)[choice.name].fingerprint]
+        return _with(device, _of_checkpoint(path, choice, device.target, settings), settings)
+    if means_served(settings):
+        where = "here" if served.identity.drafter_fingerprint else "at the server"
+        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
+    elif settings.drafter != NONE:
+        path, choice = named_drafter(settings, files, progress), DrafterChoice(settings.drafter, "as wished")
+        return _with(device, _of_checkpoint(path, choice, device.target, settings), settings)
+    return device
+
+
+def _with(
+    device: Device, drafting: Drafting | None, settings: ClientSettings, choice: DrafterChoice | None = None
+) -> Device:
+    """The device with a drafter, and its companion for what no server decides; None: the companion does both."""
+    companion = device.companion
+    if companion is None:
+        return replace(device, drafting=drafting)
+    writers, online = _companion_drafters(companion, device.target.files, settings), drafting
+    choice = online.choice if online is not None else choice
+    choice = replace(choice, standalone=companion.name) if choice is not None else None
+    if online is None:
+        return replace(device, drafting=Drafting(writers, choice=choice))
+    new_online = online.new_drafter
+    pairs = replace(online, new_drafter=lambda: CompanionPair(new_online(), writers()), choice=choice)
+    return replace(device, drafting=pairs)
+
+
+def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: ClientSettings) -> Drafting:
+    files, checkpoint = target.files, load_checkpoint(path)
+    config = checkpoint.config
+    if config.target_fingerprint not in ("", files.fingerprint):
+        raise MismatchError(
+            "target that the drafter was trained for",
+            files.fingerprint[:12],
+            config.target_fingerprint[:12],
+            hint="Give a drafter that was trained for this target, or --drafter none.",
+        )
+    states = drafter_states(checkpoint, files, settings, target.context_tokens)
+    confidence = confidence_for(checkpoint.fingerprint, path)
+    ngrams, forms = ngrams_for(files.fingerprint, path), DeviceForms(partial(_new_compiler, files))
+
+    def new_drafter() -> ClientDrafter:
+        return MoaDrafter(
+            states,
+            reads_memory=config.memory_width > 0,
+            shape=_growth_shape(settings),
+            guesser=TextGuesser(ngrams),
+            confidence=confidence,
+            forms=ConversationForms(forms),
+        )
+
+    planes = {Plane.REUSED_STATE: config.hidden_size} if config.reused_layers else {}
+    planes |= {Plane.MEMORY: config.memory_width} if config.memory_width else {}
+    return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, choice)
+
+
+def _companion_drafters(
+    companion: Companion, files: ModelFiles, settings: ClientSettings
+) -> Callable[[], CompanionDrafter]:
+    ngrams, forms = ngrams_for(files.fingerprint), DeviceForms(partial(_new_compiler, files))
+    return lambda: CompanionDrafter(
+        companion, shape=_growth_shape(settings), guesser=TextGuesser(ngrams), forms=ConversationForms(forms)
+    )
+
+
+def _growth_shape(settings: ClientSettings) -> GrowthShape:
+    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+
+
+def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
+    tokenizer = load_tokenizer(files)
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
+
+
+def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
+    """The factory of a conversation's draft state, over the parts of the target in `files`.
+
+    `context`: the most tokens of a conversation at the server; 0: as many as the model was made for.
+    """
+    reader = WeightReader(files)
+    states = checkpoint.states(reader, settings.dtype, parts=target_parts(reader, files, checkpoint, settings, context))
+    reader.drop_pages()
+    return states
+
+
+def target_parts(
+    reader: WeightReader, files: ModelFiles, checkpoint: Checkpoint, settings: ClientSettings, context: int
+) -> TargetParts:
+    """The parts of the target that a drafter runs: packed in the cache and mapped, so that processes share them.
+
+    Where they cannot be packed there, each process packs its own in memory.
+    """
+    config, names = checkpoint.config, set[str]()
+    if config.traits.maps_target:
+        names = {name for name in layer_names(files, config.reused_layers) if name.startswith("model.layers.")}
+        if DRAFT_IDS not in checkpoint.tensors:
+            names.add(HEAD if HEAD in reader.names() else EMBEDDINGS)
+    matrices = sorted(name for name in names if len(reader.shape(name)) == 2)
+    if not matrices or settings.dtype != INT8 or variant_name() == "numpy":
+        return TargetParts(reader, context=context)
+    try:
+        tiles = map_some_tiles(files, cache_root(settings.cache_dir), matrices, SilentProgress())
+    except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
+        return TargetParts(reader, context=context)
+    return TargetParts(reader, TiledWeights(reader, tiles), context)

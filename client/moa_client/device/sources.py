@@ -1,13 +1,17 @@
-"""Where a device's half comes from: the cache, what is installed, or the server itself.
+"""What of a server's model, and of the companion that it offers, is on this device: found there, or fetched.
 
-A server's description is stored by its address, so that the device can continue when the server is unavailable.
+A server's description is stored by its address, so that the device can continue when the server is unavailable. A
+companion may be hundreds of megabytes, so it is fetched only if the user wants it, and said: from the hub where the
+server names it there, else from the server. It is used only if it is what the server describes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -21,22 +25,43 @@ from moa_shared.drafter.checkpoint.shipped import (
 )
 from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published import find_drafter
-from moa_shared.errors import MoaError
+from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
-from moa_shared.models.gguf.entry import describe_entry, entry_of, is_ready
-from moa_shared.models.sources.cache import FORMAT, MANIFEST, cache_root, recall, remember, remembered_hash
+from moa_shared.models.gguf.entry import adopt_gguf, describe_entry, entry_of, is_ready
+from moa_shared.models.sources.cache import (
+    FORMAT,
+    MANIFEST,
+    cache_root,
+    locked_meanwhile,
+    recall,
+    remember,
+    remembered_hash,
+)
+from moa_shared.models.sources.files import describe_folder
+from moa_shared.models.sources.hub import PREFIX, HubModel, pulled
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, resolve_packaged
+from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.run_loop import run_reporting
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
-from moa_client.device.companion_offer import find_offered
-from moa_client.device.fetching import WantedParts, fetch, find_fetched
+from moa_client.device.fetching import (
+    WINDOW_BYTES,
+    WantedParts,
+    fetch,
+    fetch_files,
+    fetch_manifest,
+    find_fetched,
+    folder_of,
+)
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 NONE = "none"  # --drafter: nobody drafts here
 FILELESS = ("lookup", NONE)  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
+QUIET = SilentProgress()
+NAME_ONE = "Name one with --companion FILE, or leave --companion out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +77,7 @@ class Sources:
 
     served: pb.DescribeResponse
     files: ModelFiles
-    drafters: dict[bytes, Path]
+    drafters: Mapping[bytes, Path]
     companion: ModelFiles | None = None
     stands_in: bool = False
 
@@ -66,9 +91,7 @@ def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> lis
         return offered
     if settings.drafter == DEFAULT_DRAFTER:
         return offered[:1]
-    if settings.drafter in SHIPPED_DRAFTERS:
-        return [each for each in offered if each.name == settings.drafter]
-    return []  # a path names a file of this device
+    return [each for each in offered if each.name == settings.drafter and each.name in SHIPPED_DRAFTERS]
 
 
 def means_served(settings: ClientSettings) -> bool:
@@ -80,51 +103,57 @@ async def find_sources(
     settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
     """Everything for this server's target; what is missing is fetched from it."""
-    root = cache_root(settings.cache_dir)
+    root, described = cache_root(settings.cache_dir), served.manifest_sha256
     _remember(root, settings.server, served)
-    identity = served.identity
-    files = _named(settings, progress) or _find_whole(root, identity.target_fingerprint.hex())
-    drafters = _shipped(settings, served)
-    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
+    found, wanted = find_present(settings, served, progress)
+    if found is not None:
+        return found
+    parts = await fetch(fleet, root, wanted, progress, described, settings.fetch_bytes)
+    if parts.manifest_sha256 != described:  # the server had not reported it yet
+        served.manifest_sha256 = parts.manifest_sha256
+        _remember(root, settings.server, served)
+    files = parts.files if wanted.target else _find_target(settings, served, progress) or parts.files
+    return Sources(served, files, {**_installed(settings, served), **parts.drafters})
+
+
+def find_present(
+    settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
+) -> tuple[Sources | None, WantedParts]:
+    """What is here for this server; None if something must be fetched. And what is not installed."""
+    root, files = cache_root(settings.cache_dir), _find_target(settings, served, progress)
+    drafters, meant = _installed(settings, served), {each.fingerprint for each in meant_drafters(settings, served)}
+    drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in FILELESS
+    wanted = WantedParts(drafts_itself and files is None, frozenset(meant - drafters.keys()))
     if files is None or wanted.drafters:
-        digest = served.manifest_sha256
-        parts = find_fetched(root, digest, wanted) or await fetch(
-            fleet, root, wanted, progress, digest, settings.fetch_bytes
-        )
-        if parts.manifest_sha256 != digest:  # the server had not reported it yet
-            served.manifest_sha256 = parts.manifest_sha256
-            _remember(root, settings.server, served)
-        files = files or parts.files
-        drafters |= parts.drafters
-    return Sources(served, files, drafters)
+        parts = find_fetched(root, served.manifest_sha256, wanted)
+        if parts is None:
+            return None, wanted
+        files, drafters = files or parts.files, drafters | parts.drafters
+    return Sources(served, files, drafters), wanted
 
 
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
-    """What is on this device: for the last server at this address, else the companion, or what there is for the default
-    target; None: nothing.
-    """
-    root = cache_root(settings.cache_dir)
-    served = _recall(root, settings.server)
-    files = _named(settings, progress)
+    """What is on this device: for the last server at this address or --model, else the companion; None: nothing."""
+    served = _recall(settings)
+    if settings.model:
+        files = resolve(settings.model, settings.cache_dir, progress)
+        if served is None or files.fingerprint != served.identity.target_fingerprint.hex():
+            served = _describe_standalone(settings, files, progress)
     companion = None
     if settings.companion == AUTO and served is not None:
         companion = find_offered(settings, served.companion)
-    if companion is not None or settings.companion not in ("", AUTO):
-        found = None
-        if served is not None or files is not None:
-            found = _find_local(settings, served, files, progress) or _find_local(
-                replace(settings, drafter=NONE), served, files, progress
-            )
-        return replace(found, companion=companion) if found is not None else stand_in(settings, companion, progress)
-    return _find_local(settings, served, files, progress)
+    found = find_present(settings, served, progress)[0] if served is not None else None
+    if companion is None and settings.companion in ("", AUTO):
+        return found
+    if found is None and served is not None:  # the target's tokenizer is enough for a companion
+        found = find_present(replace(settings, drafter=NONE), served, progress)[0]
+    return replace(found, companion=companion) if found is not None else stand_in(settings, companion, progress)
 
 
 def find_last_target(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
     """What is here of the model of the last server at this address; None: nothing, or there was none."""
-    served = _recall(cache_root(settings.cache_dir), settings.server)
-    if served is None:
-        return None
-    found, _ = _find_present(replace(settings, drafter=NONE), served, _named(settings, progress))
+    served = _recall(settings)
+    found = find_present(replace(settings, drafter=NONE), served, progress)[0] if served is not None else None
     return found.files if found is not None else None
 
 
@@ -135,22 +164,12 @@ def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | N
     """
     if served is not None and served.HasField("companion"):
         return AUTO
-    default = _find_default(cache_root(settings.cache_dir))
-    if default is not None and default.tokenizer_hash == target.tokenizer_hash:
-        return DEFAULT
-    return next((each.hub for each in fitting_companions(target.config)), "")
-
-
-def _find_local(
-    settings: ClientSettings, served: pb.DescribeResponse | None, files: ModelFiles | None, progress: Progress
-) -> Sources | None:
     root = cache_root(settings.cache_dir)
-    if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
-        files = files or _find_default(root)
-        served = _describe_standalone(settings, files, root, progress) if files is not None else None
-    if served is None:
-        return None
-    return _find_present(settings, served, files)[0]
+    if is_ready(entry_of(DEFAULT_MODEL.gguf_sha256, root)) and find_installed(DEFAULT_MODEL) is not None:
+        default = resolve_packaged("default", DEFAULT_MODEL, root, QUIET)
+        if default.tokenizer_hash == target.tokenizer_hash:
+            return DEFAULT
+    return next((each.hub for each in fitting_companions(target.config)), "")
 
 
 def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
@@ -162,33 +181,10 @@ def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Pro
     return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)
 
 
-def find_present(
-    settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
-) -> tuple[Sources | None, WantedParts]:
-    """What is here for this server; None if something must be fetched. And what is not installed."""
-    return _find_present(settings, served, _named(settings, progress))
-
-
-def _find_present(
-    settings: ClientSettings, served: pb.DescribeResponse, files: ModelFiles | None
-) -> tuple[Sources | None, WantedParts]:
-    root = cache_root(settings.cache_dir)
-    files = files or _find_whole(root, served.identity.target_fingerprint.hex())
-    drafters = _shipped(settings, served)
-    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
-    if files is None or wanted.drafters:
-        parts = find_fetched(root, served.manifest_sha256, wanted)
-        if parts is None:
-            return None, wanted
-        files = files or parts.files
-        drafters |= parts.drafters
-    return Sources(served, files, drafters), wanted
-
-
 def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
     """Sources without files from the server: --model as named, and the installed drafters."""
     files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
-    return Sources(served, files, _shipped(settings, served))
+    return Sources(served, files, _installed(settings, served))
 
 
 def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
@@ -199,53 +195,33 @@ def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progres
     return find_drafter(settings.drafter, files, settings.cache_dir, progress)
 
 
-def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
-    return resolve(settings.model, settings.cache_dir, progress) if settings.model else None
-
-
-def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
-    """The installed drafters among those that --drafter means, by fingerprint."""
-    meant = {each.fingerprint for each in meant_drafters(settings, served)}
-    if not meant:
-        return {}
-    root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
-    installed = {bytes.fromhex(remembered_hash(path, root)): path for path in installed_drafters(target).values()}
-    return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
-
-
-def _wanted(
-    settings: ClientSettings, served: pb.DescribeResponse, *, have_files: bool, have: dict[bytes, Path]
-) -> WantedParts:
-    meant = {each.fingerprint for each in meant_drafters(settings, served)}
-    drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in ("lookup", "none")
-    return WantedParts(
-        target=drafts_itself and not have_files, drafters=frozenset(meant - have.keys()), precision=settings.parts
-    )
-
-
-def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
+def _find_target(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> ModelFiles | None:
+    """The whole model, as --model names it or where it is in the cache; None: it is not here."""
+    if settings.model:
+        return resolve(settings.model, settings.cache_dir, progress)
+    root = cache_root(settings.cache_dir)
     for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
         try:
             files = describe_entry(manifest.parent, root)
         except MoaError:
             continue  # damaged or of another kind: not needed
-        if files.fingerprint == fingerprint:
+        if files.fingerprint == served.identity.target_fingerprint.hex():
             return files
     return None
 
 
-def _find_default(root: Path) -> ModelFiles | None:
-    entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
-    if not is_ready(entry) or find_installed(DEFAULT_MODEL) is None:
-        return None
-    return resolve_packaged("default", DEFAULT_MODEL, root, SilentProgress())
+def _installed(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
+    """The installed drafters among those that --drafter means, by fingerprint."""
+    root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
+    meant = {each.fingerprint for each in meant_drafters(settings, served)}
+    paths = installed_drafters(target).values() if meant else ()
+    installed = {bytes.fromhex(remembered_hash(path, root)): path for path in paths}
+    return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
 
 
-def _describe_standalone(
-    settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress
-) -> pb.DescribeResponse:
+def _describe_standalone(settings: ClientSettings, files: ModelFiles, progress: Progress) -> pb.DescribeResponse:
     """What a server of this target with this device's drafters would describe."""
-    paths = installed_drafters(files.fingerprint)
+    root, paths = cache_root(settings.cache_dir), installed_drafters(files.fingerprint)
     if not means_served(settings) and settings.drafter not in FILELESS:
         paths = {settings.drafter: named_drafter(settings, files, progress)}
     drafters = [
@@ -276,12 +252,100 @@ def _remember(root: Path, address: str, served: pb.DescribeResponse) -> None:
     remember(root, _key(address), {"address": address, "described": served.SerializeToString().hex()})
 
 
-def _recall(root: Path, address: str) -> pb.DescribeResponse | None:
+def _recall(settings: ClientSettings) -> pb.DescribeResponse | None:
+    known = recall(cache_root(settings.cache_dir), _key(settings.server))
     try:
-        return pb.DescribeResponse.FromString(bytes.fromhex(str(recall(root, _key(address))["described"])))
+        return pb.DescribeResponse.FromString(bytes.fromhex(str(known["described"])))
     except (KeyError, ValueError, DecodeError):
         return None
 
 
 def _key(address: str) -> str:
     return "server-" + hashlib.sha256(address.encode()).hexdigest()[:32]
+
+
+def offered_words(offered: pb.Companion) -> str:
+    return f"{offered.name} ({si_bytes(offered.bytes)})" if offered.bytes else offered.name
+
+
+def find_offered(settings: ClientSettings, offered: pb.Companion) -> ModelFiles | None:
+    """The companion, if it is on this device; None: it must be fetched."""
+    root = cache_root(settings.cache_dir)
+    if not offered.fingerprint:
+        return None
+    for found in (_find_installed, _find_pulled, _find_fetched):
+        try:
+            files = found(offered, root)
+        except MoaError:
+            continue  # damaged or gone: then it is fetched again
+        if files is not None and files.fingerprint == offered.fingerprint.hex():
+            return files
+    return None
+
+
+async def take_offered(
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
+) -> ModelFiles:
+    """The companion that a server offers; what is missing is fetched."""
+    if not served.HasField("companion"):
+        raise NotFoundError(f"The server of {served.identity.target_id} offers no companion.", hint=NAME_ONE)
+    offered = served.companion
+    files = await asyncio.to_thread(find_offered, settings, offered)
+    if files is not None:
+        return files
+    root = cache_root(settings.cache_dir)
+    if _on_hub(offered) is not None:
+        progress.note(f"The companion {offered_words(offered)} comes from the hub.")
+        try:
+            resolving = partial(resolve, offered.hub, settings.cache_dir)
+            files = await run_reporting(resolving, progress, "companion")
+            return _accept(files, offered)
+        except MoaError as error:
+            progress.note(f"{error.message} So it comes from the server.")
+    server = fleet.shown.widened(WINDOW_BYTES)
+    try:
+        manifest, digest = await fetch_manifest(server, offered.manifest_sha256, companion=True)
+        for entry in manifest.files:
+            if entry.kind not in (pb.PART_TEXT, pb.PART_COMPANION):
+                raise ProtocolError("files of a companion", f"{entry.name} of the kind {entry.kind}")
+        folder, what, allowed = folder_of(root, digest), f"the companion {offered.name}", settings.fetch_bytes
+        async with locked_meanwhile(folder, progress, asyncio.sleep):
+            await fetch_files(server, root, folder, manifest.files, progress, what, allowed, companion=True)
+            return _accept(await asyncio.to_thread(_describe_companion, folder, offered, root), offered)
+    finally:
+        await server.close()
+
+
+def _accept(files: ModelFiles, offered: pb.Companion) -> ModelFiles:
+    expected = offered.fingerprint.hex()
+    if files.fingerprint != expected:
+        raise MismatchError(f"companion {offered.name}", expected[:12], files.fingerprint[:12], hint=NAME_ONE)
+    return files
+
+
+def _on_hub(offered: pb.Companion) -> HubModel | None:
+    """Where a server says that its companion is on the hub; no path of this device may be named so."""
+    return HubModel.parse(offered.hub) if offered.hub.startswith(PREFIX) else None
+
+
+def _find_installed(offered: pb.Companion, root: Path) -> ModelFiles | None:
+    """The default model, which may have been installed with moa."""
+    return None if find_installed(DEFAULT_MODEL) is None else resolve(DEFAULT, root, QUIET)
+
+
+def _find_pulled(offered: pb.Companion, root: Path) -> ModelFiles | None:
+    named = _on_hub(offered)
+    return resolve(offered.hub, root, QUIET) if named is not None and pulled(named) is not None else None
+
+
+def _find_fetched(offered: pb.Companion, root: Path) -> ModelFiles | None:
+    folder = folder_of(root, offered.manifest_sha256)
+    return _describe_companion(folder, offered, root) if offered.manifest_sha256 and folder.is_dir() else None
+
+
+def _describe_companion(folder: Path, offered: pb.Companion, root: Path) -> ModelFiles:
+    """What was fetched; its files keep their names only once they are whole."""
+    ggufs = sorted(folder.glob("model-*.gguf"))
+    if ggufs:
+        return adopt_gguf(ggufs[0], root, QUIET, target_id=offered.name)
+    return describe_folder(folder, offered.name, root)

@@ -1,26 +1,29 @@
 """Who writes on this device and who waits: its drafter, that drafter's memory, and both ways to draft.
 
-State: none of its own beyond its parts. Invariant: while a server decides the text, the drafter drafts for it; while
-none does, it writes standalone text or holds it back.
+State: for how long the device has not drafted. Invariant: while a server decides the text, the drafter drafts for it;
+while none does, it writes standalone text or holds it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.conversation.open_answers import OpenAnswers
-from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterResult, DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
-from moa_client.drafting.streamed import ResultInbox
 from moa_client.link.availability import Availability
-from moa_client.memory import MemoryPlan, ThinRule
+from moa_client.memory import MemoryPlan
+
+# Tokens without a draft of this device before it gives rows up: a server that drafts now and then, or is only asked
+# whether it has time again, would have all rows sent anew each time.
+CALM_TOKENS = 64
 
 
 class DeviceDrafting:
@@ -30,6 +33,7 @@ class DeviceDrafting:
         drafter: None: the server answers by plain steps.
         planes: numbers of a row of each plane of memory that the drafter reads.
         plain_ms: time of a plain step, as the server reports it; 0: not known.
+        post: takes the drafter's results.
         executor: shared with other conversations; None: one of its own.
     """
 
@@ -42,29 +46,34 @@ class DeviceDrafting:
         settings: DraftingSettings,
         answers: OpenAnswers,
         availability: Availability,
-        inbox: ResultInbox,
+        post: Callable[[DrafterResult], None],
         executor: DrafterExecutor | None = None,
     ) -> None:
         self._answers = answers
         self._availability = availability
         self._rule = settings.standalone
-        self._thread = thread = DrafterThread(drafter, inbox, executor) if drafter is not None else None
-        self.memory = MemoryPlan(thread if drafter is not None and drafter.reads_memory else None, planes, codec)
+        self._thread = thread = DrafterThread(drafter, post, executor) if drafter is not None else None
+        take_rows = thread.take_rows if thread is not None and thread.drafter.reads_memory else None
+        self.memory = MemoryPlan(take_rows, planes, codec)
         drafts = thread if settings.device_drafts else None
         block_levels = drafter.most_depth if drafter is not None else None
         self.online = OnlineDrafting(
             settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=block_levels
         )
-        self.thin_rule = ThinRule()
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
+        self._calm_tokens = CALM_TOKENS  # before the first draft there is nothing that rows would be missed for
 
     def wanted_memory(self, now: float) -> ThinMemory | None:
         """The rows that are enough now; None: all, if any."""
         reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
         is_link_trusted = reads_itself or self._availability.outages.is_link_trusted(now)
-        allows_few = self.thin_rule.allows_few(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
-        return self.memory.fewest if allows_few else None
+        is_calm = self._calm_tokens >= CALM_TOKENS and not self.online.drafts
+        return self.memory.fewest if is_calm and is_link_trusted else None
+
+    def count(self, tokens: int) -> None:
+        """Counts tokens of a verdict, which say for how long the device has not drafted."""
+        self._calm_tokens = 0 if self.online.drafts else self._calm_tokens + tokens
 
     def write_on(self, now: float) -> None:
         """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""

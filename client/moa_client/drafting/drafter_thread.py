@@ -1,8 +1,8 @@
 """Runs the drafter on the device's inference thread: told committed tokens and memory, asked for one thing at a time.
 
 State: the thread, which runs one call after the other (one draft step at a time, and memory as the credit allows), the
-tokens that the drafter has, and the call under way. Results are posted to the inbox. Invariants: the drafter learns
-every token before it is asked for what follows; calls run in the order in which they were made.
+tokens that the drafter has, and the call under way. Results are posted to the engine's inbox. Invariants: the drafter
+learns every token before it is asked for what follows; calls run in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -11,29 +11,48 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.programs.machine import ms_since
-from moa_shared.protocol.memory_codec import Codec, decode
+from moa_shared.protocol.memory_codec import decode
+from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
 from moa_client.drafting.drafters import ClientDrafter, ReadingDrafter
-from moa_client.drafting.streamed import (
-    DraftCompleted,
-    DrafterFailed,
-    DrafterResult,
-    DraftExtended,
-    DraftStep,
-    ResultInbox,
-    TokenWritten,
-)
+from moa_client.drafting.online import DraftExtended, DraftStep
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWritten:
+    """One more token of standalone text; None: the drafter has nothing to say.
+
+    Args:
+        serial: of the text that it continues; `length`: how many tokens of it have been shown.
+        chance: that it is the target's, if all before it are.
+    """
+
+    serial: int
+    length: int
+    token: int | None
+    chance: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterFailed:
+    """The drafter has failed, or could not read the server's memory (ProtocolError)."""
+
+    error: MoaError
+
+
+DrafterResult = DraftExtended | TokenWritten | DrafterFailed
 
 
 class DrafterExecutor:
@@ -61,15 +80,17 @@ class DrafterThread:
     """Runs one drafter on its thread.
 
     Args:
-        inbox: takes results, on the event loop.
+        post: takes results, on the event loop.
         executor: shared with other conversations, whose calls take turns; None: one of its own.
     """
 
-    def __init__(self, drafter: ClientDrafter, inbox: ResultInbox, executor: DrafterExecutor | None = None) -> None:
+    def __init__(
+        self, drafter: ClientDrafter, post: Callable[[DrafterResult], None], executor: DrafterExecutor | None = None
+    ) -> None:
         self.drafter = drafter
         self.busy = False
         self.sampling = Sampling(0.0)  # of the newest answer
-        self._inbox = inbox
+        self.post = post
         self._is_closed = False
         self._executor = executor or DrafterExecutor()
         self._is_shared = executor is not None
@@ -105,20 +126,19 @@ class DrafterThread:
         self._call(partial(self.drafter.restart, list(tokens)))
         return held
 
-    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-        """Takes in memory rows, decoded on the thread; an invalid payload is posted as a fault."""
-        self._new_rows += count
+    def take_rows(self, memory: Memory, width: int) -> None:
+        """Takes in memory, decoded on the thread; an invalid payload is posted as a fault."""
+        self._new_rows += memory.count
         self._send_unsent()
-        self._call(partial(self._decode, start, payload, codec, count, width, state=state))
+        self._call(partial(self._decode, memory, width))
 
     def begin_growth(self, step: DraftStep, sampling: Sampling) -> None:
+        """Runs one step of a draft; `DraftExtended` comes."""
         is_typical = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
         self._ask_drafter(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
 
-    def draft(self, committed: int, sampling: Sampling) -> None:
-        self._ask_drafter(partial(self._draft, committed, sampling), writes=False)
-
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
+        """Has the next token of standalone text written; `TokenWritten` comes."""
         self._ask_drafter(partial(self._write, serial, DraftTree.chain(written), sampling), writes=True)
 
     @property
@@ -142,14 +162,11 @@ class DrafterThread:
         self._executor.submit(call).add_done_callback(self._on_called)
 
     def _ask_drafter(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
+        """Runs a call as soon as the text that it needs is read; calls of others come between the pieces of that."""
         self.busy = True
         self._send_unsent()
         self._read, self._new_rows = len(self._told), 0
         self._read_ahead(is_idle=False)
-        self._submit(call, writes=writes)
-
-    def _submit(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
-        """Runs a call as soon as the text that it needs is read; calls of others come between the pieces of that."""
         asked = self._executor.submit(lambda: None if self._read_on(writes=writes) else call())
         asked.add_done_callback(partial(self._on_asked, call, writes=writes))
 
@@ -167,44 +184,41 @@ class DrafterThread:
 
     def _on_read(self, future: asyncio.Future[bool]) -> None:
         self._pause_ends = time.monotonic() + self._read_seconds * (1 / READING_SHARE - 1)
-        if not future.cancelled() and (error := future.exception()) is not None:
-            self._fail(error)
-        elif not future.cancelled() and future.result():
+        if not self._has_failed(future) and not future.cancelled() and future.result():
             self._read_ahead(is_idle=True)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:
-        if not future.cancelled() and (error := future.exception()) is not None:
-            self._fail(error)
-        else:
+        if not self._has_failed(future):
             self._read_ahead(is_idle=True)
 
     def _on_asked(self, call: Callable[[], DrafterResult], future: asyncio.Future[Any], *, writes: bool) -> None:
         self.busy = False
-        if future.cancelled():
+        if future.cancelled() or self._has_failed(future) or self._is_closed:
             return
-        if (error := future.exception()) is not None:
-            self._fail(error)
-        elif self._is_closed:
+        if (result := future.result()) is None:
+            self._ask_drafter(call, writes=writes)
             return
-        elif (result := future.result()) is None:
-            self.busy = True
-            self._submit(call, writes=writes)
+        self.post(result)
+        if self._reader is not None and time.monotonic() >= self._pause_ends:
+            self._read_piece()  # before the next draft
         else:
-            self._inbox.post(result)
-            if self._reader is not None and time.monotonic() >= self._pause_ends:
-                self._read_piece()  # before the next draft
-            else:
-                self._read_ahead(is_idle=True)
+            self._read_ahead(is_idle=True)
 
-    def _fail(self, error: BaseException) -> None:
+    def _has_failed(self, future: asyncio.Future[Any]) -> bool:
+        """Whether a call has failed, which is posted."""
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            return False
         if not isinstance(error, Exception):
             raise error
-        if self._is_closed:
-            return
         if not isinstance(error, MoaError):
             defect, error = error, InternalError(f"The drafter has failed ({type(error).__name__}).")
             error.__cause__ = defect
-        self._inbox.post(DrafterFailed(error))
+        if not self._is_closed:
+            self.post(DrafterFailed(error))
+        return True
+
+    # ------------------------------------------------------------ on the thread
 
     def _read_on(self, *, writes: bool) -> bool:
         if self._reader is None or self._is_closed:
@@ -214,20 +228,17 @@ class DrafterThread:
         self._read_seconds = time.monotonic() - began
         return is_left
 
-    def _decode(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-        rows = decode(payload, codec, count, width)
+    def _decode(self, memory: Memory, width: int) -> None:
+        rows = decode(memory.payload, memory.codec, memory.count, width)
         if rows.size and not np.abs(rows).max() <= MOST_MAGNITUDE:  # NaN fails too
             raise ProtocolError(f"memory of numbers up to {MOST_MAGNITUDE:g}", "larger ones, or what is no number")
-        self.drafter.remember(start, rows, state=state)
+        self.drafter.remember(memory.start, rows, state=memory.plane is Plane.REUSED_STATE)
 
     def _grow(self, step: DraftStep, sampling: Sampling, *, is_typical: bool) -> DraftExtended:
         began = time.perf_counter()
         growth = self.drafter.grow(step.draft, sampling)
         took_ms = ms_since(began)
         return DraftExtended(step, growth, took_ms if is_typical else None)
-
-    def _draft(self, committed: int, sampling: Sampling) -> DraftCompleted:
-        return DraftCompleted(committed, self.drafter.draft(sampling))
 
     def _write(self, serial: int, written: DraftTree, sampling: Sampling) -> TokenWritten:
         token = self.drafter.write(written, sampling)

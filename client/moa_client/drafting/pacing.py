@@ -50,11 +50,10 @@ CHAIN_BYTES, TREE_BYTES = 34.0, 105.0
 
 
 class DraftWindow:
-    """A `DraftRule` for `StreamedDrafting` that follows the measurements of one conversation.
+    """A `DraftRule` for `OnlineDrafting` that follows the measurements of one conversation.
 
     Args:
         bytes_a_token: of drafts that may be sent up for each token of the text: CHAIN_BYTES or TREE_BYTES.
-        run_ahead: whether the server steps without a draft; if not, no draft is too late, and there must always be one.
         plain_ms: time of a plain step without drafting, as the server reports; 0: not known.
         block_levels: levels that come with one step, and the most that a draft has; None: each level takes a step.
     """
@@ -63,7 +62,6 @@ class DraftWindow:
         self,
         bytes_a_token: float = CHAIN_BYTES,
         *,
-        run_ahead: bool = True,
         plain_ms: float = 0.0,
         block_levels: int | None = None,
     ) -> None:
@@ -78,7 +76,6 @@ class DraftWindow:
         self._in_blocks = block_levels is not None
         self._most_levels = min(MOST_LEVELS, block_levels or MOST_LEVELS)
         self._most_held = (block_levels + 1) // 2 if block_levels else MOST_LEVELS - 1
-        self._run_ahead = run_ahead
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
         self._sent = 0
         self._verdict_ms = 0.0
@@ -171,8 +168,6 @@ class DraftWindow:
         levels = max(draft.depths, default=0)
         if levels > self._most_held:
             return False
-        if not (levels or self._run_ahead):
-            return True
         hit = self.acceptance.level.high
         if hit ** (levels + 1) < self._least_chance:
             return False
@@ -188,7 +183,7 @@ class DraftWindow:
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
         for more in range(1, self._most_levels - levels + 1):
             level, took_ms = levels + more, draft_ms if self._in_blocks else draft_ms * more
-            if not self._run_ahead or level * step_ms > late_ms + took_ms:
+            if level * step_ms > late_ms + took_ms:
                 gain += step_ms * hit**level
             if gain > price * took_ms:
                 return True

@@ -80,20 +80,19 @@ class DraftingSettings:
 
     Args:
         drafting: who drafts while a server answers; auto: the server while it does, otherwise this device.
-        rounds: a whole draft after each verdict, as in the paper; else drafts are sent as they are made.
-        run_ahead: the server steps on when no draft has come (streamed), or waits for one.
+        rounds: levels of a whole draft after each verdict, for which the server waits, as in the paper; 0: drafts are
+            sent as they are made, and the server steps on where none has come.
         standalone: how the device writes without a server.
     """
 
     drafting: Literal["auto", "server", "device", "off"] = "auto"
-    rounds: bool = False
-    run_ahead: bool = True
+    rounds: int = 0
     tree: bool = False
     standalone: StandaloneRule = StandaloneRule()
 
     @property
     def server_runs_ahead(self) -> bool:
-        return (self.run_ahead and not self.rounds) or not self.device_drafts
+        return not (self.rounds and self.device_drafts)
 
     @property
     def device_drafts(self) -> bool:

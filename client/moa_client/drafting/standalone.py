@@ -10,9 +10,8 @@ from __future__ import annotations
 from moa_client.conversation import events
 from moa_client.conversation.conversation import OpenAnswer
 from moa_client.conversation.open_answers import OpenAnswers
-from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.drafter_thread import DrafterThread, TokenWritten
 from moa_client.drafting.settings import StandaloneRule, StandaloneText
-from moa_client.drafting.streamed import TokenWritten
 from moa_client.memory import MemoryPlan
 
 

@@ -49,27 +49,27 @@ class Embeddings:
 class HostModel:
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._device = host.device
-        self.name = self._device.files.target_id
-        self.context_tokens = self._device.context_tokens
-        self.sampling = self._device.sampling
-        self.vocab_size = int(self._device.files.config["vocab_size"])
-        self.fingerprint = self._device.fingerprint  # of the target's weights and of the server's execution
-        self.end_of_text = self._device.end_of_text
+        self._target = host.device.target
+        self.name = self._target.files.target_id
+        self.context_tokens = self._target.context_tokens
+        self.sampling = self._target.sampling
+        self.vocab_size = int(self._target.files.config["vocab_size"])
+        self.fingerprint = self._target.fingerprint  # of the target's weights and of the server's execution
+        self.end_of_text = self._target.end_of_text
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._device.tokenizer
+        return self._target.tokenizer
 
     def with_tools(self) -> HostModel:
         """The same with the chat template for conversations with tools."""
         other = copy(self)
-        other._device = replace(self._device, tokenizer=self.tokenizer.with_tools())
+        other._target = replace(self._target, tokenizer=self.tokenizer.with_tools())
         return other
 
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
-        return self._device.spelled(tokens)
+        return self._target.spelled(tokens)
 
     def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
@@ -88,10 +88,10 @@ class HostModel:
         return watch
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> Embeddings:
-        if self._host.is_offline:
-            hint = "Go online again, in the page or with /online in a chat."
+        host, hint = self._host, "Go online again, in the page or with /online in a chat."
+        if host.is_offline:
             raise UnavailableError("You are offline, and only the server can embed texts.", hint=hint)
-        answers = await self._host.link.call_best(self._device.identity, lambda server: server.embed(texts))
+        answers = await host.link.call_best(host.device.identity, lambda server: server.embed(texts))
         first = answers[0]
         return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_client.conversation.events import LOOK_UP, DrafterChanged, ExecutionChanged
+from moa_client.conversation.events import ExecutionChanged
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
@@ -15,8 +15,6 @@ from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import Availability
-
-log = logging.getLogger(__name__)
 
 
 class ConversationDevice:
@@ -42,12 +40,14 @@ class ConversationDevice:
         self.device = device
         self.next: Device | None = None  # from the next question on that has nothing unverified before it
         self._answers = answers
-        self._parts = (codec, settings, answers, availability, inbox, executor)
+        self._parts = (codec, settings, answers, availability, inbox.post, executor)
         self.drafting = self._new_drafting()
 
     def _new_drafting(self) -> DeviceDrafting:
-        device = self.device
-        return DeviceDrafting(device.drafting.drafter, device.planes, device.step_ms, *self._parts)
+        drafting, step_ms = self.device.drafting, self.device.target.step_ms
+        if drafting is None:
+            return DeviceDrafting(None, {}, step_ms, *self._parts)
+        return DeviceDrafting(drafting.new_drafter(), drafting.planes, step_ms, *self._parts)
 
     @property
     def plain_step_ms(self) -> float | None:
@@ -65,9 +65,8 @@ class ConversationDevice:
 
     def adopt(self, device: Device) -> None:
         """The device is for a server's model now; what it writes, and drafts, stays the same."""
-        before = self.device.drafting
-        self.device = device.with_drafting(drafter=before.drafter, new_drafter=before.new_drafter)
-        self._answers.end_rule = self.device.end_rule
+        self.device = device
+        self._answers.end_rule = device.target.end_rule
 
     def refuse_drafter(self) -> None:
         """The server has no memory for the drafter; a stream is opened without it from now on."""
@@ -77,25 +76,11 @@ class ConversationDevice:
     def change_execution(self, opened: pb.Opened) -> None:
         """Called when the server computes differently from the one on which the conversation began."""
         is_news = bool(self.device.identity.execution)  # if no server was ever reached, there is nothing to compare
-        self.device = self.device.on_execution(opened)
+        self.device = replace(self.device, target=self.device.target.on_execution(opened))
         if self.next is not None:
-            self.next = self.next.on_execution(opened)
-        self._answers.end_rule = self.device.end_rule
+            self.next = replace(self.next, target=self.next.target.on_execution(opened))
+        self._answers.end_rule = self.device.target.end_rule
         if is_news:
             execution = opened.new_execution.execution
-            changed = ExecutionChanged(execution.level, execution.exact, self.device.fingerprint)
+            changed = ExecutionChanged(execution.level, execution.exact, self.device.target.fingerprint)
             self._answers.events.append(changed)
-
-    def end_trial(self) -> None:
-        """Says that the drafter was dropped, once; from the next question on the server sends it no memory."""
-        device, drafting = self.device, self.device.drafting
-        trial = drafting.trial
-        if trial is None or not trial.is_dropped:
-            return
-        name = drafting.choice.name if drafting.choice is not None else "The drafter"
-        reason = f"{name} guesses worse than look-up ({trial.figures}): this device drafts by look-up from now on."
-        log.warning("%s", reason)
-        self.device = device.with_drafting(trial=None)
-        self.next = self.next or device.with_dropped_drafter()
-        standalone = device.companion.name if device.companion is not None else ""
-        self._answers.events.append(DrafterChanged(LOOK_UP, reason, standalone))

@@ -22,9 +22,9 @@ from moa_client.conversation.events import Committed, Event, Provisional
 from moa_client.conversation.figures import AnswerSpans, Figures, LinkStatus
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
-from moa_client.drafting.drafter_thread import DrafterExecutor
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterFailed, TokenWritten
+from moa_client.drafting.online import DraftExtended
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.engine.conversation_device import ConversationDevice
 from moa_client.engine.inbox import Inbox, InboxItem
 from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
@@ -39,7 +39,7 @@ class ClientEngine:
 
     Args:
         link: to the server, or to several; other conversations may use it too.
-        codec: the best one for memory; cheaper ones are also offered.
+        codec: of memory.
         refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
         adopt: makes the device for a server's model where a companion stands in for any.
         executor: that drafters of several conversations share; None: one of its own.
@@ -60,7 +60,7 @@ class ClientEngine:
     ) -> None:
         settings = settings or DraftingSettings()
         self.conversation = Conversation(vocab_size)
-        self.answers = answers = OpenAnswers(self.conversation, device.end_rule)
+        self.answers = answers = OpenAnswers(self.conversation, device.target.end_rule)
         self.availability = availability = Availability(
             1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
         )
@@ -207,10 +207,6 @@ class ClientEngine:
                     reaction = session.on_lost(item)
                 case DraftExtended():
                     drafting.online.on_extended(now_ms(), item)
-                    self.own.end_trial()
-                case DraftCompleted():
-                    if is_served and (draft := drafting.online.on_completed(item)) is not None:
-                        self.connection.send_draft(draft)
                 case TokenWritten():
                     if not is_served:
                         drafting.standalone.on_written(now_ms(), item)

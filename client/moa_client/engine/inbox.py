@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from moa_client.drafting.streamed import DrafterResult
+from moa_client.drafting.drafter_thread import DrafterResult
 from moa_client.link.availability import NOTHING, Reaction
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 

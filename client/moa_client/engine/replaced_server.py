@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from moa.v1 import moa_pb2 as pb
@@ -78,7 +79,8 @@ class ReplacedServer:
     def on_opened(self) -> None:
         self.stop_asking()
         self._was_recognised = False
-        needs_drafter = self._own.device.drafting.is_refused and not self._is_fitted
+        drafting = self._own.device.drafting
+        needs_drafter = drafting is not None and drafting.is_refused and not self._is_fitted
         if self._refit is not None and needs_drafter and (self._fitting is None or self._fitting.done()):
             self._fitting = asyncio.create_task(self._fit(self._refit))
 
@@ -115,9 +117,9 @@ class ReplacedServer:
     def _on_target(self, device: Device) -> None:
         """The server's model can continue what a companion has begun; the device is for that model."""
         self.stop_asking()
-        companion = self._own.device.files.target_id
+        companion = self._own.device.target.files.target_id
         self._own.adopt(device)
-        label, target = self._dialer.server.label, device.files.target_id
+        label, target = self._dialer.server.label, device.target.files.target_id
         message = f"{label} serves {target}, which continues what {companion} on this device has written."
         self._answers.events.append(ServerChanged("address", message))
         self._session.connect()
@@ -132,8 +134,8 @@ class ReplacedServer:
     def _on_drafter(self, device: Device) -> Reaction:
         """The server's drafter is here."""
         self._is_fitted = True
-        self._own.next = self._own.device.with_drafter_of(device)
-        if (choice := device.drafting.choice) is not None:
+        self._own.next = replace(device, target=self._own.device.target)
+        if (choice := device.choice) is not None:
             self._answers.events.append(DrafterChanged(choice.name, choice.reason, choice.standalone))
         return NOTHING
 
@@ -147,7 +149,7 @@ class ReplacedServer:
         while True:
             try:
                 served = await dialer.describe()
-                if self._adopt is not None and own.device.stands_in:
+                if self._adopt is not None and own.device.target.stands_in:
                     self._post(partial(self._on_target, await self._adopt(served, own.device)))
                     return
                 check_model(dialer.server.label, served.identity, own.device.identity)

@@ -17,8 +17,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
-from moa_shared.protocol.messages import Ask, Memory, Verdict
+from moa_shared.protocol.messages import Ask, Memory, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import ask_to_proto, thin_memory_to_proto
+from moa_shared.tree import DraftTree
 
 from moa_client.conversation.conversation import OpenAnswer, Phase
 from moa_client.conversation.events import ServerChanged
@@ -76,7 +77,7 @@ class ServerSession:
         self._asked, self._written, self._stopped, ask = 0, 0, 0, None
         if (answer := self._answers.front) is not None and conversation.phase is Phase.ANSWERING:
             conversation.in_flight.drop()
-            written = drafting.online.propose_written(answer.written)
+            written = drafting.online.propose(DraftTree.chain(answer.written))
             ask = replace(conversation.ask_from(len(conversation.tokens)), provisional=written)
             self._asked, self._written = ask.id, len(answer.written)
         now = now_ms()
@@ -88,7 +89,7 @@ class ServerSession:
             codecs=drafting.memory.offered,  # type: ignore[arg-type]
             resume_token=self._resume_tokens.get(address, b""),
             tokens=conversation.tokens,
-            reused_state=device.drafting.state_width > 0,
+            reused_state=Plane.REUSED_STATE in (device.drafting.planes if device.drafting is not None else {}),
             run_ahead=drafting.lets_server_run_ahead,
             memory_from=drafting.memory.first_missing(len(conversation.tokens)),
             ask=ask_to_proto(ask) if ask is not None else None,
@@ -159,7 +160,7 @@ class ServerSession:
         self._check_form(ask.settings)
         online = self._own.drafting.online
         self._asked = ask.id
-        self.connection.send_ask(replace(ask, provisional=online.propose_written(answer.written)))
+        self.connection.send_ask(replace(ask, provisional=online.propose(DraftTree.chain(answer.written))))
         online.mark_synced()
 
     def _check_form(self, settings: AnswerSettings) -> None:
@@ -282,16 +283,14 @@ class ServerSession:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
         answers, drafting, conversation = self._answers, self._own.drafting, self._conversation
         effect = drafting.online.follow_verdict(now, verdict)
-        drafting.thin_rule.count_tokens(len(effect.tokens), drafts=drafting.online.drafts)
+        drafting.count(len(effect.tokens))
         self._fit_memory(now)
         if effect.tokens:
             if answers.current is not None and answers.current is answers.front:  # others belong to an earlier answer
                 answers.current.figures.count_verdict(verdict)
             answers.on_committed(effect.tokens, effect.chances, effect.writers)
             drafting.tell(conversation.tokens, conversation.hashes)
-            codec = drafting.memory.on_verdict(now, len(effect.tokens), len(conversation.tokens))
-            if codec is not None:
-                self.connection.queue_frame(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]
+            drafting.memory.on_verdict(now)
         if effect.finish is not Finish.UNFINISHED:
             self.ask(answers.on_finished(effect.finish))
         if answers.front is None or not answers.front.written:

@@ -53,7 +53,7 @@ class Calls:
         self._engine = engine
         self._publisher = publisher
         self._box = box
-        self._most = min(MOST_RESULT, engine.device.context_tokens)  # characters of a result
+        self._most = min(MOST_RESULT, engine.device.target.context_tokens)  # characters of a result
         self._allowed: set[tuple[str, str]] = set()  # server and tool
         self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
         self._calling: asyncio.Task[list[AnsweredCall]] | None = None

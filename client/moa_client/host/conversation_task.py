@@ -33,7 +33,6 @@ class ConversationTask:
     """Does what is asked of one conversation.
 
     Args:
-        after_answer: called when an answer is over.
         idle_seconds: how long the conversation keeps its stream while nothing is asked; 0: always.
     """
 
@@ -42,14 +41,12 @@ class ConversationTask:
         engine: ClientEngine,
         publisher: Publisher,
         calls: Calls,
-        after_answer: Callable[[], Awaitable[None]],
         idle_seconds: float,
     ) -> None:
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._engine = engine
         self._publisher = publisher
         self._calls = calls
-        self._after_answer = after_answer
         self._idle_seconds = idle_seconds
         self._is_idle = False
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
@@ -79,7 +76,7 @@ class ConversationTask:
 
         `traceparent`: of the span that it belongs to; empty: none.
         """
-        options = options.decided(self._engine.device.sampling, CHAT_DEFAULTS, seed=draw_seed())
+        options = options.decided(self._engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
         options.settings()  # checks them
         vocab_size = self._engine.conversation.vocab_size
         if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
@@ -262,7 +259,6 @@ class ConversationTask:
         finally:
             span.end()
             self._answering = None
-        await self._after_answer()
 
     async def _stream(self, turn: Turn | None, answer: AnswerDecoder, traceparent: str) -> None:
         if turn is not None:

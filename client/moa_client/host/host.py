@@ -22,11 +22,9 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import DrafterChanged, LinkState
+from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
-from moa_client.device.drafter_catalog import ServerPace
-from moa_client.device.loading import Device, change_drafter
-from moa_client.device.refitting import adopt, refit
+from moa_client.device.loading import Device, adopt, refit
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
@@ -122,12 +120,9 @@ class Host:
         self.conversations: list[TextConversation] = []
         self._reached = started.reached
         self._offer = started.offer
-        self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
         self.on_adopted: Callable[[], None] = lambda: None  # called when the device's target is known at last
         self._executor = DrafterExecutor()
-        self._loaded: dict[str, Device] = {}  # by the drafter that drafts for the server
-        self._loading = asyncio.Lock()
 
     def converse(
         self,
@@ -151,9 +146,6 @@ class Host:
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
-        trial = self.device.drafting.trial
-        if trial is not None and trial.is_dropped:
-            self.device = self.device.with_dropped_drafter()
         device, settings, reached = self.device, self.settings, self._reached
         patience = settings.silence_seconds if is_read else max(settings.standalone_seconds, settings.settle_seconds)
         standalone = StandaloneRule(
@@ -164,12 +156,10 @@ class Host:
         )
         engine = ClientEngine(
             self.link,
-            device.for_another_conversation(),
-            int(device.files.config["vocab_size"]),
+            device,
+            int(device.target.files.config["vocab_size"]),
             Codec[settings.codec.upper()],
-            DraftingSettings(
-                settings.drafting, settings.rounds, settings.run_ahead, settings.mode == "tree", standalone
-            ),
+            DraftingSettings(settings.drafting, tree=settings.mode == "tree", standalone=standalone),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
             adopt=self._adopt,
@@ -186,7 +176,6 @@ class Host:
             engine,
             facts,
             system,
-            self._reconsider,
             journal,
             settings.idle_seconds if lasts else 0.0,
             box,
@@ -223,40 +212,20 @@ class Host:
     async def leave(self, conversation: TextConversation) -> None:
         if conversation in self.conversations:
             self.conversations.remove(conversation)
+            device = conversation.engine.device
+            if (companion := device.companion) is not None:  # for the next start: how often it was right
+                root = cache_root(self.settings.cache_dir)
+                remember_agreement(root, companion.fingerprint, device.target.files.fingerprint, companion.agreement)
             await conversation.close()
 
     async def close(self) -> None:
         await asyncio.gather(*map(self.leave, tuple(self.conversations)))
         self._executor.close()
 
-    async def _reconsider(self, conversation: TextConversation) -> None:
-        """Changes the drafter if server or link speed has changed so much that another one would be faster."""
-        engine = conversation.engine
-        device, step_ms = engine.device, engine.own.plain_step_ms
-        catalog, before = device.drafting.catalog, device.drafting.choice
-        if (companion := device.companion) is not None:  # for the next start: how often it was right
-            root = cache_root(self.settings.cache_dir)
-            remember_agreement(root, companion.fingerprint, device.files.fingerprint, companion.agreement)
-        if catalog is None or before is None or step_ms is None:
-            return
-        choice = catalog.choose(
-            ServerPace(step_ms, self._row_ms, engine.availability.monitor.rtt_ms or 0.0), before.name
-        )
-        if choice.name == before.name:
-            return
-        async with self._loading:
-            if choice.name not in self._loaded:
-                self._loaded[choice.name] = await asyncio.to_thread(change_drafter, device, choice, self.settings)
-        changed = device.with_drafter_of(self._loaded[choice.name].for_another_conversation())
-        self.device = changed
-        engine.own.next = changed
-        standalone = changed.drafting.choice.standalone if changed.drafting.choice is not None else ""
-        conversation.publisher.publish(DrafterChanged(choice.name, choice.reason, standalone))
-
     async def _adopt(self, served: pb.DescribeResponse, device: Device) -> Device:
         """The device for the server's target, which conversations that a companion has begun continue with."""
         adopted = await adopt(self.settings, self.link, served, device)
-        if self.device.stands_in:
+        if self.device.target.stands_in:
             self.device = adopted
             self.on_adopted()
         return adopted

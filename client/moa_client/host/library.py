@@ -15,7 +15,7 @@ from functools import partial
 from moa_shared.errors import ConflictError, DiskFullError, HistoryError, MoaError
 
 from moa_client.conversation.events import NotKept
-from moa_client.device.refitting import trim_heap
+from moa_client.device.loading import trim_heap
 from moa_client.failures import told
 from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
@@ -113,8 +113,9 @@ class Library:
 
     async def _open_kept(self, store: HistoryStore, stored: StoredConversation, *, is_read: bool) -> None:
         if not self._is_with_this_model(stored):
+            served = self.host.device.target.files.target_id
             raise ConflictError(
-                f"The conversation is with {stored.origin.model}; this server has {self.host.device.files.target_id}.",
+                f"The conversation is with {stored.origin.model}; this server has {served}.",
                 hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
                 "served again.",
             )
@@ -183,9 +184,9 @@ class Library:
         trim_heap()
 
     def _origin(self, system: str | None) -> ConversationOrigin:
-        device, address = self.host.device, self.host.link.shown.address
-        target, tokenizer = device.identity.target_fingerprint, device.identity.tokenizer_hash
-        return ConversationOrigin(device.files.target_id, target, tokenizer, device.level, address, system)
+        target, address = self.host.device.target, self.host.link.shown.address
+        fingerprint, tokenizer = target.identity.target_fingerprint, target.identity.tokenizer_hash
+        return ConversationOrigin(target.files.target_id, fingerprint, tokenizer, target.level, address, system)
 
     def _on_adopted(self) -> None:
         if (store := self._store) is not None:

@@ -185,7 +185,7 @@ class Publisher:
     @property
     def _decode(self) -> Callable[[Sequence[int]], str]:
         device = self._engine.device
-        return answer_decode(device) if self._spells_marks else device.decode
+        return answer_decode(device) if self._spells_marks else device.target.decode
 
     def _decide(self, event: events.Earlier | events.Settled | events.Refused) -> None:
         """A server has decided something about the oldest answer that ended without it."""
@@ -235,10 +235,11 @@ def reasoning_marks(tokenizer: Tokenizer) -> ReasoningMarks | None:
 
 def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
     """What decodes the tokens of answers: with special tokens where these mark reasoning, else without any."""
-    marks = reasoning_marks(device.tokenizer)
-    if marks is None:
-        return device.decode
-    return device.spelled if have_any(marks.all, device.tokenizer.special_tokens) else device.decode
+    target = device.target
+    marks = reasoning_marks(target.tokenizer)
+    if marks is None or not have_any(marks.all, target.tokenizer.special_tokens):
+        return target.decode
+    return target.spelled
 
 
 def _is_open(tokenizer: Tokenizer, thinking: Thinking, effort: str) -> bool | None:

@@ -13,10 +13,8 @@ from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.programs.progress import Progress
 from moa_shared.programs.run_loop import run_reporting
 
-from moa_client.device.companion_offer import take_offered
 from moa_client.device.kept_companion import read_kept
-from moa_client.device.loading import Device, load_device
-from moa_client.device.refitting import trim_heap
+from moa_client.device.loading import Device, load_device, trim_heap
 from moa_client.device.sources import (
     AUTO,
     Sources,
@@ -25,6 +23,7 @@ from moa_client.device.sources import (
     means_served,
     possible_companion,
     stand_in,
+    take_offered,
 )
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
@@ -110,7 +109,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
         sources = stand_in(settings, None, progress)  # who wants no server may talk to any model
         progress.note(f"{error.message} This chat is with {sources.files.target_id} alone.")
         device = load_device(settings, sources.served, progress, sources, None)
-    device.tokenizer.prepare()
+    device.target.tokenizer.prepare()
     trim_heap()
     offer = possible_companion(settings, reached.served, sources.files) if device.companion is None else ""
     return Started(device, reached, sources, offer)

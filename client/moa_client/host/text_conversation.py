@@ -5,7 +5,7 @@ State: names and the system prompt. Its `publisher` has the answers and the surf
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from moa_shared.errors import ConflictError
@@ -30,15 +30,15 @@ from moa_client.tools.turns import ConversationTurns
 
 def facts_of(device: Device, link: LinkStatus) -> ConversationFacts:
     """What can be said about all conversations of a device."""
-    choice = device.drafting.choice
+    choice = device.choice
     return ConversationFacts(
         "",
         "",
-        device.files.target_id,
+        device.target.files.target_id,
         link.server,
         online=link.state is not LinkState.OFFLINE,
-        level=device.level,
-        exact=device.is_exact,
+        level=device.target.level,
+        exact=device.target.is_exact,
         drafter=choice.name if choice is not None else "",
         drafter_reason=choice.reason if choice is not None else "",
         standalone=choice.standalone if choice is not None else "",
@@ -52,7 +52,6 @@ class TextConversation:
     Args:
         facts: names, which `facts` brings up to date.
         system: the system prompt; None: the model's own.
-        after_answer: called when an answer is over.
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
         box: the tools that a new conversation offers, and that run calls; None: there are none.
@@ -64,24 +63,19 @@ class TextConversation:
         engine: ClientEngine,
         facts: ConversationFacts,
         system: str | None = None,
-        after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
         journal: HistoryRecorder | None = None,
         idle_seconds: float = 0.0,
         box: ToolBox | None = None,
         *,
         spells_marks: bool = True,
     ) -> None:
-        async def after() -> None:
-            if after_answer is not None:
-                await after_answer(self)
-
         self.engine = engine
         self._facts = facts
         self._system = system
         self.publisher = Publisher(engine, journal, spells_marks=spells_marks)
         turns = self._turns_with(system, box.tools if box is not None else ())
         self.calls = Calls(engine, self.publisher, box, turns)
-        self.task = ConversationTask(engine, self.publisher, self.calls, after, idle_seconds)
+        self.task = ConversationTask(engine, self.publisher, self.calls, idle_seconds)
 
     @property
     def facts(self) -> ConversationFacts:
@@ -93,8 +87,8 @@ class TextConversation:
             absent=self.publisher.link_reason or self._facts.absent,
             offer=self._facts.offer,
             system=self._system,
-            sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),
-            thinking=reasoning_marks(device.tokenizer),
+            sampling=AnswerOptions().decided(device.target.sampling, CHAT_DEFAULTS).sampling(),
+            thinking=reasoning_marks(device.target.tokenizer),
         )
 
     def subscribe(self) -> Subscription:
@@ -143,5 +137,5 @@ class TextConversation:
         await self.engine.close()
 
     def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:
-        device = self.engine.device
-        return ConversationTurns(device.tokenizer, system, device.context_tokens, device.end_of_text, tools)
+        target = self.engine.device.target
+        return ConversationTurns(target.tokenizer, system, target.context_tokens, target.end_of_text, tools)

@@ -152,7 +152,8 @@ class Companion:
     columns: int
     kv: str = F16
     weights_bytes: int = 0
-    agreement: Agreement = field(default_factory=Agreement)
+    agreement: Agreement = field(default_factory=Agreement)  # with the target
+    trust: LearnedConfidence = field(default_factory=lambda: LearnedConfidence(0.0, PRIOR_EVIDENCE))  # in its text
 
     @property
     def name(self) -> str:
@@ -175,8 +176,11 @@ class Companion:
     def beside(self, target: ModelFiles, cache_dir: Path | None = None) -> Companion:
         """The same model as companion of a target, of which only the tokenizer is read."""
         columns = _columns_for(target, self.files, self.tokenizer)
-        agreement = recall_agreement(cache_root(cache_dir), self.fingerprint, target.fingerprint)
-        return replace(self, columns=columns, agreement=agreement)
+        return replace(self, columns=columns)._with_records(target, cache_root(cache_dir))
+
+    def _with_records(self, target: ModelFiles, root: Path) -> Companion:
+        agreement = recall_agreement(root, self.fingerprint, target.fingerprint)
+        return replace(self, agreement=agreement, trust=confidence_beside(self.files, target, root))
 
 
 def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
@@ -213,8 +217,8 @@ def load_companion(
         network = Network(packed, files.config, plain=weights != INT8)
     except ModelSourceError as error:
         raise _unusable(files, error) from error
-    agreement = recall_agreement(cache_root(cache_dir), files.fingerprint, target.fingerprint)
-    return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size, agreement)
+    companion = Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)
+    return companion._with_records(target, cache_root(cache_dir))
 
 
 def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) -> int:

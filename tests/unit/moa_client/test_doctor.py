@@ -38,7 +38,7 @@ def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None
             (
                 "warn",
                 "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms",
-                "Its vocabulary is compared when the first chat has fetched the server's tokenizer.",
+                "Its vocabulary is compared when the first chat has the server's.",
             ),
         ]
     )

@@ -56,7 +56,7 @@ AT_ONCE = DraftingSettings()
 @pytest.mark.parametrize("way", [None, Direction.UP, Direction.DOWN])
 @simulated
 async def test_a_cut_in_an_answer(world: World, committed: list[int], way: Direction | None) -> None:
-    link, chat = world.link(), world.chat(settings=replace(PATIENT, run_ahead=False))
+    link, chat = world.link(), world.chat(settings=replace(PATIENT, rounds=4))
     for place in committed:
         chat.then(lambda: link.cut(*([way] if way else [])), committed=place).then(link.heal, written=3)
     screen = await chat.ask(settings=SAMPLED)
@@ -210,14 +210,17 @@ class Standing:
     def __init__(self, world: World, *, fits: bool = True) -> None:
         files = cast(Any, SimpleNamespace(target_id="small"))
         own = pb.Identity(target_id="small", target_fingerprint=b"s", tokenizer_hash=b"k", execution=b"e")
-        self.device = replace(companion(world, 1.0), stands_in=True, files=files, identity=own)
+        held = companion(world, 1.0)
+        self.device = replace(held, target=replace(held.target, stands_in=True, files=files, identity=own))
         self.fits = fits
 
     async def adopt(self, served: pb.DescribeResponse, held: Device) -> Device:
         if not self.fits:
             raise MismatchError("small cannot be a companion of toy: token 5 is 'a' there and 'b' here.")
         files = cast(Any, SimpleNamespace(target_id=served.identity.target_id))
-        return replace(held, stands_in=False, files=files, identity=served.identity).with_drafting(is_refused=True)
+        assert held.drafting is not None
+        target = replace(held.target, stands_in=False, files=files, identity=served.identity)
+        return replace(held, target=target, drafting=replace(held.drafting, is_refused=True))
 
 
 @simulated

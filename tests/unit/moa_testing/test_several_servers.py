@@ -250,7 +250,7 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(world: Wor
     chat.then(world.link().stop, committed=6).then(lambda: world.start(identity=other))
     screen = await chat.ask()
     assert screen.of(ExecutionChanged) == [
-        ExecutionChanged("toy", exact=True, fingerprint=chat.engine.device.fingerprint)
+        ExecutionChanged("toy", exact=True, fingerprint=chat.engine.device.target.fingerprint)
     ]
     assert chat.engine.device.identity.execution == b"x"
     assert not (await chat.ask()).of(ExecutionChanged)  # the next answer begins on it

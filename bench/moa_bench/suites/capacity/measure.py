@@ -98,7 +98,7 @@ class UsersPlan:
             device_for: Callable[[int], Device] = partial(self._oracle_device, user, way.acceptance)
             tree = False
         else:
-            device = self._stage.device.for_another_conversation()
+            device = self._stage.device
             device_for, tree = lambda question: device, client_settings().mode == "tree"
         drafting = DraftingSettings("auto" if way.server_drafts else "device", tree=tree)
         return EngineAsker(self.address, device_for, self._stage.vocab_size, self._settings, drafting)
@@ -106,7 +106,7 @@ class UsersPlan:
     def _oracle_device(self, user: int, acceptance: float, question: int) -> Device:
         text = (*self._questions[user][question], *self._texts[user, question])
         script = Script(text, acceptance, self._effort.seed + user, self._stage.vocab_size)
-        return with_oracle(self._stage.device, script, self._effort.draft_ms, 1)
+        return with_oracle(self._stage.device, script, self._effort.draft_ms)
 
 
 def make_questions(

@@ -83,7 +83,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
 
         def connect(address: str, script: Script) -> SplitClient:
             """A client with an oracle that plays a script; memory comes as for the real drafter."""
-            playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
+            playing = with_oracle(device, script, ORACLE_DRAFT_MS)
             return SplitClient(runner, address, playing, silence_s=SILENCE_S)
 
         settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)

@@ -13,9 +13,8 @@ from itertools import count
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.online import DraftExtended, DraftRule, DraftStep, OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftCompleted, DrafterResult, DraftExtended, DraftRule, DraftStep, ResultInbox
 from moa_client.memory import MemoryPlan
 from moa_server.drafting.forward_cost import DraftRecord, GrowthRule, RowShares
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
@@ -119,8 +118,7 @@ class ScriptedDrafter:
     guess: Callable[[int, Sequence[int]], int]  # the token after so many committed tokens and a chain of draft tokens
     draft_ms: float  # of a step
     after: Callable[[float, Callable[[], None]], object]  # calls a function in so many milliseconds
-    round_length: int  # of a whole draft
-    inbox: ResultInbox  # takes results
+    post: Callable[[DraftExtended], None]  # takes results
     busy: bool = False
     drafted_nodes: int = 0
 
@@ -128,23 +126,11 @@ class ScriptedDrafter:
         self.busy = True
         self.after(self.draft_ms, partial(self._end_step, step))
 
-    def draft(self, committed: int, sampling: Sampling) -> None:
-        self.busy = True
-        self.after(self.draft_ms * self.round_length, partial(self._end_round, committed))
-
     def _end_step(self, step: DraftStep) -> None:
         self.busy = False
         self.drafted_nodes += 1
         token = self.guess(step.committed, step.draft.tokens)
-        self.inbox.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self.draft_ms))
-
-    def _end_round(self, committed: int) -> None:
-        self.busy = False
-        self.drafted_nodes += self.round_length
-        tokens: list[int] = []
-        for _ in range(self.round_length):
-            tokens.append(self.guess(committed, tokens))
-        self.inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
+        self.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self.draft_ms))
 
 
 def delayed(mean_ms: float, deviation_ms: float = 0.0) -> Conditions:
@@ -157,6 +143,7 @@ class SimulatedUser:
 
     `drafting`: how the device drafts; None: not at all. `own_acceptance`: of the drafter that the server runs for it
     while that pays; None: it runs none.
+    `rule`: of drafts, in place of the client's own.
     """
 
     def __init__(
@@ -168,8 +155,8 @@ class SimulatedUser:
         drafting: DraftingSettings | None,
         *,
         seed: int = 0,
-        round_length: int = 1,
         own_acceptance: float | None = None,
+        rule: DraftRule | None = None,
     ) -> None:
         self.arrivals_ms: list[float] = []  # of each token
         self.up_bytes = 0
@@ -188,9 +175,10 @@ class SimulatedUser:
         self.conversation = Conversation(VOCAB_SIZE)
         self.drafter: ScriptedDrafter | None = None
         if drafting is not None:
-            self.drafter = ScriptedDrafter(text.draft_on, server.costs.draft_ms, time.after, round_length, self)
+            self.drafter = ScriptedDrafter(text.draft_on, server.costs.draft_ms, time.after, self.post)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
-        self.online = OnlineDrafting(drafting or DraftingSettings("off"), self.conversation, self.drafter, memory)
+        settings = drafting or DraftingSettings("off")
+        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, rule=rule)
         self.online.rest.on_opened(server_drafts=False)
         if rtt_ms := 2 * link.delay.effective().mean_ms:
             self.online.window.rtt_ms.add(rtt_ms)
@@ -208,12 +196,9 @@ class SimulatedUser:
         self.session.on_adopted(ask.end - 1, self.session.tokens, self.session.cache_version)
         self._server.wake(self)
 
-    def post(self, result: DrafterResult) -> None:
+    def post(self, extended: DraftExtended) -> None:
         """Takes in a result of the drafter, and drafts on."""
-        if isinstance(result, DraftExtended):
-            self.online.on_extended(self._time.now_ms, result)
-        elif isinstance(result, DraftCompleted) and (draft := self.online.on_completed(result)) is not None:
-            self._send_up(draft)
+        self.online.on_extended(self._time.now_ms, extended)
         self._draft_on()
 
     def send_down(self, verdict: Verdict) -> None:
@@ -390,7 +375,6 @@ def simulate(
     costs: Costs | None = None,
     drafting: DraftingSettings | None = None,
     rule: DraftRule | None = None,
-    round_length: int = 1,
 ) -> SimulatedAnswer:
     """One answer.
 
@@ -402,9 +386,7 @@ def simulate(
     time = VirtualTime()
     server = SimulatedServer(time, costs or Costs.of_rows(), measured=True)
     text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
-    user = SimulatedUser(time, server, text, link, drafting, seed=seed, round_length=round_length)
-    if rule is not None:
-        user.online.streamed.rule = rule
+    user = SimulatedUser(time, server, text, link, drafting, seed=seed, rule=rule)
     user.ask(tokens)
     time.run(lambda: not user.is_answering)
     if list(user.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:

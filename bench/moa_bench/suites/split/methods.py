@@ -11,16 +11,13 @@ from typing import Literal
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
-from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.child import Child
 from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, SECOND_GUESS, Script, with_oracle
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
 from moa_bench.registry import SplitEffort
-from moa_bench.suites.split.tables import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS, TREE_NODES
-
-TREE = TreeShape(5, 2, TREE_NODES)  # of an oracle that guesses twice
+from moa_bench.suites.split.tables import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,13 @@ class Devices:
             return PlainClient(address)
         device = self._held[method.drafter, method.device]
         if method.acceptance is not None:
-            vocab_size = int(device.files.config["vocab_size"])
+            vocab_size = int(device.target.files.config["vocab_size"])
             text = (*prompt, *self._text(method, tuple(prompt)))
-            tree, second = (TREE, SECOND_GUESS) if method.guesses == "tree" else (None, 0.0)
-            script = Script(text, method.acceptance, 0, vocab_size, second)
-            device = with_oracle(device, script, DRAFT_MS, self._effort.chain, tree)
-        return SplitClient(self._runner, address, device, mode=method.mode)
+            twice = method.guesses == "tree"
+            script = Script(text, method.acceptance, 0, vocab_size, SECOND_GUESS if twice else 0.0)
+            device = with_oracle(device, script, DRAFT_MS, twice=twice)
+        mode = replace(method.mode, rounds=self._effort.chain) if method.mode.rounds else method.mode
+        return SplitClient(self._runner, address, device, mode=mode)
 
     def _text(self, method: Method, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """What the target writes, by plain streaming without a link."""

@@ -14,7 +14,6 @@ from moa_bench.spread import Spread
 PLAIN = "plain streaming"
 CO_LOCATED = "co-located: the server drafts"
 ALL = "moa: everything on"
-TREE_NODES = 8  # of an oracle's tree that is sent whole: more rows cost a core more than they bring
 SYNCHRONOUS, STREAMED = "synchronous rounds", "streamed"
 LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 COLUMNS: tuple[Column, ...] = (
@@ -89,14 +88,13 @@ class MethodRow:
 
 def render(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
-    chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
-    sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
+    sent, streamed = ("chains or trees", "chains or trees that grow") if result["has_oracles"] else ("a tree", "trees")
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     what = (
         f"{effort.asked} questions, each asked of all methods in turn, {at_temperature(effort.temperature)}, on the "
-        f"level {result['level']}; answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each "
-        f"verdict; streamed drafts are {streamed}. Ratios of tokens a second over the whole answer: median "
-        f"(quartiles). Bytes are those of messages.\n\nDrafters: {drafters}.\n"
+        f"level {result['level']}; answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} of "
+        f"{effort.chain} levels after each verdict; streamed drafts are {streamed}. Ratios of tokens a second over the "
+        f"whole answer: median (quartiles). Bytes are those of messages.\n\nDrafters: {drafters}.\n"
     )
     parts = [facts_line(result), what]
     for link in result["links"]:

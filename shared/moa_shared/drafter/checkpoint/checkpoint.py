@@ -90,12 +90,11 @@ class Checkpoint:
         weights: str = INT8,
         *,
         parts: TargetParts | None = None,
-        states_from: int | None = None,
     ) -> NewState:
         """What makes a conversation's drafter, the device's half; arguments as of `DeviceHalf`."""
         with _computable():
             own = ArrayWeights(self.tensors)
-            return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts, states_from))
+            return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts))
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
         import torch

@@ -221,8 +221,6 @@ class DeviceHalf:
     target: Weights  # its embeddings and head, and the reused layers with the final norm
     weights: str  # as of `Arithmetic.of`
     parts: TargetParts | None = None  # of the target, where other drafters run them too
-    # the layer that the states which come enter, where it is an earlier one than the first reused layer
-    states_from: int | None = None
 
 
 class Kind:

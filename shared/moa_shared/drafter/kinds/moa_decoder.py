@@ -15,7 +15,7 @@ import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, Stack, StackShape
 
 from moa_shared.drafter.kinds.config import DeviceHalf
-from moa_shared.drafter.layers.reused_layers import BridgedLayers, ReusedLayers
+from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.drafter.layers.state import BaseState, MemoryCache, Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.layers.weights import Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import ProtocolError
@@ -60,15 +60,11 @@ class DraftDecoder:
             norm, gate, up, down = (own.array(f"cross_attention.{each}.weight") for each in _MLP)
             self._bare_mlp = norm, arithmetic.linear([gate, up]), arithmetic.linear([down])
         self.reused: Stack | None = None
-        self.bridge: Stack | None = None  # from the layer whose states come to the first reused one
         self._norm: Rows | None = None
         if last:
             shape = plan.shape if plan else self._shape(config.target_kv_heads, reused_inner)
             rotaries = plan.rotaries if plan else (rotary,)
             self.reused = arithmetic.stack(shape, parts.layers(last, arithmetic), rotaries)
-            if half.states_from is not None and half.states_from < last.start:
-                between = parts.layers(range(half.states_from, last.start), arithmetic)
-                self.bridge = arithmetic.stack(shape, between, rotaries)
             self._norm = target.array(FINAL_NORM)
             if plan:
                 self._norm = offset_norm(self._norm, plan.family)
@@ -105,12 +101,7 @@ class DraftDecoder:
         return stack.new_cache(kv=self.arithmetic.kv)
 
     def new_reused(self) -> ReusedLayers | None:
-        if self.reused is None:
-            return None
-        kv = self.arithmetic.kv
-        if self.bridge is None:
-            return ReusedLayers(self.reused, kv=kv)
-        return BridgedLayers(self.reused, self.bridge, kv=kv)
+        return ReusedLayers(self.reused, kv=self.arithmetic.kv) if self.reused is not None else None
 
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
         """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""

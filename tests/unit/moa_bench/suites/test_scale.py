@@ -97,7 +97,8 @@ def test_as_much_faster_as_the_aims_say(link: str, acceptance: float, aim: float
 def test_synchronous_rounds_are_slower_on_4g() -> None:
     def rounds(length: int) -> float:
         answers = [
-            simulate(0.8, LINKS["4g"], tokens=TOKENS, seed=seed, drafting=ROUNDS, round_length=length) for seed in SEEDS
+            simulate(0.8, LINKS["4g"], tokens=TOKENS, seed=seed, drafting=replace(ROUNDS, rounds=length))
+            for seed in SEEDS
         ]
         return mean(answer.tokens_per_s for answer in answers)
 
@@ -118,7 +119,7 @@ def test_a_drafter_that_is_never_right_costs_no_forward() -> None:
     drafts = simulate(0.0, LINKS["5g"], tokens=100, drafting=DEVICE)
     assert (drafts.forwards, drafts.accepted) == (nothing.forwards, 0) == (100, 0)
     assert drafts.arrivals_ms[-1] <= 1.03 * nothing.arrivals_ms[-1]
-    waiting = simulate(0.0, LINKS["300 ms"], tokens=30, drafting=DraftingSettings("device", run_ahead=False))
+    waiting = simulate(0.0, LINKS["300 ms"], tokens=30, drafting=ROUNDS)
     assert len(waiting.arrivals_ms) == 30  # it continues when none is worth waiting for
 
 
@@ -192,10 +193,10 @@ def error_of(rounds: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lin
     def simulated(each: Mapping[str, Any], drafting: DraftingSettings | None) -> float:
         return simulate(
             lambda number: script.right_at(each["prompt_tokens"] + number), conditions, costs=costs,
-            tokens=each["answers"][method][0]["tokens"], drafting=drafting, round_length=result["effort"]["chain"],
+            tokens=each["answers"][method][0]["tokens"], drafting=drafting,
         ).tokens_per_s  # fmt: skip
 
-    ways = {STREAMED: DEVICE, SYNCHRONOUS: ROUNDS}
+    ways = {STREAMED: DEVICE, SYNCHRONOUS: replace(ROUNDS, rounds=result["effort"]["chain"])}
     told = [speed_of(each["answers"][method][0]) / fmean(map(speed_of, each["answers"][PLAIN])) for each in rounds]
     expected = [simulated(each, ways[way]) / simulated(each, None) for each in rounds]
     return median(told) / median(expected) - 1

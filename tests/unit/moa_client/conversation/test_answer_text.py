@@ -313,6 +313,16 @@ def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device:
     assert drafted_words(by_server, by_device) == words
 
 
+def test_figures_of_an_answer_say_what_it_took() -> None:
+    figures = Figures(tokens=21, verdicts=11, accepted=10, seconds=2.0, first_token_seconds=0.25, up_bytes=420)
+    figures.down_bytes, figures.cpu_seconds = 2100, 0.105
+    assert figures.line() == "21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down"
+    assert figures.details() == (
+        "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
+    )
+    assert (Figures().line(), Figures().details()) == ("0 tokens", "")
+
+
 def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542, provisional=3, undecided=3, seconds=1.5, first_token_seconds=1.5)
     assert figures.line() == (

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Provenance
-from moa_client.drafting.streamed import StreamedDrafting
+from moa_client.drafting.online import DraftExtended, OnlineDrafting
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.memory import MemoryPlan
 from moa_server.session.verification import PendingDraft
 from moa_shared.drafting.growing import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
@@ -210,19 +213,21 @@ def test_an_answer_ends_at_its_own_limit_whatever_the_server_thinks(sent: list[i
 def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> None:
     """70,000 tokens, each drafted, none contradicted: more than the 65,536 nodes that a server holds of one draft."""
     conversation = asked()
-    drafting = StreamedDrafting(conversation, EagerRule())
+    memory = MemoryPlan(None, {}, Codec.INT4)
+    drafting = OnlineDrafting(DraftingSettings(), conversation, None, memory, rule=EagerRule())
     pending = PendingDraft()
     for position in range(3, 70_003):
         for _ in range(2 if position == 3 else 1):
             step = drafting.next_step(0.0)
             assert step is not None
-            drafting.on_extended(step, Growth.chain(step.draft, [(position + len(step.draft)) % VOCAB]))
+            growth = Growth.chain(step.draft, [(position + len(step.draft)) % VOCAB])
+            drafting.on_extended(0.0, DraftExtended(step, growth, None))
             frame = drafting.take_frame(flush=True)
             assert frame is not None
             assert pending.add_frame(conversation.tokens, conversation.hashes, frame)
         conversation_hash = conversation.hashes.short_at(position)
         verdict = Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
-        drafting.follow_commit(conversation.commit_verdict(verdict))
+        drafting.follow_verdict(0.0, verdict)
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation.in_flight._whole) <= 4

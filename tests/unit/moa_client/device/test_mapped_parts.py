@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_client.device.new_drafters import target_parts
+from moa_client.device.loading import target_parts
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
@@ -31,9 +31,9 @@ def drafter(reused_layers: int) -> Checkpoint:
     return Checkpoint(config, fresh_tensors(config, seed=0), "")
 
 
-def parts_of(files: ModelFiles, tmp_path: Path, *reused: int, dtype: str = "int8") -> TargetParts:
+def parts_of(files: ModelFiles, tmp_path: Path, reused: int, dtype: str = "int8") -> TargetParts:
     settings = ClientSettings(cache_dir=tmp_path / "cache", dtype=dtype)  # type: ignore[arg-type]
-    return target_parts(WeightReader(files), files, [drafter(each) for each in reused], settings, 0)
+    return target_parts(WeightReader(files), files, drafter(reused), settings, 0)
 
 
 def tile_names(tmp_path: Path) -> list[str]:
@@ -50,7 +50,7 @@ def is_mapped(parts: TargetParts) -> bool:
 
 
 def test_head_and_layers_are_mapped_and_compute_the_same(files: ModelFiles, tmp_path: Path) -> None:
-    parts, plain = parts_of(files, tmp_path, 1, 2), TargetParts(WeightReader(files))
+    parts, plain = parts_of(files, tmp_path, 2), TargetParts(WeightReader(files))
     assert is_mapped(parts)
     assert not is_mapped(plain)
     rows = np.random.default_rng(0).standard_normal((3, SIZES["hidden_size"]), np.float32)
@@ -59,7 +59,7 @@ def test_head_and_layers_are_mapped_and_compute_the_same(files: ModelFiles, tmp_
         np.testing.assert_array_equal(mapped.qkv(rows), packed.qkv(rows))
         np.testing.assert_array_equal(mapped.mlp[0](rows), packed.mlp[0](rows))
     [name] = tile_names(tmp_path)
-    assert is_mapped(parts_of(files, tmp_path, 1, 2))
+    assert is_mapped(parts_of(files, tmp_path, 2))
     assert tile_names(tmp_path) == [name]
 
 

@@ -9,12 +9,11 @@ from typing import cast
 
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.open_answers import EndRule, OpenAnswers
-from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
-from moa_client.drafting.streamed import TokenWritten
 from moa_client.engine.inbox import Inbox
 from moa_client.memory import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -91,7 +90,7 @@ class Reader(LookupDrafter):
 
 async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> None:
     reader, inbox, executor = Reader(3), Inbox(), DrafterExecutor()
-    thread = DrafterThread(reader, inbox, executor)
+    thread = DrafterThread(reader, inbox.post, executor)
     thread.tell([1, 2, 3])
     thread.write(5, [], Sampling())
     other = executor.submit(lambda: reader.done.append("another's"))
@@ -103,7 +102,7 @@ async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> No
 
 async def test_a_text_is_read_ahead_while_nothing_is_asked() -> None:
     reader = Reader(3)
-    thread = DrafterThread(reader, Inbox())
+    thread = DrafterThread(reader, Inbox().post)
     thread.tell([1, 2, 3])
     async with asyncio.timeout(10.0):
         await reader.is_read.wait()

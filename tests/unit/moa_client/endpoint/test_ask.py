@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from moa_client.device.loading import Device
+from moa_client.device.loading import Device, Target
 from moa_client.endpoint.ask import HostModel, Prompt
 from moa_client.host.host import Host
 from moa_client.tools.answer_reader import ReasoningPiece, TextPiece
@@ -207,7 +207,7 @@ class BeginningTokenizer(PlainTokenizer):
 
 
 def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_spelled() -> None:
-    device = SimpleNamespace(
+    target = SimpleNamespace(
         files=SimpleNamespace(target_id="tiny", config={"vocab_size": 300}),
         context_tokens=64,
         tokenizer=BeginningTokenizer(),
@@ -215,8 +215,8 @@ def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_sp
         fingerprint="fp",
         end_of_text=frozenset({ord("z")}),
     )
-    device.spelled = partial(Device.spelled, cast(Device, device))
-    model = HostModel(cast(Host, SimpleNamespace(device=device)))
+    target.spelled = partial(Target.spelled, cast(Target, target))
+    model = HostModel(cast(Host, SimpleNamespace(device=Device(cast(Target, target)))))
     assert model.encode("hi") == [1, ord("h"), ord("i")]
     assert model.render(TemplateInput([{"role": "user", "content": "hi"}]))[0] == ord("[")
     assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.device.loading import Device, Drafting
-from moa_client.drafting.streamed import DrafterFailed
+from moa_client.device.loading import Device, Target
+from moa_client.drafting.drafter_thread import DrafterFailed
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.connection import StreamOpened
 from moa_client.link.fleet import Fleet
@@ -25,7 +25,7 @@ LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0, losses=LinkLosses(), ho
 @pytest.fixture
 def engine() -> Iterator[ClientEngine]:
     tokenizer = cast(Any, SimpleNamespace(shown=str))
-    device = Device(cast(Any, None), tokenizer, pb.Identity(), Drafting(), frozenset({49}), 1000)
+    device = Device(Target(cast(Any, None), tokenizer, pb.Identity(), frozenset({49}), 1000))
     made = ClientEngine(LINK, device, 50, Codec.INT4)
     yield made
     made.own.drafting.close()

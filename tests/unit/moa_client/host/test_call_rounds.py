@@ -66,9 +66,9 @@ class Box:
 class Talk:
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
-        self.engine.device.tokenizer = Characters()
-        self.engine.device.decode = Characters().decode
-        self.engine.device.context_tokens = MOST_RESULT
+        self.engine.device.target.tokenizer = Characters()
+        self.engine.device.target.decode = Characters().decode
+        self.engine.device.target.context_tokens = MOST_RESULT
         self.box = Box()
         facts = ConversationFacts("id", "", "", "", online=False)
         self.conversation = TextConversation(cast("Any", self.engine), facts, box=self.box)
@@ -255,5 +255,5 @@ async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conver
         talk.engine.restore = states.append  # type: ignore[attr-defined]
         talk.conversation.resume(stored)
         (job,) = states[0].unverified
-        text = talk.engine.device.tokenizer.decode(job.turn([1, 2]))
+        text = talk.engine.device.target.tokenizer.decode(job.turn([1, 2]))
         assert text == "[user]<tool_response>\n12:00\n</tool_response>"

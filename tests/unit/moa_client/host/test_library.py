@@ -54,14 +54,16 @@ def titles(store: HistoryStore, library: Library) -> list[str]:
     return [store.load(name).title for name in library.open_conversations]
 
 
+IDENTITY = SimpleNamespace(target_fingerprint=b"t", tokenizer_hash=b"k")
+
+
 class Host:
     """Makes conversations, and knows which were left."""
 
     device = SimpleNamespace(
-        identity=SimpleNamespace(target_fingerprint=b"t", tokenizer_hash=b"k"),
+        identity=IDENTITY,
         companion=SimpleNamespace(fingerprint=b"small".hex()),
-        files=SimpleNamespace(target_id="large"),
-        level="",
+        target=SimpleNamespace(files=SimpleNamespace(target_id="large"), level="", identity=IDENTITY),
     )
     link = SimpleNamespace(shown=SimpleNamespace(address="host:1"))
 
@@ -158,9 +160,9 @@ def test_what_opens_reasoning_and_what_may_be_asked() -> None:
 
 def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
     for template, is_spelled in ((GPT_OSS, True), (QWEN, False), ("{{ messages }}", False)):
-        device = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
-        expected = device.spelled if is_spelled else device.decode
-        assert answer_decode(cast("Any", device)) is expected
+        target = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
+        expected = target.spelled if is_spelled else target.decode
+        assert answer_decode(cast("Any", SimpleNamespace(target=target))) is expected
 
 
 async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:

@@ -264,7 +264,7 @@ async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None
         return "x" * len(tokens)
 
     async with talking() as talk:
-        talk.engine.device.decode = decode
+        talk.engine.device.target.decode = decode
         talk.conversation.task.ask("one", OPTIONS)
         await talk.surface.until(Asked)
         talk.engine.tell(Committed((0,)), Committed((25,)))
@@ -310,22 +310,6 @@ async def test_a_link_that_fails_between_questions_does_not_end_it() -> None:
         assert isinstance(failed.event, Failed)
         assert (failed.answer, failed.event.taken_back) == (0, False)
         await talk.answer("one")
-
-
-async def test_what_is_done_after_an_answer_may_fail() -> None:
-    after: list[str] = []
-
-    async def fail(conversation: TextConversation) -> None:
-        after.append(conversation.publisher.answers[-1].committed)
-        raise errors.CheckpointError("The other drafter cannot be loaded.")
-
-    async with talking(after_answer=fail) as talk:
-        for _ in range(2):
-            await talk.answer("one")
-            failed = await talk.surface.until(Failed)
-            assert isinstance(failed.event, Failed)
-            assert (failed.answer, failed.event.text) == (0, "")
-        assert after == ["a", "a"]
 
 
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:

@@ -135,7 +135,6 @@ def test_a_run_is_what_the_client_writes(files: ModelFiles, reused: int) -> None
     guesser = TextGuesser()
     client = MoaDrafter(
         made.states(WeightReader(files), "float32"),
-        lambda *_: DraftTree.chain(()),
         reads_memory=True,
         shape=GrowthShape(breadth=4),
         guesser=guesser,

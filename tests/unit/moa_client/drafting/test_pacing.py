@@ -15,10 +15,9 @@ from moa_bench.suites.scale.simulator import (
     delayed,
     simulate,
 )
-from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.online import DraftExtended, DraftStep, OnlineDrafting
 from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RETRY_STEPS, DraftWindow
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftExtended, DraftStep
 from moa_client.memory import MemoryPlan
 from moa_shared.drafting.growing import Growth
 from moa_shared.protocol.memory_codec import Codec
@@ -38,7 +37,7 @@ class ScriptedBlocks(ScriptedDrafter):
         while len(tokens) < LEVELS:
             tokens.append(self.guess(step.committed, tokens))
         growth = Growth.chain(step.draft, tokens[len(step.draft) :])
-        self.inbox.post(DraftExtended(step, growth, self.draft_ms))
+        self.post(DraftExtended(step, growth, self.draft_ms))
 
 
 def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, float]:
@@ -46,7 +45,7 @@ def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, fl
     time, link = VirtualTime(), delayed(rtt_ms / 2)
     text = ScriptedText(TOKENS, by_chance(acceptance, 0))
     user = SimulatedUser(time, SimulatedServer(time, Costs.of_rows()), text, link, SETTINGS)
-    user.drafter = ScriptedBlocks(text.draft_on, block_ms, time.after, 1, user)
+    user.drafter = ScriptedBlocks(text.draft_on, block_ms, time.after, user.post)
     memory = MemoryPlan(None, {}, Codec.INT4)
     user.online = OnlineDrafting(SETTINGS, user.conversation, user.drafter, memory, block_levels=LEVELS)
     user.online.window.rtt_ms.add(rtt_ms)
@@ -69,9 +68,9 @@ def test_a_block_that_takes_longer_than_a_step_of_the_server_pays_by_its_later_l
 NO_DRAFT = DraftTree((), ())
 
 
-def measured(*, rtt_ms: float, hits: int, misses: int, run_ahead: bool = True) -> DraftWindow:
+def measured(*, rtt_ms: float, hits: int, misses: int) -> DraftWindow:
     """A window that has seen plain steps of 50 ms, draft steps of 5 ms, and so many right and wrong drafts."""
-    window = DraftWindow(run_ahead=run_ahead)
+    window = DraftWindow()
     window.on_drafted(0.0, 5.0)
     window.rtt_ms.add(rtt_ms)
     for number in range(hits + misses):

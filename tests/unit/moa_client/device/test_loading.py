@@ -1,4 +1,4 @@
-"""A device with a companion: beside a target's drafters, alone, and before any server was there."""
+"""A device with a companion: next to a target's drafters, by itself, and before any server was there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.device import refitting
-from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterChoice
-from moa_client.device.loading import Device, change_drafter, load_device
-from moa_client.device.refitting import adopt
+from moa_client.device import loading
+from moa_client.device.drafter_catalog import COMPANION, DrafterChoice
+from moa_client.device.loading import Device, Drafting, adopt, load_device
 from moa_client.device.sources import Sources, find_local_sources
-from moa_client.drafting.companion import CompanionDrafter, CompanionPair
+from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
 from moa_client.host import starting
 from moa_client.host.starting import Reached, find
 from moa_client.settings import ClientSettings
@@ -26,7 +25,9 @@ from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
+from moa_shared.tree import DraftTree
 
 from tests.support.messages import says
 from tests.support.tiny_models import WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
@@ -67,58 +68,51 @@ def load(large: Path, small: Path, step_ms: float = 0.0, **settings: Any) -> Dev
     return load_device(client, served(large, step_ms), SILENT)
 
 
+def drafting_of(device: Device) -> Drafting:
+    assert device.drafting is not None
+    return device.drafting
+
+
 def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(large: Path, small: Path) -> None:
     for drafter in ("auto", "none"):
-        device = load(large, small, drafter=drafter)
-        assert isinstance(device.drafting.drafter, CompanionDrafter)
-        assert device.drafting.choice is not None
-        assert (device.drafting.choice.name, device.drafting.choice.standalone) == (COMPANION, "small")
-        assert not device.drafting.drafter.reads_memory
-        assert (device.drafting.memory_width, device.identity.drafter_fingerprint) == (0, b"")
-        device.drafting.drafter.restart([5, 6, 7])
-        assert max(device.drafting.drafter.draft(Sampling(0.0)).tokens) < len(WORDS)
+        drafting = drafting_of(load(large, small, drafter=drafter))
+        assert drafting.choice == DrafterChoice(COMPANION, "the only one here", "small")
+        assert (drafting.fingerprint, drafting.planes) == (b"", {})
+        made = drafting.new_drafter()
+        assert isinstance(made, CompanionDrafter)
+        made.restart([5, 6, 7])
+        assert max(made.grow(DraftTree((), ()), Sampling(0.0)).tokens) < len(WORDS)
 
 
-def test_one_that_is_too_slow_says_so_and_only_writes(large: Path, small: Path) -> None:
-    device = load(large, small, step_ms=1e-6)
-    assert device.drafting.choice is not None
-    assert device.drafting.choice.name == NOBODY
-    assert "too slow" in device.drafting.choice.reason
-    assert isinstance(device.drafting.drafter, CompanionDrafter)
-    device.drafting.drafter.restart([5, 6, 7])
-    sampling = Sampling(0.0)
-    assert not device.drafting.drafter.draft(sampling)
-    assert device.drafting.drafter.write(device.drafting.drafter.draft(sampling), sampling) is not None
+def test_next_to_another_drafter_it_writes(large: Path, small: Path) -> None:
+    drafting = drafting_of(load(large, small, drafter="lookup"))
+    first, second = drafting.new_drafter(), drafting.new_drafter()
+    assert isinstance(first, CompanionPair)
+    assert isinstance(second, CompanionPair)
+    assert not first.reads_memory
+    assert first._companion._companion is second._companion._companion  # what is learnt is shared
 
 
-def test_beside_another_drafter_it_writes(large: Path, small: Path) -> None:
-    device = load(large, small, drafter="lookup")
-    assert isinstance(device.drafting.drafter, CompanionPair)
-    assert isinstance(device.for_another_conversation().drafting.drafter, CompanionPair)
-    assert not device.drafting.drafter.reads_memory
-
-
-def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, small: Path, tmp_path: Path) -> None:
+def test_a_drafter_that_reads_memory_says_so_and_is_refused_without_it(
+    large: Path, small: Path, tmp_path: Path
+) -> None:
     checkpoint = load_checkpoint(save_drafter(tmp_path / "d.safetensors", small_drafter()))
-    described = served(large)
-    fingerprint = bytes.fromhex(checkpoint.fingerprint)
+    described, fingerprint = served(large), bytes.fromhex(checkpoint.fingerprint)
     described.drafters.add(name="online", fingerprint=fingerprint, tokens_a_forward=2.0)
     described.identity.drafter_fingerprint = fingerprint
     sources = Sources(described, resolve(str(large)), {fingerprint: tmp_path / "d.safetensors"})
-    settings = ClientSettings(companion=str(small))
-    device = load_device(settings, described, SILENT, sources, None)
-    for _ in range(2):
-        assert device.drafting.choice is not None
-        assert (device.drafting.choice.name, device.drafting.choice.standalone) == ("online", "small")
-        assert isinstance(device.drafting.drafter, CompanionPair)
-        assert device.drafting.drafter.reads_memory
-        assert device.drafting.memory_width
-        assert device.identity.drafter_fingerprint == fingerprint
-        alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
-        assert isinstance(alone.drafting.drafter, CompanionDrafter)
-        assert (alone.drafting.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
-        assert alone.trust is device.trust is alone.drafting.drafter._trust  # what is learnt stays
-        device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
+    device = load_device(ClientSettings(companion=str(small)), described, SILENT, sources, None)
+    drafting = drafting_of(device)
+    reason = "the only one that the server gives memory for"
+    assert drafting.choice == DrafterChoice("online", reason, "small")
+    assert drafting.planes == {Plane.MEMORY: checkpoint.config.memory_width}
+    assert isinstance(drafting.new_drafter(), CompanionPair)
+    assert drafting.new_drafter().reads_memory
+    assert device.identity.drafter_fingerprint == fingerprint
+    refused = device.refused()
+    assert (refused.identity.drafter_fingerprint, drafting_of(refused).planes) == (b"", {})
+    assert drafting_of(refused).is_refused
+    assert isinstance(drafting_of(refused).new_drafter(), CompanionPair)
 
 
 def test_one_that_means_something_else_by_a_token_is_refused(large: Path, small: Path) -> None:
@@ -153,10 +147,10 @@ def test_without_any_target_the_companion_stands_in_for_it(small: Path) -> None:
     settings = offline(small)
     sources = asyncio.run(find(settings, cast("Any", None), Reached(), SILENT))
     device = load_device(settings, sources.served, SILENT, sources, None)
-    assert device.stands_in
-    assert device.files.target_id == device.identity.target_id == "small"
-    assert isinstance(device.drafting.drafter, CompanionDrafter)
-    assert device.tokenizer.chat_template == "{{ messages }}"
+    assert device.target.stands_in
+    assert device.target.files.target_id == device.identity.target_id == "small"
+    assert isinstance(drafting_of(device).new_drafter(), CompanionDrafter)
+    assert device.target.tokenizer.chat_template == "{{ messages }}"
 
 
 def test_with_a_target_it_is_its_companion(large: Path, small: Path) -> None:
@@ -179,7 +173,7 @@ async def test_who_wants_no_server_may_talk_to_a_companion_that_the_last_one_s_t
             starting.load(settings, reached, sources, SILENT)
         return
     started = starting.load(settings, reached, sources, SILENT)
-    assert started.device.stands_in
+    assert started.device.target.stands_in
     assert started.sources.served.identity.target_id == "small"
     assert notes == snapshot(
         ["small cannot be a companion of large: token 5 is 'other' there and 'w5' here. This chat is with small alone."]
@@ -201,19 +195,19 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
     async def find_sources(*_: object) -> Sources:
         return Sources(described, resolve(str(large)), {})
 
-    monkeypatch.setattr(refitting, "find_sources", find_sources)
+    monkeypatch.setattr(loading, "find_sources", find_sources)
     if not fits:
         with pytest.raises(MismatchError):
             await adopt(settings, cast("Any", None), described, device)
         return
     adopted = await adopt(settings, cast("Any", None), described, device)
     assert adopted.identity == described.identity
-    assert adopted.drafting.is_refused
-    assert not adopted.stands_in
+    assert drafting_of(adopted).is_refused
+    assert not adopted.target.stands_in
     assert adopted.companion is not None
     assert device.companion is not None
     assert adopted.companion.network is device.companion.network
-    assert isinstance(adopted.drafting.drafter, CompanionDrafter)
+    assert isinstance(drafting_of(adopted).new_drafter(), CompanionDrafter)
 
 
 @pytest.mark.torch
@@ -238,6 +232,7 @@ def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: in
     stepper: Any = host.services._stepper
     [source] = stepper.sources
     served, _ = stepper.target.network.plan.rotaries[0].tables(8)
-    for state in (source.drafter.new(), device.drafting.drafter._draft.state):
+    made: Any = drafting_of(device).new_drafter()
+    for state in (source.drafter.new(), made._draft.state):
         reused, _ = state.decoder.reused.rotary.tables(8)
         np.testing.assert_array_equal(reused[:8], served[:8])

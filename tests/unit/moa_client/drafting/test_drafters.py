@@ -1,25 +1,23 @@
-"""How a companion reads, drafts and writes on a device; its network is a tiny one."""
+"""How drafters draft and write; a companion's network is a tiny one."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
-from unittest.mock import call as mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.figures import Figures
-from moa_client.drafting import companion as module
-from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair, PairedDrafter
+from moa_client.drafting import drafters as module
 from moa_client.drafting.drafters import (
+    LEAST_PIECE,
     MOST_UNSEEN,
+    CompanionDrafter,
+    CompanionPair,
     ConversationForms,
     DeviceForms,
     LookupDrafter,
@@ -30,8 +28,6 @@ from moa_kernels import F32
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafter.companion import Companion, recall_agreement, remember_agreement
 from moa_shared.drafting.base import Rows
-from moa_shared.drafting.dynamic_tree import draft_chain
-from moa_shared.drafting.estimates import TRIAL_TOKENS, DrafterTrial
 from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser, chance_of_copy
 from moa_shared.models.network.network import Network
@@ -50,10 +46,10 @@ LIMIT = MODEL.config["max_position_embeddings"]
 EMPTY = DraftTree((), ())
 
 
-def drafter(**options: Any) -> CompanionDrafter:
+def drafter() -> CompanionDrafter:
     files = cast("Any", SimpleNamespace(target_id="small", fingerprint="", config=MODEL.config))
     companion = Companion(files, cast("Any", None), NETWORK, SIZES["vocab_size"], F32)
-    return CompanionDrafter(companion, lambda state, sampling: draft_chain(state, 3, sampling), shape=CHAIN, **options)
+    return CompanionDrafter(companion, shape=CHAIN)
 
 
 def text(length: int) -> list[int]:
@@ -88,7 +84,7 @@ def test_what_is_read_ahead_changes_nothing() -> None:
     while ahead.read_on(GREEDY, writes=True):
         pass
     assert ahead.write(EMPTY, GREEDY) == pytest.approx(at_once.write(EMPTY, GREEDY))
-    assert ahead.draft(GREEDY) == at_once.draft(GREEDY)
+    assert ahead.grow(EMPTY, GREEDY) == at_once.grow(EMPTY, GREEDY)
 
 
 def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
@@ -99,7 +95,6 @@ def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
     assert full.write(DraftTree.chain([token[0]]), GREEDY) is None
     full.commit([token[0]])
     assert not full.read_on(GREEDY, writes=True)
-    assert not full.draft(GREEDY)
     assert not full.grow(EMPTY, GREEDY).tokens
 
 
@@ -132,53 +127,20 @@ def test_while_it_only_reads_it_is_judged_by_what_it_would_have_written_in_that_
         reading.commit([token[0]])
     while reading.read_on(sampling, writes=True):
         pass
-    assert reading._agreement.tokens >= 8
-    assert reading._agreement.right == reading._agreement.tokens
-    remember_agreement(tmp_path, "small", "large", reading._agreement)
-    assert recall_agreement(tmp_path, "small", "large") == reading._agreement
-
-
-def test_one_drafts_the_other_writes_and_both_know_the_same() -> None:
-    online, alone, rows = Mock(), Mock(), cast("Any", "rows")
-    pair = PairedDrafter(online, alone)
-    pair.restart([5, 6])
-    pair.commit([7])
-    pair.remember(0, rows, state=True)
-    assert online.mock_calls == [mock.restart([5, 6]), mock.commit([7]), mock.remember(0, rows, state=True)]
-    assert alone.mock_calls == online.mock_calls
-    assert pair.draft(GREEDY) is online.draft.return_value
-    assert pair.grow(EMPTY, GREEDY) is online.grow.return_value
-    assert pair.write(EMPTY, GREEDY) is alone.write.return_value
+    assert reading._companion.agreement.tokens >= 8
+    assert reading._companion.agreement.right == reading._companion.agreement.tokens
+    remember_agreement(tmp_path, "small", "large", reading._companion.agreement)
+    assert recall_agreement(tmp_path, "small", "large") == reading._companion.agreement
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
 def test_a_look_up_is_a_copy_from_the_conversation(tokens: list[int]) -> None:
     drafter = LookupDrafter(length=2)
     drafter.restart(tokens)
-    chain = list(drafter.draft(Sampling()).tokens)
+    chain = list(drafter.grow(EMPTY, Sampling()).tokens)
     assert not chain or any(
         tokens[at - 1] == tokens[-1] and tokens[at : at + len(chain)] == chain for at in range(1, len(tokens))
     )
-
-
-def test_figures_make_one_line() -> None:
-    figures = Figures(
-        tokens=21,
-        verdicts=11,
-        accepted=10,
-        seconds=2.0,
-        first_token_seconds=0.25,
-        up_bytes=420,
-        down_bytes=2100,
-        cpu_seconds=0.105,
-    )
-    assert figures.acceptance_length == 2.0
-    assert figures.line() == ("21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down")
-    assert figures.details() == (
-        "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
-    )
-    assert Figures().line() == "0 tokens"
-    assert Figures().details() == ""
 
 
 def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
@@ -207,7 +169,7 @@ class WrongDrafter(RecordingDrafter):
 
 
 def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
-    drafter = MoaDrafter(WrongDrafter, lambda *_: DraftTree((), ()), reads_memory=True, guesser=TextGuesser())
+    drafter = MoaDrafter(WrongDrafter, reads_memory=True, guesser=TextGuesser())
 
     def chance(*ahead: int) -> tuple[int, float]:
         written = drafter.write(DraftTree.chain(ahead), Sampling())
@@ -232,37 +194,6 @@ def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
     assert sure > 0
     drafter.remember(0, np.zeros((1, 4), np.float32), state=True)  # with it a drafter predicts the others
     assert chance(49)[1] > 0.9
-
-
-@pytest.mark.parametrize("shape", [CHAIN, GrowthShape(breadth=2)], ids=["chain", "tree"])
-def test_one_that_is_dropped_is_asked_no_more_and_copies(shape: GrowthShape) -> None:
-    trial, wrong = DrafterTrial(), WrongDrafter()
-    drafter = MoaDrafter(
-        lambda: wrong,
-        lambda state, sampling: DraftTree((), ()),
-        reads_memory=True,
-        shape=shape,
-        guesser=TextGuesser(),
-        trial=trial,
-    )
-    sampling, draw, text = Sampling(), random.Random(1), [1, 2, 3]
-    drafter.restart(text)
-    while not trial.is_dropped:
-        assert drafter.reads_memory
-        drafter.grow(DraftTree((), ()), sampling)
-        text.append((7 * text[-1] + 3) % 40 if draw.random() < 0.4 else draw.randrange(40))
-        drafter.commit(text[-1:])
-        assert len(text) < 2 * TRIAL_TOKENS
-    steps = wrong.steps
-    drafter.commit([41, 42, 43, 44, 45, 41, 42, 43, 44])
-    assert drafter.grow(DraftTree((), ()), sampling).tokens[:1] == (45,)
-    assert drafter.draft(sampling).tokens[:1] == (45,)
-    written = drafter.write(DraftTree((), ()), sampling)
-    assert written is not None
-    assert written[0] == 45
-    assert drafter.write(DraftTree.chain([46]), sampling) is None
-    assert wrong.steps == steps
-    assert not drafter.reads_memory
 
 
 END = 95
@@ -314,16 +245,14 @@ def sampling(start: int) -> Sampling:
 def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
     compiler = Compiler()
     device, conversation = forms(compiler)
-    drafter = MoaDrafter(
-        Flat, lambda *_: DraftTree((), ()), reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=conversation
-    )
+    drafter = MoaDrafter(Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=conversation)
     question = tokens_of("What?")
     drafter.restart([*question, *tokens_of("r")])
-    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens != ()  # anything
+    assert drafter.grow(EMPTY, sampling(5)).tokens != ()  # anything
     compiler.may.set()
     wait_for(device)
-    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens == tuple(tokens_of("ed "))
+    assert drafter.grow(EMPTY, sampling(5)).tokens == tuple(tokens_of("ed "))
     drafter.commit(tokens_of("ed p"))
-    assert drafter.grow(DraftTree((), ()), sampling(5)).tokens[:3] == tuple(tokens_of("ear"))
+    assert drafter.grow(EMPTY, sampling(5)).tokens[:3] == tuple(tokens_of("ear"))
     assert drafter.write(DraftTree.chain(tokens_of("e")), sampling(5)) == (tokens_of("a")[0], 1.0)
-    assert len(drafter.grow(DraftTree((), ()), Sampling()).tokens) == 3  # the next answer has none
+    assert len(drafter.grow(EMPTY, Sampling()).tokens) == 3  # the next answer has none
