@@ -31,10 +31,6 @@ MENU_ROWS = 5  # of completions, while there are some
 REDRAW_S = 0.1  # as often as a reader follows
 MOST_BYTES = 1 << 20  # of the questions of before, some thousand: older ones are dropped with a new file
 QUOTES = '"""'
-NOT_TEXT = (
-    "This line was not sent as UTF-8: what is no text in it is marked \N{REPLACEMENT CHARACTER}. "
-    "Correct it, and set your terminal to UTF-8."
-)
 NO_BLOCK = f"Alt-Enter makes a new line; {QUOTES} does not any more."
 
 
@@ -162,15 +158,11 @@ async def converse(chat: Chat, take_typed: Callable[[], str]) -> None:
                 continue
             except EOFError:
                 return
-            begun = marked_text(line)
-            if begun != line:
-                chat.say(NOT_TEXT)
-            elif line.startswith(QUOTES):
+            if line.startswith(QUOTES):
                 chat.say(NO_BLOCK)
-            else:
-                if not await commands.on_line(line):
-                    return
-                begun = take_typed()
+            elif not await commands.on_line(marked_text(line)):  # a terminal may be set to another encoding than UTF-8
+                return
+            begun = take_typed()
 
 
 async def _prompt(chat: Chat, session: PromptSession[str], begun: str) -> str:
