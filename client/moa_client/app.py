@@ -120,11 +120,7 @@ async def attach(
 ) -> Opener | None:
     """What opens conversations of the daemon; None: there is none that this chat can use.
 
-    Args:
-        line: reports progress.
-        named: the settings that were given; the others are the daemon's.
-        single: one answer only, which is not kept.
-        may_start: start a daemon if none runs.
+    `single`: one answer only, which is not kept; the others are `run`'s.
     """
     paths = find_paths(settings.daemon_dir)
     status = await find_daemon(paths)

@@ -29,14 +29,7 @@ MANY_CORES = 4  # with so many, a drafter may take two
 async def begin(
     settings: ClientSettings, stack: AsyncExitStack, line: StartLine, remark: Callable[[str], None], *, single: bool
 ) -> Opener:
-    """Connects and loads; what opens conversations.
-
-    Args:
-        stack: closes everything.
-        line: reports progress.
-        remark: takes what the user should know.
-        single: one answer only, which is not kept.
-    """
+    """Connects and loads; what opens conversations. `stack`: closes everything; the others are those of `app.run`."""
     use_threads(settings)
     progress = make_progress()
     settings, fleet = await stack.enter_async_context(connect_servers(with_kept(settings)))

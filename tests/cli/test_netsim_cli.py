@@ -121,10 +121,7 @@ def test_a_port_in_use_is_said() -> None:
 
 def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    for words in (
-        ["run", "--profile", "4g", "--upstream", ":1", "--", "true"],
-        ["clean"],
-    ):
+    for words in (["run", "--profile", "4g", "--upstream", ":1", "--", "true"], ["clean"]):
         result = netsim(*words)
         assert "needs root" in result.stderr
         assert "--backend proxy" in result.stderr

@@ -141,10 +141,9 @@ def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
     """
     found = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=ENVIRONMENT | found, timeout=60)
-    assert done.stdout.splitlines() == [
-        "complete -o nosort -F _moa_client_completion moa-client",
-        "off otlp",
-    ], done.stderr
+    assert done.stdout.splitlines() == ["complete -o nosort -F _moa_client_completion moa-client", "off otlp"], (
+        done.stderr
+    )
 
 
 def test_a_device_needs_only_what_its_installation_has() -> None:

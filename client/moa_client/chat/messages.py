@@ -38,11 +38,7 @@ UNSURE_WORDS = (
     "(Dim text in italics is this device's too, and the server may well write something else: it will check it. "
     "/keep has this device's text back where it was replaced.)"
 )
-DECIDED_WORDS = {
-    events.Permission.ONCE: "yes",
-    events.Permission.ALWAYS: "always",
-    events.Permission.DENIED: "no",
-}
+DECIDED_WORDS = {events.Permission.ONCE: "yes", events.Permission.ALWAYS: "always", events.Permission.DENIED: "no"}
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 MOST_ARGUMENTS = 2000  # characters of a call: the user is to see what is run
 MOST_RESULT = 600  # characters: the model gets all

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import write_output
 
@@ -73,11 +73,10 @@ def add(name: str, address: str, **given: Any) -> None:
 
 @servers.command()
 @click.argument("name")
-@click.argument("file", required=False, type=FILE)
 @_no_keyring
 @click.option("--replace", "replaces", is_flag=True, help="Replace the server that is listed as NAME, and its key.")
-def join(name: str, file: Path | None, replaces: bool) -> None:
-    """Add the server of an invitation, which is asked for now, read from a pipe or from FILE, and try it.
+def join(name: str, replaces: bool) -> None:
+    """Add the server of an invitation, which is asked for now or read from a pipe, and try it.
 
     `moa-server setup` and `moa-server invite` print invitations.
     """
@@ -92,7 +91,7 @@ def join(name: str, file: Path | None, replaces: bool) -> None:
             f"{name} is listed already, as {before.address}.",
             hint=f"Choose another name, or replace it and its key: moa-client servers join {name} --replace.",
         )
-    invitation = read_invitation(_asked_invitation() if file is None else _read_text(file))
+    invitation = read_invitation(_asked_invitation())
     entry = keep_invitation(name, invitation)
     book = _list(entry, before)
     served = asyncio.run(describe_server(entry, load_settings(ClientSettings, SECTION, {})))
@@ -166,13 +165,3 @@ def _asked_invitation() -> str:
         return session.prompt()
     except (EOFError, KeyboardInterrupt):
         raise click.Abort from None
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no file {file}.", hint="Name the one that holds the invitation.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(f"{file} cannot be read: {why}.", hint="") from None

@@ -19,13 +19,7 @@ TEXT = st.text(alphabet="ab \n漢字\u00e9x", max_size=14)  # pyte wraps before 
 class Terminal:
     """A screen with one answer, and a clock."""
 
-    def __init__(
-        self,
-        columns: int = COLUMNS,
-        rows: int = ROWS,
-        *,
-        reflows: bool = True,
-    ) -> None:
+    def __init__(self, columns: int = COLUMNS, rows: int = ROWS, *, reflows: bool = True) -> None:
         self.screen = Screen(columns, rows, reflows=reflows)
         self.display = Display(columns, rows)
         self.now = 0.0
@@ -121,9 +115,7 @@ def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
     assert set(re.findall("\x1b..?.?", screen.paint(0.0))) == {"\x1b[J\ufffd", "\x1b[4m", "\x1b[0m"}
 
 
-@given(
-    st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "good", "OFFLINE"])), max_size=12),
-)
+@given(st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "good", "OFFLINE"])), max_size=12))
 @settings(max_examples=examples(100))
 def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str, str]]) -> None:
     """As long as nothing provisional has scrolled out, which 14 characters cannot."""

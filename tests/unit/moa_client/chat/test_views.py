@@ -189,10 +189,7 @@ TEXTS = ["two words", "", "three\n"]
         (status_line(GOOD, ["one"]), "link good | the server checks 1 word"),
         (status_line(GOOD, (), 1), "link good | the server finishes 1 answer"),
         (status_line(AWAY, (), 2), "link OFFLINE | 2 answers to be finished"),
-        (
-            status_line(replace(GOOD, written_standalone=24, kept=15)),
-            "link good | standalone 24 tokens, 15 kept",
-        ),
+        (status_line(replace(GOOD, written_standalone=24, kept=15)), "link good | standalone 24 tokens, 15 kept"),
         (status_line(replace(AWAY, holds_back=True)), "waiting for the server | link OFFLINE"),
         (status_line(GOOD, thinking=3), "thinking ... 3 tokens | link good"),
     ],
