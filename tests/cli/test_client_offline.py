@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -226,35 +225,3 @@ def test_one_is_chosen_once_for_all_chats(served: Served, run: Run, tmp_path: Pa
     assert "tiny on this device answers" not in run(*alone_there, "--companion", "none")[2]
     assert run("companion", "off")[:2] == (0, "From now on: no companion.\n")
     assert "tiny on this device answers" not in run(*alone_there)[2]
-
-
-TOKENS_HISTORY_KEPT = 1200  # the answer must not end before the chat is killed
-FEW = 40  # of the next one
-
-
-@pytest.mark.long
-def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) -> None:
-    template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
-    question = template.first_turn("w10")
-    answer = alone(served, question, max_tokens=TOKENS_HISTORY_KEPT)
-    environment = ENVIRONMENT | {"MOA_CLIENT_HISTORY": "true", "XDG_DATA_HOME": str(tmp_path / "data")}
-
-    with opened([*CHAT, *options(served, max_tokens=TOKENS_HISTORY_KEPT)], environment) as chat:
-        chat.wait_for("Talking to tiny")
-        chat.enter("w10", words(answer[:4]))
-        chat.process.kill(signal.SIGKILL)
-    shown = run("history", "show", "last")[1]
-    assert words(answer[:4]) in " ".join(shown.split())
-    assert "(a server is still to check and complete this answer)" in shown
-
-    with opened([*CHAT, *options(served, max_tokens=FEW), "--continue"], environment) as chat:
-        chat.wait_for(words(answer[:4]))
-        chat.enter("w11", "cut after")
-        chat.enter("/bye")
-        assert chat.end() == 0
-    kept = json.loads(run("history", "export", "last", "--format", "json")[1])
-    first, second = kept["answers"]
-    assert first["tokens"] == answer
-    assert first["standing"] == "decided"
-    before = [*question, *answer]
-    assert second["tokens"] == alone(served, [*before, *template.next_turn("w11", before)], max_tokens=FEW)

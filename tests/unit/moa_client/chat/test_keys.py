@@ -38,6 +38,7 @@ def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
     with quiet_keys():
         os.write(keyboard, b"next\r")
         assert os.read(sys.stdin.fileno(), 100) == b"next\r"  # at once, and Return is still Return
+        assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG  # interrupts work
     assert termios.tcgetattr(sys.stdin.fileno()) == before
     os.set_blocking(keyboard, False)
     with pytest.raises(BlockingIOError):
@@ -52,11 +53,6 @@ def test_the_terminal_waits_for_slow_readers_again_after_a_prompt(keyboard: int)
         loop.remove_reader(stdin)
     loop.close()
     assert os.get_blocking(stdin)
-
-
-def test_interrupts_still_work(keyboard: int) -> None:
-    with quiet_keys():
-        assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
 
 
 def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:

@@ -313,11 +313,9 @@ def test_the_guide_names_every_line_and_field() -> None:
 
 
 def test_the_first_line_names_who_drafts_and_who_writes_standalone() -> None:
-    facts = ConversationFacts(
-        "", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", standalone="deep"
-    )
-    about = {"event": "ready", "target": "tiny", "server": "host:1", "online": True, "execution": None}
-    drafter = {"name": "online", "reason": "why", "standalone": "deep"}
-    assert json.loads(ready_line(facts)) == {**about, "drafter": drafter}
-    bare = json.loads(ready_line(ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
-    assert (bare["drafter"], bare["execution"]) == (None, {"level": "int8", "exact": False})
+    bare = ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)
+    about = {"event": "ready", "target": "tiny", "server": "host:1", "online": False}
+    about["execution"] = {"level": "int8", "exact": False}
+    assert json.loads(ready_line(bare)) == {**about, "drafter": None}
+    drafter = {"name": "online", "reason": "why", "standalone": "online"}
+    assert json.loads(ready_line(replace(bare, drafter="online", drafter_reason="why")))["drafter"] == drafter
