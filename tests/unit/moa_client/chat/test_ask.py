@@ -71,10 +71,11 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
     async def fail() -> None:
         raise UnavailableError("The server is gone.")
 
+    unused = asyncio.Event().set
     with pytest.raises(UnavailableError):
-        await interruptible(asyncio.ensure_future(fail()), bool, bool)
+        await interruptible(asyncio.ensure_future(fail()), unused, unused)
     answering = asyncio.ensure_future(asyncio.sleep(60))
-    waiting = asyncio.ensure_future(interruptible(answering, bool, bool))
+    waiting = asyncio.ensure_future(interruptible(answering, unused, unused))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

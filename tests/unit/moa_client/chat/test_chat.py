@@ -2,11 +2,10 @@
 
 import io
 import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
@@ -32,7 +31,7 @@ from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.thinking import ReasoningMarks
-from moa_shared.errors import ConfigError, DataError, MoaError, UnavailableError
+from moa_shared.errors import DataError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.messages import raises
@@ -225,24 +224,6 @@ async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
 
 def no_remark(text: str) -> None:
     raise AssertionError(text)
-
-
-@contextmanager
-def piped(data: bytes) -> Iterator[TextIO]:
-    reading, writing = os.pipe()
-    os.write(writing, data)
-    os.close(writing)
-    with open(reading, encoding="utf-8") as stdin:
-        yield stdin
-
-
-@pytest.mark.parametrize("prompt", [None, "", " \n"])
-def test_space_is_no_question(prompt: str | None) -> None:
-    with (
-        piped(b" \n") as stdin,
-        raises(ConfigError, snapshot("The prompt is empty. Give a prompt as an argument or on standard input.")),
-    ):
-        read_question(prompt, stdin, no_remark)
 
 
 def test_with_a_prompt_a_device_is_not_read() -> None:
