@@ -103,11 +103,11 @@ def join(name: str, replaces: bool) -> None:
 @servers.command("list")
 def show() -> None:
     """Show each server: address, TLS, whether it has a key, and, asked now, its model, round trip and load."""
-    from moa_client.servers.connecting import ask_servers, list_table
+    from moa_client.servers.connecting import list_servers
 
-    asked = asyncio.run(ask_servers(read_book(), load_settings(ClientSettings, SECTION, {})))
-    if asked:
-        write_output(list_table(asked))
+    book = read_book()
+    if book.entries:
+        write_output(asyncio.run(list_servers(book, load_settings(ClientSettings, SECTION, {}))))
     else:
         print("No server is listed. Add one: moa-client servers add NAME HOST:PORT", file=sys.stderr)
 

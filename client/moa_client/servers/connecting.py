@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import AuthenticationError, MoaError
@@ -52,15 +51,19 @@ async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.De
         await server.close()
 
 
-async def ask_servers(book: ServerBook, settings: ClientSettings) -> list[dict[str, Any]]:
-    """Asks all servers at once what they serve; of each what programs are told."""
-    return list(await asyncio.gather(*(_ask(entry, book, settings) for entry in book.entries)))
+async def list_servers(book: ServerBook, settings: ClientSettings) -> str:
+    """A line for each server, which are all asked at once, and below it why one does not answer."""
+    asked = await asyncio.gather(*(_row(entry, book, settings) for entry in book.entries))
+    heads = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
+    first, *lines = table([heads, *(row for row, _ in asked)]).splitlines()
+    told = [f"{line}\n   {error}" if error else line for line, (_, error) in zip(lines, asked, strict=True)]
+    return "".join(f"{line}\n" for line in (first, *told))
 
 
-async def _ask(entry: ServerEntry, book: ServerBook, settings: ClientSettings) -> dict[str, Any]:
-    known = {"name": entry.name, "address": entry.address, "in_use": entry.name in book.in_use, "tls": entry.tls}
-    known |= {"key": "file" if entry.key_file is not None else None}
-    told = dict.fromkeys(("model", "rtt_ms", "load", "error"))
+async def _row(entry: ServerEntry, book: ServerBook, settings: ClientSettings) -> tuple[tuple[str, ...], str]:
+    """Of a server, and why it does not answer; empty: it does."""
+    name, key = entry.name, "none" if entry.key_file is None else "file"
+    known = ("*" if name in book.in_use else "", name, entry.address, "yes" if entry.tls else "no", key)
     try:
         server = make_server(entry, settings)
         try:
@@ -69,22 +72,6 @@ async def _ask(entry: ServerEntry, book: ServerBook, settings: ClientSettings) -
         finally:
             await server.close()
     except MoaError as error:
-        return known | told | {"error": error.message}
-    if (served := server.served) is not None:
-        told |= {"model": served.identity.target_id, "load": round(served.load, 3)}
-    return known | told | {"rtt_ms": round(server.rtt_ms, 2) if server.rtt_ms is not None else None}
-
-
-def list_table(asked: Sequence[dict[str, Any]]) -> str:
-    """A line for each server, and below it why it does not answer."""
-    heads = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
-    first, *lines = table([heads, *map(_row, asked)]).splitlines()
-    told = [f"{line}\n   {each['error']}" if each["error"] else line for line, each in zip(lines, asked, strict=True)]
-    return "".join(f"{line}\n" for line in (first, *told))
-
-
-def _row(each: dict[str, Any]) -> tuple[str, ...]:
-    marks = "*" if each["in_use"] else "", each["name"], each["address"], "yes" if each["tls"] else "no"
-    rtt = f"{each['rtt_ms']:.1f} ms" if each["rtt_ms"] is not None else ""
-    load = f"{100 * each['load']:.0f} %" if each["load"] is not None else ""
-    return (*marks, each["key"] or "none", each["model"] or "no answer", rtt, load)
+        return (*known, "no answer", "", ""), error.message
+    served = server.served or pb.DescribeResponse()
+    return (*known, served.identity.target_id, f"{server.rtt_ms:.1f} ms", f"{100 * served.load:.0f} %"), ""
