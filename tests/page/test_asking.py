@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moa_client.conversation.events import AnswerOutcome, LinkState, Provenance
 from moa_client.conversation.options import AnswerOptions
+from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import Locator, expect
 
@@ -176,24 +179,32 @@ def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -
     assert served.requests == ["continue 2048"]
 
 
-def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
+def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: Serve, open_page: Open) -> None:
     served = serve(echo)
+    marks = ReasoningMarks(("<think>",), ("</think>",), efforts=("none", "high"))
+    served.call(lambda: setattr(served.backend, "thinking", marks))
     reader = open_page(served)
     reader.button("Options of answers").click()
     reader.page.get_by_text("More", exact=True).click()
-    reader.page.get_by_label("Top k").fill("-3")
-    reader.button("Save").click()
-    expect(reader.page.get_by_label("Top k")).to_be_visible()  # it is refused
-    for label, value in {"Temperature": 0.5, "Top p": 0.9, "Top k": 20, "Seed": 7}.items():
+    for label, value in {"Temperature": 0.5, "Top k": 40, "Top p": 5}.items():
         reader.page.get_by_label(label).fill(str(value))
     reader.button("Save").click()
-    expect(reader.page.locator("#options-said")).to_contain_text("top k 20")
+    reader.page.get_by_label("Top p").fill("0.9")  # 5 is refused
+    reader.page.get_by_label("Reasoning").select_option("high")
+    assert reader.violations() == []
+    reader.button("Save").click()
+    said = "temperature 0.5, top p 0.9, top k 40, reasoning effort high"
+    expect(reader.page.locator("#options-said")).to_have_text(said)
     reader.page.reload()
     reader.expect_connection()
     reader.ask("Why?")
     reader.expect_end()
-    [(_, options)] = served.asked
-    assert options == AnswerOptions(temperature=0.5, top_p=0.9, top_k=20, seed=7, max_tokens=2048)
+    served.call(lambda: setattr(served.backend, "thinking", None))  # another model
+    reader.button("New conversation").click()
+    reader.ask("Why?")
+    expect(reader.answer).to_have_text("You asked: Why?")
+    options = AnswerOptions(temperature=0.5, top_k=40, top_p=0.9, max_tokens=2048)
+    assert served.asked == [("Why?", replace(options, reasoning_effort="high")), ("Why?", options)]
 
 
 SERVER, DEVICE, COPY, PLAIN = Provenance.SERVER, Provenance.DRAFT, Provenance.COPY, Provenance.TARGET

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from moa_client.host.host import Crossing
-from websockets.exceptions import InvalidStatus
+from moa_client.page.routes import TOO_BIG
+from moa_client.surface.messages import MOST_QUESTION_BYTES
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
@@ -128,6 +130,13 @@ def test_what_cannot_be_followed_is_answered_and_changes_nothing(served: ServedP
         error = answer(tab, text)
         assert (error["event"], error["message"].startswith(words)) == ("error", True)
         assert answer(tab, {"do": "open", "conversation": "tides"})["event"] == "opened"
+
+
+def test_a_message_that_is_too_long_is_the_last(served: ServedPage) -> None:
+    with talk(served) as tab, pytest.raises(ConnectionClosed) as closed:
+        answer(tab, {"do": "x" * MOST_QUESTION_BYTES})
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == TOO_BIG
 
 
 def test_what_an_open_conversation_cannot_follow_is_answered(served: ServedPage) -> None:

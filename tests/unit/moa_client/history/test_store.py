@@ -150,22 +150,9 @@ def test_words_are_found_in_questions_answers_and_text_that_no_server_has_verifi
     assert not store.search("momentum")
     store.rewind(conversation, 1)
     assert not store.search("elan")
-
-
-def test_scripts_without_spaces_are_found_in_the_middle(store: HistoryStore) -> None:
-    conversation = store.create(ORIGIN)
     say(store, conversation, "重力とは何ですか", "質量の間の力です。100%")
-    [hit] = store.search("の間")
-    assert hit.snippet == "重力とは何ですか 質量の間の力です。100%"
+    assert [hit.snippet for hit in store.search("の間")] == ["重力とは何ですか 質量の間の力です。100%"]
     assert not store.search("重力 %%")
-
-
-def test_rewinding_keeps_the_first_answers(store: HistoryStore) -> None:
-    conversation = store.create(ORIGIN)
-    keys = [say(store, conversation, f"Question {number}", "So") for number in range(3)]
-    store.rewind(conversation, 1)
-    assert [answer.question for answer in store.load(conversation).answers] == ["Question 0"]
-    assert say(store, conversation, "Another", "So") not in keys
 
 
 def test_an_answer_that_is_replaced_stays_as_a_version_of_the_next_one(store: HistoryStore) -> None:
@@ -181,6 +168,7 @@ def test_an_answer_that_is_replaced_stays_as_a_version_of_the_next_one(store: Hi
     store.rewind(conversation, 2, keeps_version=True)
     store.take_back(store.begin_answer(conversation, "Taken back", OPTIONS))
     store.rewind(conversation, 1)
+    assert [answer.question for answer in store.load(conversation).answers] == ["First"]
     say(store, conversation, "Begun again", "Six")
     say(store, conversation, "And on", "Seven")
     assert [answer.versions for answer in store.load(conversation).answers] == [(), (), ()]
