@@ -29,11 +29,9 @@ from moa_shared.errors import MoaError
 from moa_shared.programs.machine import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 
-from netsim import open_link
 from tests.net.server_peer import make_host, serving, silent
 from tests.support.certificates import Authority
 from tests.support.messages import GRPC_WORDS, steady
-from tests.support.secure_server import secured
 
 PLAIN = Security(insecure=True)
 
@@ -284,37 +282,6 @@ async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
         assert exit_code(checks) == 0
 
 
-async def test_a_guarded_server(target: Target, trusted: Path, tmp_path: Path) -> None:
-    async with secured(make_host(target), key="abc") as port:
-        address = f"localhost:{port}"
-        checks, _ = await examine(address, tmp_path, Security(tls=True, authorities=trusted, key="abc"))
-        assert [each.state for each in checks[:3]] == ["ok"] * 3
-        assert re.sub(r"\d+ more", "N more", checks[1].message) == snapshot(
-            "the certificate of localhost is valid for N more days"
-        )
-        checks, _ = await examine(address, tmp_path, Security(tls=True, authorities=trusted, key="wrong"))
-        assert (shown(checks), exit_code(checks)) == snapshot(
-            (
-                """\
-  fail  server       The server does not accept this client's API key, or wants one
-                     Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE.
-""",
-                77,
-            )
-        )
-        checks, _ = await examine(address, tmp_path, Security(tls=True))
-        assert "nobody whom this device trusts vouches for its certificate. Name the certificate" in shown(checks)
-        assert exit_code(checks) == 69
-
-
-@pytest.mark.parametrize("address", ["nowhere.invalid:1", "127.0.0.1:1"])
-async def test_a_server_that_is_not_there(tmp_path: Path, address: str) -> None:
-    checks, _ = await examine(address, tmp_path)
-    assert [each.name for each in checks if each.state == "fail"] == ["server"]
-    assert checks[-1] == Check("drafts", "skip", "not tried: server failed")
-    assert exit_code(checks) == 69
-
-
 async def test_what_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     async with silent() as (port, _):
         checks, _ = await examine(f"127.0.0.1:{port}", tmp_path)
@@ -322,22 +289,3 @@ async def test_what_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
   fail  server       There is no moa server at 127.0.0.1:PORT: nothing answered within N s
                      Check --server HOST:PORT, and that moa-server runs there.
 """)
-
-
-async def test_a_link_that_is_cut_after_the_first_answer(target: Target, tmp_path: Path) -> None:
-    async with (
-        serving(make_host(target)) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as network,
-    ):
-        settings = ClientSettings(server=network.target, connect_seconds=0.5, cache_dir=tmp_path)
-        link = Server(network.target, settings.connect_seconds, 1.0)
-        try:
-            checks = []
-            async for check in ServerExamination(settings, link, SilentProgress(), lambda text: None).run():
-                checks.append(check)
-                if check.name == "server":
-                    await network.cut("both")
-        finally:
-            await link.close()
-        assert [each.name for each in checks if each.state == "fail"] == ["round trip"]
-        assert exit_code(checks) == 69

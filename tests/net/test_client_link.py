@@ -90,8 +90,10 @@ async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: 
 
         async def converse() -> None:
             async with leaving_on_signals(engine.connection.leave):
-                async for _event in engine.ask(PROMPT, SETTINGS):
-                    os.kill(os.getpid(), signal.SIGTERM)
+                answer = engine.ask(PROMPT, SETTINGS)
+                await anext(answer)
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.Event().wait()
 
         with pytest.raises(SystemExit):
             await converse()

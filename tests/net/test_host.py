@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import pytest
-from moa_client.conversation.events import Committed, LinkState
+from moa_client.conversation.events import Committed
 from moa_client.conversation.options import AnswerOptions
 from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
 from moa_client.tools.template import ChatTemplate
 from moa_server.verifier import Target
 
-from tests.net.hosted import Characters, Drafters, hosting
+from tests.net.hosted import Characters, hosting
 from tests.net.server_peer import decode, plain_text
 
 OPTIONS = AnswerOptions(temperature=0.7, top_p=1, seed=4, max_tokens=24)
@@ -49,68 +47,34 @@ def plain_texts(target: Target, questions: Sequence[str]) -> list[str]:
     return texts
 
 
-async def test_conversations_at_once_share_one_thread_and_give_what_each_alone_gives(target: Target) -> None:
-    drafters = Drafters(target)
-    async with hosting(target, drafters) as host:
-        conversations = [host.converse(is_read=False) for _ in QUESTIONS]
+async def test_conversations_at_once_give_what_each_alone_gives(target: Target) -> None:
+    async with hosting(target) as hosted:
+        conversations = [hosted.host.converse(is_read=False) for _ in QUESTIONS]
         given = await asyncio.gather(*map(texts_of, conversations, QUESTIONS.values()))
         assert given == [plain_texts(target, questions) for questions in QUESTIONS.values()]
-        by_drafter = {number: {thread for each, thread in drafters.calls if each == number} for number in (0, 1)}
-        assert len(by_drafter[0] | by_drafter[1]) == 1
-        assert by_drafter[0] == by_drafter[1]
-        order = [number for number, _ in drafters.calls]
-        assert order != sorted(order)  # they took turns
-        assert threading.get_ident() not in by_drafter[0]
-    assert not host.conversations
+    assert not hosted.host.conversations
 
 
 async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
-    drafters = Drafters(target)
     first, second = QUESTIONS.values()
-    async with hosting(target, drafters) as host:
-        leaving, staying = host.converse(is_read=False), host.converse(is_read=False)
-        watched = Watch(leaving, host.leave)
+    async with hosting(target) as hosted:
+        leaving, staying = hosted.host.converse(is_read=False), hosted.host.converse(is_read=False)
+        watched = Watch(leaving, hosted.host.leave)
         leaving.task.ask(first[0], OPTIONS)
         async for update in watched.updates():
             if isinstance(update.event, Committed):
                 break
         await watched.close()
-        assert host.conversations == [staying]
+        assert hosted.host.conversations == [staying]
         assert await texts_of(staying, second) == plain_texts(target, second)
-        assert host.status().tokens_per_s > 0
-
-
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "to come"])
-async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, is_open: bool) -> None:
-    async with hosting(target, Drafters(target)) as host:
-        conversation = host.converse(is_read=False) if is_open else None
-        host.set_offline(True)
-        conversation = conversation or host.converse(is_read=False)
-        questions = QUESTIONS["first"][:1]
-        watched = Watch(conversation)
-        conversation.task.ask(questions[0], OPTIONS)
-        async for update in watched.updates():
-            if not conversation.publisher.answers or conversation.publisher.answers[0].is_running:
-                continue
-            assert update.status is not None
-            break
-        assert conversation.engine.status.state is LinkState.OFFLINE
-        assert (conversation.publisher.answers[0].committed, conversation.publisher.answers[0].is_unsettled) == (
-            "",
-            True,
-        )
-        host.set_offline(False)
-        async for _ in watched.updates():
-            if not conversation.publisher.answers[0].is_unsettled:
-                break
-        assert [answer.committed for answer in conversation.publisher.answers] == plain_texts(target, questions)
+        assert hosted.host.status().tokens_per_s > 0
 
 
 async def test_one_without_questions_leaves_its_stream_and_continues_on_another(target: Target) -> None:
     questions = QUESTIONS["first"]
-    async with hosting(target, Drafters(target)) as host:
-        host.settings = replace(host.settings, idle_seconds=0.01)
-        conversation = host.converse(is_read=False)
+    async with hosting(target) as hosted:
+        hosted.host.settings = replace(hosted.host.settings, idle_seconds=0.01)
+        conversation = hosted.host.converse(is_read=False)
         for asked, question in enumerate(questions, 1):
             conversation.task.ask(question, OPTIONS)
             while conversation.task.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)

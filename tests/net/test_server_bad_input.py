@@ -12,7 +12,6 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
 from moa_server.running.running_server import RunningServer
-from moa_server.service.admission import BURST_US, FRAME_US, REPLY_US
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import (
@@ -214,31 +213,6 @@ async def test_frames_may_not_be_compressed(server: RunningServer, target: Targe
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert "'gzip' is disabled" in str(caught.value.details())
     assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
-
-
-async def test_a_stream_that_has_used_its_allowance_is_not_read(target: Target) -> None:
-    """Frames in the time of one moment: the burst is handled, the rest waits in gRPC's flow control."""
-    host = make_host(target)
-    host.services.clock = lambda: 0.0
-    read = 0
-
-    async def frames() -> AsyncIterator[bytes]:
-        nonlocal read
-        yield pb.ClientFrame(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY)).SerializeToString()
-        while True:
-            read += 1
-            yield pb.ClientFrame(beat=pb.Beat(stamp=read)).SerializeToString()
-
-    async def write(frame: pb.ServerFrame) -> None:
-        pass
-
-    stream = asyncio.create_task(ConverseStream(host.services, host.lifecycle, write, Caller()).run(frames()))
-    for _ in range(10_000):
-        await asyncio.sleep(0)
-    stream.cancel()
-    await asyncio.gather(stream, return_exceptions=True)
-    beats = BURST_US / (FRAME_US + REPLY_US)
-    assert beats <= read + 2 < 2 * beats
 
 
 async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in_order(target: Target) -> None:

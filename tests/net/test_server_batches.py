@@ -266,18 +266,6 @@ async def test_a_fault_costs_one_session_of_sixteen_its_stream(
     await victim.finish()
 
 
-async def test_too_little_memory_for_all_at_once_costs_nobody_anything(
-    users: list[User], stepper: WatchedStepper, running: RunningServer
-) -> None:
-    def most_in_eights(work: Sequence[Work], place: int) -> list[TargetOutput]:
-        return stepper.run(work) if len(work) <= USERS // 2 else out_of_memory(work, place)
-
-    stepper.fault, stepper.fails_from = most_in_eights, len(users[VICTIM].prompt) + 9
-    await ask_all(users, stepper, running)
-    await finish_unharmed(users, stepper)
-    assert len(stepper.rounds[10]) == USERS
-
-
 async def leave(victim: User, running: RunningServer) -> None:
     await victim.peer.bye()
     await until(lambda: len(running.host.services.registry) == USERS - 1)
@@ -326,54 +314,3 @@ async def test_who_goes_while_its_segment_is_computed_disturbs_nobody(
         await take_over(victim, running)
     victim.expected = plain_text(kernel_target, victim.prompt, victim.settings)[0]
     await victim.finish()
-
-
-async def test_sixteen_prompts_of_full_context_at_once_leave_answers_their_place(
-    running: RunningServer, kernel_target: Target, stepper: WatchedStepper
-) -> None:
-    length = CONTEXT - 4
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
-        early = [User(channel, kernel_target, USERS + number) for number in range(3)]
-        late = [User(channel, kernel_target, number, length) for number in range(USERS)]
-        stepper.gate.set()
-        for user in (*early, *late):
-            await user.open()
-        for user in early:
-            await user.ask()
-        await asyncio.gather(*(user.peer.verdict() for user in early))
-        await asyncio.gather(*(user.ask() for user in late))
-        await finish_unharmed([*early, *late], stepper)
-    with_answers = [rows for names, rows in zip(stepper.rounds, stepper.rows_read, strict=True) if names]
-    assert 0 < max(with_answers) <= CHUNK
-    # In each round 16 tokens are read at least, if so many are left of any prompt.
-    assert len(stepper.rounds) <= USERS * -(-length // 16) + ANSWER
-
-
-async def test_one_that_drafts_perfectly_and_one_that_never_does_leave_the_others_their_place(
-    users: list[User], stepper: WatchedStepper
-) -> None:
-    """A third drafts nothing but wrong tokens. The server waits for the drafts of all three."""
-    perfect, wrong, silent = users[:3]
-    for user in (perfect, wrong, silent):
-        user.peer = Peer(user.channel)
-        await user.open(run_ahead=False)
-
-    async def draft_the_text(user: User) -> None:
-        done = len(user.answer)
-        await user.peer.draft(user.expected[done : done + 8])
-
-    async def draft_another(user: User) -> None:
-        done = len(user.answer)
-        await user.peer.draft([(token + 1) % VOCAB for token in user.expected[done : done + 8]])
-
-    stepper.gate.set()
-    for user in users:
-        await user.ask()
-    plain = users[3:]
-    await asyncio.gather(perfect.finish(draft_the_text), wrong.finish(draft_another), finish_unharmed(plain, stepper))
-    assert [len(verdict.tokens) for verdict in perfect.peer.verdicts] == [1, 9, 9, 9, 2]
-    assert [len(verdict.tokens) for verdict in wrong.peer.verdicts] == [1] * ANSWER
-    await silent.is_heard()
-    assert silent.answer == silent.expected[:1]
-    in_rounds = [sum(user.number in names for names in stepper.rounds) for user in (perfect, wrong, silent)]
-    assert in_rounds == [5, ANSWER, 1]

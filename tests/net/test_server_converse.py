@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.engine.planning.schedule import Schedule
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -18,12 +17,9 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import (
-    CONTEXT,
-    ROW_WIDTH,
     STATE_LAYER,
     VOCAB,
     Peer,
-    channel_to,
     make_host,
     plain_text,
     row_of,
@@ -107,40 +103,6 @@ async def test_the_state_for_reused_layers_is_a_plane_of_its_own(channel: grpc.a
         assert np.abs(row_of(held[position], position, target.hidden_size) - state[position]).max() < 0.05
 
 
-async def test_prompt_rows_come_newest_first_within_the_credit(channel: grpc.aio.Channel) -> None:
-    prompt = [(7 * index) % VOCAB for index in range(60)]
-    row = 2 * ROW_WIDTH
-    peer = Peer(channel)
-    await peer.open(credit_bytes=10 * row)
-    await peer.ask(prompt, GREEDY)
-    await peer.verdict()
-    while sum(len(frame.payload) for frame in peer.memory) < 10 * row:
-        await peer.receive()
-    assert sum(frame.count for frame in peer.memory) == 10
-    await peer.send(beat=pb.Beat(stamp=1))  # the answer shows that nothing else was on its way
-    await peer.receive()
-    assert sum(frame.count for frame in peer.memory) == 10
-    await peer.send(credit=pb.Credit(bytes=10 * row))
-    while sum(frame.count for frame in peer.memory) < 20:
-        await peer.receive()
-    stops = [60, *(frame.start for frame in peer.memory)]
-    assert [frame.start + frame.count for frame in peer.memory] == stops[:-1]  # each ends where the one before began
-
-
-@pytest.mark.parametrize(("choose_nodes", "told"), [(True, {25}), (False, {0})])
-async def test_a_device_learns_what_a_node_must_be_worth(
-    target: Target, monkeypatch: pytest.MonkeyPatch, choose_nodes: bool, told: set[int]
-) -> None:
-    monkeypatch.setattr(Schedule, "least_chance", lambda _, answers: 0.25 * answers)
-    async with serving(make_host(target, choose_nodes=choose_nodes)) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open(run_ahead=True)
-        await peer.ask(PROMPT, GREEDY)
-        while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
-            await peer.verdict()
-    assert {verdict.least_percent for verdict in peer.verdicts} == told
-
-
 @pytest.mark.parametrize("run_ahead", [False, True])
 async def test_a_resume_continues_without_reading_again(
     server: RunningServer, channel: grpc.aio.Channel, target: Target, run_ahead: bool
@@ -199,20 +161,3 @@ async def test_a_long_standalone_run_is_verified_a_few_nodes_at_a_time(target: T
     assert peer.tokens[len(PROMPT) :] == expected
     assert sum(verdict.accepted for verdict in peer.verdicts) == 8 * 11 + 1  # each time with the bonus token
     assert sum(verdict.drafted for verdict in peer.verdicts) == 8 * 12
-
-
-async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.aio.Channel) -> None:
-    peer, again = Peer(channel), Peer(channel)
-    opened = await peer.open()
-    await again.open(resume_token=opened.resume_token)
-    await peer.done()
-    assert peer.go_away is not None
-    assert "another stream" in peer.go_away.reason
-    await again.ask(PROMPT, GREEDY)
-    await again.verdict()
-
-
-async def test_a_full_conversation_can_be_opened_again(channel: grpc.aio.Channel) -> None:
-    peer = Peer(channel)
-    opened = await peer.open(tokens=[1] * CONTEXT)
-    assert opened.resume_token

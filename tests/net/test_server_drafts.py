@@ -6,17 +6,14 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.engine.stepper import Stepper
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_shared.drafting.base import Rows
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
@@ -26,13 +23,10 @@ from tests.net.server_drafter import FailingDrafter, TargetDrafter, drafting_sou
 from tests.net.server_peer import (
     CONTEXT,
     END_OF_TEXT,
-    IDENTITY,
-    STATE_LAYER,
     Peer,
     channel_to,
     make_host,
     plain_text,
-    row_of,
     serving,
 )
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
@@ -79,61 +73,6 @@ async def test_the_server_drafts_for_a_device_that_sends_nothing(
         assert verdict.drafted == verdict.server_drafted > 0
         assert verdict.accepted == verdict.server_accepted
     assert sum(verdict.server_accepted for verdict in drafted) > 15
-
-
-class ReadingDrafter(TargetDrafter):
-    """Keeps the states that it was given."""
-
-    given: ClassVar[dict[int, Rows]] = {}
-
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        super().append_reused_state(start, rows)
-        self.given.update(enumerate(rows, start))
-
-
-async def test_device_and_server_may_read_the_states_of_different_layers(target: Target) -> None:
-    """A device with a deeper drafter, whose memory rows the server's drafter reads too."""
-    first = drafting_source(target, ReadingDrafter)
-    deeper = replace(first, fingerprint=b"p" * 32, state_layer=STATE_LAYER - 1, drafter_layer=STATE_LAYER)
-    drafters = [
-        pb.Drafter(name=each.fingerprint[:1].decode(), fingerprint=each.fingerprint) for each in (first, deeper)
-    ]
-    ReadingDrafter.given.clear()
-    async with (
-        serving(
-            make_host(target, stepper=Stepper(target, [first, deeper]), drafters=drafters, draft_nodes=6)
-        ) as running,
-        channel_to(running) as channel,
-    ):
-        peer = Peer(channel)
-        identity = pb.Identity()
-        identity.CopyFrom(IDENTITY)
-        identity.drafter_fingerprint = deeper.fingerprint
-        await peer.open(identity=identity, reused_state=True, run_ahead=True, server_drafts=True)
-        assert await answer(peer, GREEDY) == plain_text(target, PROMPT, GREEDY)[0]
-        stop = len(peer.tokens) - 1
-        sent = await peer.rows(stop, pb.PLANE_REUSED_STATE)
-    assert sum(verdict.server_accepted for verdict in peer.verdicts) > 15
-    own, devices = (
-        target.forward(target.new_cache(), peer.tokens, want_state_layer=layer).state
-        for layer in (STATE_LAYER, STATE_LAYER - 1)
-    )
-    assert own is not None
-    assert devices is not None
-    for position in range(stop):
-        assert np.abs(row_of(sent[position], position, target.hidden_size) - devices[position]).max() < 0.05
-    assert len(ReadingDrafter.given) > 20
-    for position, row in ReadingDrafter.given.items():
-        assert np.abs(row - own[position]).max() < 0.05
-
-
-async def test_a_drafter_that_is_hardly_ever_right_changes_nothing(target: Target) -> None:
-    async with drafting(target, shift=11) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open(run_ahead=True, server_drafts=True)
-        assert await answer(peer, GREEDY) == plain_text(target, PROMPT, GREEDY)[0]
-    assert sum(verdict.server_drafted for verdict in peer.verdicts) > 15
-    assert sum(verdict.server_accepted for verdict in peer.verdicts) < 5
 
 
 async def test_what_the_device_guesses_is_the_devices(target: Target) -> None:
@@ -214,25 +153,6 @@ async def test_a_drafter_that_fails_costs_only_the_drafts(target: Target) -> Non
         by_server = [verdict.server_drafted for verdict in peer.verdicts]
         assert any(by_server)
         assert not any(by_server[6:])
-
-
-async def test_the_drafter_follows_when_the_user_asks_something_else(target: Target) -> None:
-    other = [77, 3]
-    async with drafting(target) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open(run_ahead=True, server_drafts=True)
-        first = await answer(peer, GREEDY)
-        assert first == plain_text(target, PROMPT, GREEDY)[0]
-        whole = [*PROMPT, *first, *other]
-        peer.verdicts.clear()
-        assert await answer(peer, GREEDY, other) == plain_text(target, whole, GREEDY)[0]
-        assert sum(verdict.server_accepted for verdict in peer.verdicts) > 10
-        back = Peer(channel)  # the same session, with another text
-        await back.open(
-            run_ahead=True, server_drafts=True, resume_token=peer.opened.resume_token if peer.opened else b""
-        )
-        assert await answer(back, GREEDY, [8, 8, 8]) == plain_text(target, [8, 8, 8], GREEDY)[0]
-        assert sum(verdict.server_accepted for verdict in back.verdicts) > 10
 
 
 FORM = Constraint(ConstraintKind.REGEX, r"name: [a-z]{4}, colour: (red|green), size: [0-9]{3}")

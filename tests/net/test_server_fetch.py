@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
@@ -20,14 +19,11 @@ from moa_server.service import fetch as drafter_files
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.settings import ServerSettings
 from moa_shared.models import resolve
-from moa_shared.models.tensors import quantise_q8_0
-from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import CODE_KEY
-from safetensors.numpy import load_file
 
 from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import serving, trailer, until
+from tests.net.server_peer import serving, trailer
 
 
 @pytest.fixture
@@ -75,15 +71,6 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
     assert {kind for precision in drafter_files.PRECISIONS.values() for kind in precision} < set(kinds)
     assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
     assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
-
-
-async def test_packed_embeddings_are_the_embeddings_in_eight_bits(source: Source, tmp_path: Path) -> None:
-    async with stub(source, tmp_path / "cache") as client:
-        told = {entry.kind: entry for entry in (await manifest(client)).files}
-        path = tmp_path / "packed.safetensors"
-        path.write_bytes(await read(client, told[pb.PART_EMBEDDINGS_PACKED]))
-    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS]
-    assert np.array_equal(load_file(path)[f"{EMBEDDINGS}.q8_0"], quantise_q8_0(exact))
 
 
 async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_again(
@@ -138,8 +125,3 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
     await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send, "nobody")
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}
-
-
-async def test_the_parts_are_made_before_anybody_asks(source: Source, tmp_path: Path) -> None:
-    async with stub(source, tmp_path / "cache"):
-        await until(lambda: any((tmp_path / "cache" / "served-parts").glob("*/manifest.json")))

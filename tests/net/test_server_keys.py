@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc.aio
 import pytest
-import structlog
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.engine.engine import ClientEngine
@@ -23,7 +22,7 @@ from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import Gate, KeyEntry, changing, hash_of, new_key
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import AuthenticationError, ForbiddenError, MoaError
+from moa_shared.errors import AuthenticationError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
@@ -31,7 +30,7 @@ from moa_shared.protocol.memory_codec import Codec
 from tests.cluster.holder import Holder
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, watch
-from tests.net.server_peer import VOCAB, Peer, generate, make_host, plain_text, serving
+from tests.net.server_peer import VOCAB, Peer, make_host, plain_text, serving
 
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
 
@@ -105,20 +104,6 @@ async def test_no_call_is_answered_without_a_key(target: Target, keys: Keys, key
         assert not running.host.services.registry.live_sessions
 
 
-async def test_a_key_permits_what_its_rights_say(target: Target, keys: Keys) -> None:
-    key = keys.add("reader", frozenset({Right.FETCH}))
-    async with guarded(target, keys) as running, channel_of(running) as channel:
-        stub = moa_pb2_grpc.MoaStub(channel)
-        described = await stub.Describe(pb.DescribeRequest(), **with_key(key))
-        assert described.identity.target_id == "tiny"
-        refused = [
-            anext(aiter(stub.Generate(pb.GenerateRequest(tokens=PROMPT), **with_key(key)))),
-            Peer(channel, **with_key(key)).receive(),
-        ]
-        for call in refused:
-            assert isinstance(await refusal_of(call), ForbiddenError)
-
-
 async def test_a_resume_token_of_anothers_session_is_as_good_as_unknown(target: Target, keys: Keys) -> None:
     mine, theirs = keys.add("mine"), keys.add("theirs")
     async with guarded(target, keys) as running, channel_of(running) as channel:
@@ -188,24 +173,3 @@ async def test_an_answer_that_is_asked_for_with_its_stream_is_given_up_at_no_bea
         beating = asyncio.create_task(beat())
         await (await Holder(channel, small).hold(SHORT.max_tokens)).bye()
         beating.cancel()
-
-
-async def test_one_line_says_what_a_session_has_used(target: Target, keys: Keys) -> None:
-    key = keys.add("laptop")
-    with structlog.testing.capture_logs() as events:
-        async with guarded(target, keys) as running, channel_of(running) as channel:
-            await generate(channel, PROMPT, SHORT, **with_key(key))
-            peer = Peer(channel, **with_key(key))
-            await peer.open(run_ahead=True)
-            await answer(peer)
-            await peer.bye()
-            left = Peer(channel, **with_key(key))  # which is there when the server ends
-            await left.open(run_ahead=True)
-            await answer(left)
-    ended = [event for event in events if event["event"] == "session ended"]
-    assert len(ended) == 3
-    for event in ended:
-        assert (event["key"], event["tokens_in"], event["tokens_out"]) == ("laptop", len(PROMPT), SHORT.max_tokens)
-        assert (event["questions"], event["finish"]) == (1, "max_tokens")
-        assert event["peer"].startswith("ipv4:127.0.0.1:")
-    assert key not in str(events)

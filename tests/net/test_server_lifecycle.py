@@ -8,21 +8,17 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc.aio
 import pytest
-import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access.keys import Gate, KeyEntry, changing, hash_of, new_key
 from moa_server.app import serve, start
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.memory.feed import most_nbytes
-from moa_server.running.running_server import RunningServer
 from moa_server.service import host as host_module
 from moa_server.service.host import Host
 from moa_server.verifier import Target, TargetOutput
@@ -56,10 +52,6 @@ async def finish_answer(peer: Peer) -> Sequence[int]:
 
 
 # ---------------------------------------------------------------- limits
-
-
-def detached(running: RunningServer, count: int) -> bool:
-    return running.host.services.registry.detached == count
 
 
 async def refused(attempt: Awaitable[object]) -> grpc.aio.AioRpcError:
@@ -168,16 +160,6 @@ async def test_connections_beyond_the_limit_are_not_taken_in(target: Target) -> 
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await Peer(third).open()
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_the_log_names_sessions_by_number(target: Target, channel: grpc.aio.Channel) -> None:
-    peer = Peer(channel)
-    with structlog.testing.capture_logs() as events:
-        token = (await peer.open()).resume_token
-        await peer.bye()
-    assert {event["event"] for event in events} >= {"session opened", "session ended"}
-    assert token.hex()[:4] not in str(events)
-    assert len({event["session"] for event in events if "session" in event}) == 1
 
 
 async def test_answers_beyond_end_of_text_are_the_operators_to_allow(target: Target) -> None:
@@ -372,19 +354,6 @@ async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target:
         await life
 
 
-async def test_without_a_grace_answers_end_at_once_and_are_told(target: Target) -> None:
-    async with serving_until_signalled(make_host(target, grace_seconds=0.0)) as (channel, life):
-        peer = Peer(channel)
-        await peer.open()
-        await peer.ask(PROMPT, GREEDY)
-        await peer.verdict()
-        os.kill(os.getpid(), signal.SIGTERM)
-        await peer.done()
-        assert peer.verdicts[-1].finish == pb.FINISH_DRAINING
-        assert peer.go_away is not None
-        await life
-
-
 async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InferenceThread.stop, "__defaults__", (0.0,))  # else it is waited for
     stepper = AbandonedStepper(target)
@@ -401,22 +370,3 @@ async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, mon
     finally:
         stepper.release.set()
         await asyncio.to_thread(stepper.thread.join)  # while there is a loop that it can report to
-
-
-async def test_a_reload_reads_the_keys_and_a_file_that_is_gone_leaves_them(target: Target, tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-
-    def add(name: str) -> None:
-        with changing(path) as book:
-            book[0] = book[0].with_entry(KeyEntry(name, hash_of(new_key())))
-
-    add("one")
-    host = make_host(target)
-    host.admission.gate = Gate(path)
-    async with serving(host) as running:
-        add("two")
-        running.reload()
-        assert host.admission.gate.keys == 2
-        path.unlink()
-        running.reload()
-        assert host.admission.gate.keys == 2

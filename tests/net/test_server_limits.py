@@ -10,7 +10,6 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access import limits
 from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
 from moa_server.running.running_server import RunningServer
@@ -18,10 +17,10 @@ from moa_server.service.admission import MOST_LINES
 from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc
+from moa_shared.protocol.handshake_checks import error_from_rpc
 from structlog.testing import capture_logs
 
-from tests.net.server_peer import CONTEXT, Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.net.server_peer import CONTEXT, Peer, channel_to, make_host, plain_text, serving, until
 from tests.support.counted import Clock
 from tests.support.messages import says
 
@@ -88,47 +87,6 @@ async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(ta
         assert rounds == 6  # ten tokens each time
 
 
-async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PIECE_SECONDS", 0.1)
-    host = make_host(target, tokens_per_minute=6000)
-    pauses: list[int] = []
-    async with serving(host) as running:
-        host.admission.rates.take_tokens(CALLER, 5990)
-        refusal = host.admission.rates.token_refusal
-
-        def noted(caller: Any) -> RateLimitError | None:
-            error = refusal(caller)
-            pauses.extend([error.retry_after_ms] if error is not None else [])
-            return error
-
-        monkeypatch.setattr(host.admission.rates, "token_refusal", noted)
-        answer, _ = await generate(channel_to(running), PROMPT, LONG)
-        assert answer == plain_text(target, PROMPT, LONG)[0]
-        assert pauses
-        host.admission.rates.take_tokens(CALLER, 6000)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await generate(channel_to(running), PROMPT, SHORT)
-        assert isinstance(error_from_rpc(caught.value), RateLimitError)
-
-
-async def test_questions_count_as_requests(target: Target) -> None:
-    host = make_host(target, clock=Clock(1000.0), requests_per_minute=3)
-    async with serving(host) as running:
-        peer = Peer(channel_to(running))
-        await peer.open(memory=False, run_ahead=True)
-        for _ in range(2):
-            await peer.ask(PROMPT, SHORT)
-            await answer_to_its_end(peer)
-        await peer.ask(PROMPT, SHORT)
-        with says(
-            RateLimitError,
-            "The server lets this address make 3 requests a minute",
-        ) as caught:
-            await answer_to_its_end(peer)
-        assert caught.value.retry_after_ms == 20_000
-        await until(lambda: host.services.registry.detached == 1)
-
-
 async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> None:
     host = make_host(target, peer_requests_per_minute=60)
     async with serving(host) as running:
@@ -171,29 +129,6 @@ async def _flood(running: RunningServer, connections: int, calls: int) -> list[g
     return [code for codes in await asyncio.gather(*(connection() for _ in range(connections))) for code in codes]
 
 
-async def test_a_stream_without_questions_is_ended_and_its_session_kept(target: Target) -> None:
-    clock = Clock(1000.0)
-    host = make_host(target, clock=clock, idle_seconds=60)
-    async with serving(host) as running:
-        peer = Peer(channel_to(running))
-        opened = await peer.open(memory=False, run_ahead=True)
-        clock.now += 59.0
-        await peer.ask(PROMPT, SHORT)
-        await answer_to_its_end(peer)
-        clock.now += 59.0
-        host.lifecycle.end_idle()
-        await peer.ask([7], SHORT)
-        await answer_to_its_end(peer)
-        clock.now += 61.0
-        host.lifecycle.end_idle()
-        await peer.done()
-        assert peer.go_away is not None
-        assert (peer.go_away.reason, peer.go_away.resume_token) == (IDLE, opened.resume_token)
-        again = Peer(channel_to(running))
-        reopened = await again.open(tokens=peer.tokens, memory=False, resume_token=peer.go_away.resume_token)
-        assert reopened.cached_tokens >= len(peer.tokens) - 1
-
-
 def keys(**limits: CallerLimits) -> Gate:
     """A gate for keys of these names."""
     entries = [KeyEntry(name, hash_of(secret(name)), limits=limit) for name, limit in limits.items()]
@@ -209,26 +144,6 @@ def with_key(running: RunningServer, name: str) -> Peer:
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options)
     return Peer(channel, metadata=(("authorization", f"Bearer {secret(name)}"),))
-
-
-async def test_a_key_over_its_limit_harms_no_other(target: Target) -> None:
-    gate = keys(greedy=CallerLimits(tokens_per_minute=30, requests_per_minute=2), honest=CallerLimits())
-    host = make_host(target, gate=gate, clock=Clock(1000.0), run_ahead_tokens=CONTEXT)
-    async with serving(host) as running:
-        greedy, honest = with_key(running, "greedy"), with_key(running, "honest")
-        await greedy.open(memory=False, run_ahead=True)
-        await honest.open(memory=False, run_ahead=True)
-        await greedy.ask(PROMPT, LONG)
-        await honest.ask(PROMPT, LONG)
-        with says(
-            RateLimitError,
-            "The server lets this key read and write 30 tokens a minute",
-        ):
-            await answer_to_its_end(greedy)
-        for _ in range(20):
-            assert await with_key(running, "greedy").call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await answer_to_its_end(honest)
-        assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
 
 
 async def test_metadata_beyond_the_setting_is_refused(target: Target) -> None:

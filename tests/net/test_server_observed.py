@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
-import structlog
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1.moa_pb2_grpc import MoaStub
 from moa_client.conversation.events import Event
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
-from moa_server.engine.observer import AnswerStep
 from moa_server.loading import load_host
 from moa_server.observing.observing import Metrics, Observing
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
-from moa_shared.errors import MoaError
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.tracing import begin_span, is_traced, use_provider
+from moa_shared.tracing import begin_span, use_provider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.net.client_device import stepper
 from tests.net.client_talk import Screen, talking_over_a_link, watch
 from tests.net.fetch_source import make_source
 from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, until
@@ -66,20 +56,6 @@ async def observed_host(host: Host, metrics: Metrics) -> AsyncIterator[tuple[Run
         observing.stop()
 
 
-async def page(observing: Observing, path: str) -> tuple[int, str]:
-    """Status and text of a page."""
-    return await asyncio.to_thread(_get, f"http://127.0.0.1:{observing.port}{path}")
-
-
-def _get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 async def values(observing: Observing) -> dict[str, float]:
     """All samples by name with labels, made now."""
     from prometheus_client.exposition import generate_latest
@@ -91,12 +67,6 @@ async def values(observing: Observing) -> dict[str, float]:
 
 PROMPT = [5, 17, 3, 80, 41]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-async def status(channel: grpc.aio.Channel, name: str) -> int:
-    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
-    return int(answer.status)
 
 
 async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: Path) -> None:
@@ -134,25 +104,6 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
         use_provider(before)
     assert {found[f'moa_calls_total{{method="{name}"}}'] for name in asks} == {1}
     assert not any(value for name, value in found.items() if name.startswith("moa_refusals_total"))
-
-
-async def test_a_defect_of_observing_costs_no_call(target: Target) -> None:
-    class Defective(Metrics):
-        def on_call(self, method: str) -> None:
-            raise KeyError(method)
-
-        def on_step(self, step: AnswerStep) -> None:
-            raise ValueError
-
-    metrics = Defective()
-    with structlog.testing.capture_logs() as logs:
-        async with (
-            observed_host(make_host(target, observer=metrics), metrics) as (running, _),
-            channel_to(running) as channel,
-        ):
-            answers = [await generate(channel, PROMPT, GREEDY) for _ in range(2)]
-    assert answers == [plain_text(target, PROMPT, GREEDY)] * 2
-    assert [each["seen"] for each in logs if each["event"] == "observing failed"] == ["on_call", "on_step"]
 
 
 async def test_an_answer_is_counted(target: Target) -> None:
@@ -194,43 +145,7 @@ async def test_drafts_and_their_bytes_are_counted(target: Target) -> None:
     assert found['moa_frame_bytes_total{direction="received",plane="drafts"}'] > 0
 
 
-async def test_health_follows_a_server_to_its_end(target: Target) -> None:
-    async with observed(target) as (running, observing), channel_to(running) as channel:
-        names = ("", "moa.v1.Moa", "liveness", "startup")
-        assert [await status(channel, name) for name in names] == [SERVING] * 4
-        assert await page(observing, "/readyz") == (200, "ready\n")
-        peer = Peer(channel)
-        await peer.open()
-        await peer.ask(PROMPT, GREEDY)
-        await peer.verdict()
-        draining = asyncio.create_task(running.drain(30.0))
-        await until(lambda: running.host.lifecycle.draining)
-        assert [await status(channel, name) for name in names] == [NOT_SERVING, NOT_SERVING, SERVING, SERVING]
-        assert await page(observing, "/readyz") == (503, "draining: running answers end, no new ones begin\n")
-        assert await page(observing, "/livez") == (200, "alive\n")
-        await peer.draft([1])
-        peer.call.cancel()
-        await draining
-
-
-async def test_a_busy_event_loop_makes_metrics_older_but_not_the_port_silent(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("moa_server.observing.observing.LOOK_SECONDS", 0.01)
-    async with observed(target) as (_, observing):
-        got: list[Any] = []
-        loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=lambda: got.append(asyncio.run(page(observing, "/metrics"))))
-        thread.start()
-        thread.join(20.0)  # the loop stands still meanwhile
-        assert loop.is_running()
-        assert got[0][0] == 200
-        assert "moa_sessions{" in got[0][1]
-
-
 LONG = AnswerSettings(max_tokens=60, ignore_end_of_text=True)
-SHORT = replace(LONG, max_tokens=5)
-PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Recorded:
@@ -330,54 +245,3 @@ async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Rec
     assert not parts[0].status.is_ok
     assert parent_of(recorded.one("without server")) == span_id(answer)
     assert len(recorded.named("open stream")) == 2
-
-
-async def test_generate_takes_its_parent_from_the_metadata(target: Target, recorded: Recorded) -> None:
-    async with serving(make_host(target, stepper=stepper(target, 0))) as running, channel_to(running) as channel:
-        await generate(channel, PROMPT, SHORT, metadata=(("traceparent", PARENT),))
-    served = recorded.one("serve answer")
-    assert f"{trace_of(served):032x}" == PARENT[3:35]
-    assert f"{parent_of(served):016x}" == PARENT[36:52]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["x" * 4000, PARENT.upper(), PARENT[:-1], "00-" + "0" * 32 + PARENT[35:], "ff" + PARENT[2:], PARENT + "-00"],
-)
-async def test_a_parent_that_is_none_is_ignored(target: Target, recorded: Recorded, text: str) -> None:
-    async with serving(make_host(target, stepper=stepper(target, 0))) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        await peer.open(run_ahead=True)
-        ask = peer.ask_message(PROMPT, SHORT)
-        ask.traceparent = text
-        await peer.send(ask=ask)
-        while not (peer.verdicts and peer.verdicts[-1].finish):
-            await peer.receive()
-        await until(lambda: bool(recorded.named("serve answer")))
-    assert parent_of(recorded.one("serve answer")) is None
-
-
-async def test_an_answer_that_fails_says_so(target: Target, recorded: Recorded) -> None:
-    screen = Screen()
-    async with talking_over_a_link(target) as (_, engine):
-        with pytest.raises(MoaError):
-            await watch(engine, screen, [10_000], LONG)
-    answer = recorded.one("answer")
-    assert not answer.status.is_ok
-    assert answer.status.description
-
-
-async def test_without_a_tracer_nothing_crosses_the_wire(target: Target) -> None:
-    assert not is_traced()
-    assert begin_span("question", PARENT).traceparent == ""
-    asked = list[pb.Open]()
-    async with talking_over_a_link(target) as (_, engine):
-        make_open = engine.connection._make_open
-
-        def seen(address: str) -> pb.Open:
-            asked.append(make_open(address))
-            return asked[-1]
-
-        engine.connection._make_open = seen
-        await watch(engine, Screen(), PROMPT, SHORT)
-    assert [message.ask.traceparent for message in asked] == [""]

@@ -12,7 +12,7 @@ import pytest
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.fleet import Fleet, ServerName, connect
+from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.verifier import Target
@@ -154,20 +154,6 @@ async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target,
         await until(lambda: hosts(link) == ["127.0.0.3"])
 
 
-async def test_certificates_are_for_the_name(target: Target, servers: Servers, dns: Say, tmp_path: Path) -> None:
-    authority = Authority()
-    certificate, key = authority.issue(NAME, (NAME,)).write(tmp_path)
-    trusted = authority.write(tmp_path)
-    port = await start_two(servers, tls_cert=certificate, tls_key=key)
-    dns("127.0.0.1", "127.0.0.2")
-    screen = Screen()
-    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
-        await link.describe()
-        async with talking_to(link, slow_device(target)) as engine:
-            await watch(engine, screen, PROMPT, SAMPLED)
-    assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
-
-
 async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, dns: Say, tmp_path: Path) -> None:
     """Whoever answers at an address that DNS gives must be the one that the user named."""
     authority = Authority()
@@ -189,24 +175,3 @@ async def test_a_name_with_one_address_is_one_server(dns: Say, addresses: tuple[
     async with connect([Server(f"{NAME}:5", 5.0, 20.0, OPEN)]) as link:
         assert link.home is not None
         assert link.home.label == f"{NAME}:5"
-
-
-async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
-    fleet = [f"10.0.0.{number}" for number in range(100)]
-
-    async def look_up(_: str, __: float) -> list[str]:
-        return fleet
-
-    names = [ServerName(Server(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
-    for name in names:
-        await name.look()
-    assert {len(name.servers) for name in names} == {MOST_SUCCESSORS}
-    assert len({each.address for name in names for each in name.servers}) > MOST_SUCCESSORS  # clients spread
-    before = list(names[0].servers)
-    fleet.remove(before[0].address.partition(":")[0])
-    before[0].error = UnavailableError("It is gone.")
-    await names[0].look()
-    assert names[0].servers[:-1] == before[1:]
-    fleet.clear()
-    await names[0].look()
-    assert names[0].servers[:-1] == before[1:]  # the resolver may be gone for a while

@@ -29,7 +29,7 @@ from moa_shared.protocol.memory_codec import Codec
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, watch
 from tests.net.server_peer import VOCAB, make_host, plain_text, serving, until
-from tests.support.certificates import Authority, Pair, put
+from tests.support.certificates import Authority, Pair
 from tests.support.messages import says, steady
 
 SETTINGS = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -65,10 +65,6 @@ async def refusal(port: int, security: Security, host: str = "127.0.0.1") -> str
         except MoaError as error:
             return steady(str(error))
         return ""
-
-
-async def is_served(port: int, security: Security) -> bool:
-    return await refusal(port, security) == ""
 
 
 async def test_a_conversation_over_tls_with_a_key(
@@ -122,19 +118,6 @@ async def test_a_client_without_tls_at_a_port_of_tls(target: Target, authority: 
         assert "it speaks TLS only, or no gRPC, or has no room" in await refusal(running.port, Security())
         assert running.tls is not None
         assert running.tls.handshakes > running.host.admission.allowances.connections == 0  # what the log reports later
-
-
-async def test_what_closes_connections_at_once(trusted: Path) -> None:
-    """As a server does that holds as many as it may."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        assert await refusal(port, Security(tls=True, authorities=trusted)) == snapshot(
-            "The server at 127.0.0.1:PORT cannot be used: it closes the connection before TLS begins. It may have no room for another connection, or not speak TLS at this port."
-        )
-        assert await refusal(port, Security()) == snapshot(
-            "There is no moa server at 127.0.0.1:PORT: what listens there closes the connection: it speaks TLS only, or no gRPC, or has no room. Check --server HOST:PORT, and that moa-server runs there."
-        )
 
 
 async def test_clients_that_must_show_a_certificate(
@@ -209,24 +192,6 @@ async def test_a_renewed_authority(target: Target, authority: Authority, trusted
             await link.describe()
         finally:
             await link.close()
-
-
-async def test_a_pair_that_is_half_written_changes_nothing(
-    target: Target, authority: Authority, trusted: Path, tmp_path: Path
-) -> None:
-    secure = Security(tls=True, authorities=trusted)
-    async with tls_server(target, tmp_path, authority.issue()) as running:
-        assert running.tls is not None
-        before = running.tls.certificate
-        put(tmp_path / "server.pem", before.chain[:200])
-        running.tls.reload()
-        assert await is_served(running.port, secure)
-        (tmp_path / "server.pem").unlink()
-        running.tls.reload()
-        assert await is_served(running.port, secure)
-        authority.issue().write(tmp_path)
-        await until(lambda: running.tls is not None and running.tls.certificate != before)  # by itself
-        assert await is_served(running.port, secure)
 
 
 async def test_tls_below_1_2_is_refused(target: Target, authority: Authority, tmp_path: Path) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 import grpc
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import ServerChanged
-from moa_testing import Screen, World, simulate
+from moa_client.link.server import Server
+from moa_server.service.host import Host
+from moa_testing import Link, Screen, World, simulate
+from moa_testing.link import LinkSecurity
+from netsim.core.conditions import Conditions
 
 Given = ParamSpec("Given")
 
@@ -46,3 +51,17 @@ def service_of(converse: Converse, described: pb.DescribeResponse | None = None)
         "Converse": grpc.stream_stream_rpc_method_handler(converse, pb.ClientFrame.FromString),
     }
     return grpc.method_handlers_generic_handler("moa.v1.Moa", handlers)
+
+
+@asynccontextmanager
+async def linked(host: Host, kind: type[Server] = Server) -> AsyncIterator[Any]:
+    """A server as clients know it, at the near end of a link without a delay, in real time."""
+    link, address = Link(Conditions(), 0), "10.0.0.1:1"
+    link.serve(host)
+    host.services.engine.start()
+    server = kind(address, 5.0, 10.0, LinkSecurity(insecure=True, links={address: link}))
+    try:
+        yield server
+    finally:
+        link.stop()
+        await host.services.engine.stop()

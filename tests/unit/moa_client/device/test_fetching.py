@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from moa_client.device import fetching
 from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.device.loading import Device, load_device, refit
 from moa_client.device.sources import find_local_sources, find_sources
-from moa_client.in_process import begin
-from moa_client.link.fleet import Fleet, connect
+from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
@@ -37,13 +36,12 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.models import WeightReader, load_tokenizer, resolve
-from moa_shared.programs.entry import StartLine
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import serving
 from tests.support.messages import says
 from tests.support.tiny_models import save_drafter, small_drafter
+from tests.unit.moa_testing.stories import linked
 
 QUIET = SilentProgress()
 
@@ -62,8 +60,8 @@ def host_of(source: Source, cache: Path, **changes: Any) -> Host:
 @asynccontextmanager
 async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterator[Fleet]:
     host = host_of(source, tmp_path / "server", **changes)
-    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 10.0)]) as link:
-        yield link
+    async with linked(host) as server:
+        yield Fleet([server])
 
 
 def everything(source: Source) -> WantedParts:
@@ -115,14 +113,6 @@ async def test_files_that_fail_when_they_are_tried_are_refused_at_each_start(
             with pytest.raises(ModelSourceError, match="They are hostile"):
                 await load(link, settings)
     assert find_local_sources(settings, QUIET) is None
-
-
-async def test_a_chat_without_a_chat_template_ends_before_anything_is_fetched(source: Source, tmp_path: Path) -> None:
-    (source.model / "chat_template.jinja").unlink()
-    async with served(source, tmp_path) as link, AsyncExitStack() as stack:
-        with pytest.raises(ModelSourceError, match="no chat template"):
-            await begin(settings_at(link, tmp_path), stack, StartLine(), print, single=True)
-    assert not (here(tmp_path) / "fetched").exists()
 
 
 async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(source: Source, tmp_path: Path) -> None:
@@ -191,19 +181,16 @@ async def test_a_download_continues(
     monkeypatch.setattr(fetching, "Backoff", Impatient)
     monkeypatch.setattr(fetching, "FRUITLESS_ATTEMPTS", attempts)
     wanted = everything(source)
-    async with serving(host_of(source, tmp_path / "server")) as running:
-        link: Server = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
+    async with linked(host_of(source, tmp_path / "server"), Cut) as link:
         if attempts == 1:
             with says(UnavailableError, "The server cannot be reached (cut)"):
                 await fetch(Fleet([link]), here(tmp_path), wanted, QUIET)
-            await link.close()
             [partial] = here(tmp_path).glob("fetched/*/*.partial")
             assert partial.stat().st_size == 100_000
             assert find_fetched(here(tmp_path), b"t" * 32, wanted) is None
-            link = Server(f"127.0.0.1:{running.port}", 5.0, 10.0)
+            link = Server(link.address, 5.0, 10.0, link.security)
         parts = await fetch(Fleet([link]), here(tmp_path), wanted, QUIET)
         total, came = sum(path.stat().st_size for path in parts.files.folder.iterdir()), link.traffic.down_bytes
-        await link.close()
     assert came < (total - 90_000 if attempts == 1 else 1.7 * total)  # each break repeats one message of three
     [drafter] = parts.drafters.values()
     assert drafter.read_bytes() == source.drafter.read_bytes()
@@ -275,12 +262,10 @@ NAMES = ("../../outside.json", "/etc/passwd", "weights.bin", "model.py", "manife
 async def test_what_a_server_must_not_send(
     source: Source, tmp_path: Path, change: Change, error: type[MoaError]
 ) -> None:
-    async with serving(host_of(source, tmp_path / "server")) as running:
-        link = Liar(f"127.0.0.1:{running.port}", 5.0, 10.0)
+    async with linked(host_of(source, tmp_path / "server"), Liar) as link:
         link.change = change
         with pytest.raises(error):
             await fetch(Fleet([link]), here(tmp_path), everything(source), QUIET)
-        await link.close()
     assert not (tmp_path / "outside.json").exists()
 
 
@@ -361,14 +346,12 @@ async def test_what_an_impostor_gave_is_never_used_with_the_honest_server(source
     (evil.model / "chat_template.jinja").write_text(EVIL)
     async with served(source, tmp_path) as link:
         HONEST[:] = [(await link.describe()).identity.target_fingerprint]
-        async with serving(host_of(evil, tmp_path / "evil server")) as running:
-            impostor = Impostor(f"127.0.0.1:{running.port}", 5.0, 10.0)
+        async with linked(host_of(evil, tmp_path / "evil server"), Impostor) as impostor:
             cheated = ClientSettings(server=impostor.address, cache_dir=here(tmp_path), drafter="lookup")
             described = await impostor.describe()
             described.manifest_sha256 = b""
             got = await find_sources(cheated, Fleet([impostor]), described, QUIET)
             assert load_tokenizer(got.files).chat_template == EVIL
-            await impostor.close()
         settings = settings_at(link, tmp_path, drafter="lookup")
         sources = await find_sources(settings, link, await link.describe(), QUIET)
         assert load_tokenizer(sources.files).chat_template != EVIL

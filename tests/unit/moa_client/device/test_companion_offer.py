@@ -13,12 +13,10 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device import sources
 from moa_client.device.sources import find_offered, offered_words, take_offered
 from moa_client.host.starting import Reached, Started, find, load
-from moa_client.link.fleet import Fleet, connect
+from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
-from moa_server.service import fetch
-from moa_server.service.fetch import CompanionFiles
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion import cache_file, confidence_beside, write_confidence
 from moa_shared.drafting.confidence import LearnedConfidence
@@ -28,12 +26,12 @@ from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import serving
 from tests.support import fake_hub, tiny_gguf
 from tests.support.messages import says
 from tests.support.model_places import use_hub_cache
 from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
+from tests.unit.moa_testing.stories import linked
 
 __all__ = ["write_gguf"]
 QUIET = SilentProgress()
@@ -56,8 +54,8 @@ async def offering(model: Path, companion: object, tmp_path: Path, **changes: An
         cache_dir=tmp_path / "server", **changes,
     )  # fmt: skip
     host = load_host(settings, QUIET)
-    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 10.0)]) as link:
-        yield link
+    async with linked(host) as server:
+        yield Fleet([server])
 
 
 def settings_at(tmp_path: Path) -> ClientSettings:
@@ -144,30 +142,6 @@ async def test_a_file_that_is_no_longer_what_was_offered_is_not_given_out(
     assert find_offered(settings_at(tmp_path), served.companion) is None
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (PermissionError(13, "Permission denied", "/secret/path"), "cannot read its own files: Permission denied"),
-        (NotFoundError("There is no file /secret/path."), "no longer has a file that clients fetch"),
-    ],
-    ids=["not readable", "gone"],
-)
-async def test_a_companion_that_is_gone_at_first_leaves_the_devices_half(
-    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
-    def fail(self: CompanionFiles, root: Path) -> fetch.Offer:
-        raise error
-
-    monkeypatch.setattr(CompanionFiles, "offer", fail)
-    async with offering(source.model, small, tmp_path) as link:
-        served = await link.describe()
-        assert served.manifest_sha256
-        assert not served.companion.manifest_sha256
-        with pytest.raises(Exception, match=said) as refused:
-            await take_offered(settings_at(tmp_path), link, served, QUIET)
-        assert "secret" not in str(refused.value)
-
-
 class Liar(Server):
     """Says that its companion's first file is a drafter."""
 
@@ -179,11 +153,11 @@ class Liar(Server):
 
 async def test_what_a_server_must_not_offer(source: Source, small: Path, tmp_path: Path) -> None:
     async with offering(source.model, small, tmp_path) as link:
-        served, liar = await link.describe(), Liar(link.shown.address, 5.0, 10.0)
+        served, [server] = await link.describe(), link.servers
+        liar = Liar(server.address, 5.0, 10.0, server.security)
         served.companion.manifest_sha256 = b""
         with pytest.raises(ProtocolError, match="Expected files of a companion"):
             await take_offered(settings_at(tmp_path), Fleet([liar]), served, QUIET)
-        await liar.close()
         served.companion.manifest_sha256 = b"a" * 32
         with pytest.raises(ChecksumError, match="differs from the one it described"):
             await take_offered(settings_at(tmp_path), link, served, QUIET)
