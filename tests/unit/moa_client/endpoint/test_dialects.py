@@ -410,7 +410,6 @@ def test_long_requests_are_refused_and_seeds_are_drawn() -> None:
 OBJECT_CALL = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
 WORDS_OF = ("<think>Hmm</think>", "I look.\n", OBJECT_CALL)
 Told = tuple[str, str, list[tuple[str, Any]], str | None]  # reasoning, text, calls, why it has ended
-Read = Callable[[dict[str, Any]], Told]
 CALLING = Prompt([1] * 7, None, Hermes(), ToolOffer((Tool("now"),)), find_thinking("<think>"))
 
 
@@ -437,100 +436,80 @@ def chunks_of(stream: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def read_chat(fields: dict[str, Any]) -> Told:
-    (choice,) = fields["choices"]
-    message = choice["message"]
-    calls = [(each["id"], json.loads(each["function"]["arguments"])) for each in message.get("tool_calls", [])]
-    return message.get("reasoning_content", ""), message["content"] or "", calls, choice["finish_reason"]
-
-
-def added_chat(chunks: list[dict[str, Any]]) -> Told:
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    calls: list[list[Any]] = []
-    for call in (call for delta in deltas for call in delta.get("tool_calls", [])):
-        if "id" in call:
-            assert call["index"] == len(calls)
-            calls.append([call["id"], ""])
-        calls[call["index"]][1] += call["function"]["arguments"]
-    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+def joined(parts: list[dict[str, Any]], thinking: str, reasons: list[Any]) -> Told:
+    """What messages, or what is added to one, say; only the last has a reason."""
     assert not any(reasons[:-1])
-    said = ["".join(delta.get(key) or "" for delta in deltas) for key in ("reasoning_content", "content")]
-    return said[0], said[1], [(each[0], json.loads(each[1])) for each in calls], reasons[-1]
+    reasoning, text = ("".join(each.get(key) or "" for each in parts) for key in (thinking, "content"))
+    calls = [call for each in parts for call in each.get("tool_calls", [])]
+    assert [call.get("index", call["function"].get("index", at)) for at, call in enumerate(calls)] == [
+        *range(len(calls))
+    ]
+    values = [(call["id"], call["function"]["arguments"]) for call in calls]
+    return reasoning, text, [(id, json.loads(it) if isinstance(it, str) else it) for id, it in values], reasons[-1]
 
 
-def read_responses(fields: dict[str, Any]) -> Told:
-    texts = {"reasoning": "", "message": ""}
-    calls = []
-    for item in fields["output"]:
+def of_chat(chunks: list[dict[str, Any]]) -> Told:
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    parts = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+    return joined(parts, "reasoning_content", [choice["finish_reason"] for choice in choices])
+
+
+def of_ollama(chunks: list[dict[str, Any]]) -> Told:
+    assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    return joined([chunk["message"] for chunk in chunks], "thinking", [chunk.get("done_reason") for chunk in chunks])
+
+
+def of_responses(chunks: list[dict[str, Any]]) -> Told:
+    whole, texts, calls = chunks[-1].get("response", chunks[-1]), {"reasoning": "", "message": ""}, []
+    for item in whole["output"]:
         if item["type"] == "function_call":
             calls.append((item["call_id"], json.loads(item["arguments"])))
         else:
             texts[item["type"]] += "".join(part["text"] for part in item["content"])
-    return texts["reasoning"], texts["message"], calls, fields["status"]
+    if chunks != [whole]:  # a stream
+        assert [each["sequence_number"] for each in chunks] == list(range(len(chunks)))
+        done = [each["item"] for each in chunks if each["type"] == "response.output_item.done"]
+        added = [each["item"]["id"] for each in chunks if each["type"] == "response.output_item.added"]
+        assert (done, added) == (whole["output"], [each["id"] for each in done])
+        for index, item in enumerate(done):
+            deltas = "".join(each.get("delta", "") for each in chunks if each.get("output_index") == index)
+            assert deltas == item.get("arguments", "".join(part["text"] for part in item.get("content", [])))
+    return texts["reasoning"], texts["message"], calls, whole["status"]
 
 
-def added_responses(chunks: list[dict[str, Any]]) -> Told:
-    assert [each["sequence_number"] for each in chunks] == list(range(len(chunks)))
-    done = [each["item"] for each in chunks if each["type"] == "response.output_item.done"]
-    added = [each["item"] for each in chunks if each["type"] == "response.output_item.added"]
-    last = chunks[-1]["response"]
-    assert done == last["output"]
-    assert [each["id"] for each in added] == [each["id"] for each in done]
-    for index, item in enumerate(done):
-        deltas = "".join(each.get("delta", "") for each in chunks if each.get("output_index") == index)
-        assert deltas == item.get("arguments", "".join(part["text"] for part in item.get("content", [])))
-    return read_responses(last)
-
-
-def read_anthropic(fields: dict[str, Any]) -> Told:
-    calls = [(each["id"], each["input"]) for each in fields["content"] if each["type"] == "tool_use"]
-    reasoning = "".join(each.get("thinking", "") for each in fields["content"])
-    return reasoning, "".join(each.get("text", "") for each in fields["content"]), calls, fields["stop_reason"]
-
-
-def added_anthropic(chunks: list[dict[str, Any]]) -> Told:
-    content: list[dict[str, Any]] = []
-    open_blocks: list[int] = []
-    for each in chunks:
-        match each["type"]:
-            case "content_block_start":
-                assert (open_blocks, each["index"]) == ([], len(content))
-                open_blocks.append(each["index"])
-                content.append(each["content_block"])
-            case "content_block_delta":
-                assert open_blocks == [each["index"]]
-                delta = each["delta"]
-                for key in ("text", "thinking"):
-                    if key in delta:
+def of_anthropic(chunks: list[dict[str, Any]]) -> Told:
+    if "content" not in chunks[0]:  # a stream
+        content: list[dict[str, Any]] = []
+        open_blocks: list[int] = []
+        for each in chunks:
+            match each["type"], each.get("delta", {}):
+                case "content_block_start", _:
+                    assert (open_blocks, each["index"]) == ([], len(content))
+                    open_blocks.append(each["index"])
+                    content.append(each["content_block"])
+                case "content_block_delta", {"partial_json": written}:
+                    content[-1]["input"] = json.loads(written)
+                case "content_block_delta", delta:
+                    assert open_blocks == [each["index"]]
+                    for key in delta.keys() - {"type"}:
                         content[-1][key] += delta[key]
-                if "partial_json" in delta:
-                    content[-1]["input"] = json.loads(delta["partial_json"])
-            case "content_block_stop":
-                assert open_blocks.pop() == each["index"]
-    assert not open_blocks
-    assert [each["type"] for each in chunks[-2:]] == ["message_delta", "message_stop"]
-    return read_anthropic({"content": content, **chunks[-2]["delta"]})
+                case "content_block_stop", _:
+                    assert open_blocks.pop() == each["index"]
+        assert not open_blocks
+        assert [each["type"] for each in chunks[-2:]] == ["message_delta", "message_stop"]
+        chunks = [{"content": content, **chunks[-2]["delta"]}]
+    (whole,) = chunks
+    calls = [(each["id"], each["input"]) for each in whole["content"] if each["type"] == "tool_use"]
+    reasoning, text = ("".join(each.get(key, "") for each in whole["content"]) for key in ("thinking", "text"))
+    return reasoning, text, calls, whole["stop_reason"]
 
 
-def read_ollama(fields: dict[str, Any]) -> Told:
-    message = fields["message"]
-    calls = [(each["id"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
-    return message.get("thinking", ""), message["content"], calls, fields.get("done_reason")
-
-
-def added_ollama(chunks: list[dict[str, Any]]) -> Told:
-    assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
-    reasoning, texts, calls, reasons = zip(*map(read_ollama, chunks), strict=True)
-    return "".join(reasoning), "".join(texts), [call for each in calls for call in each], reasons[-1]
-
-
-READERS: dict[str, tuple[Read, Callable[[list[dict[str, Any]]], Told]]] = {
-    "chat": (read_chat, added_chat),
-    "responses": (read_responses, added_responses),
-    "anthropic": (read_anthropic, added_anthropic),
-    "ollama": (read_ollama, added_ollama),
+READERS: dict[str, tuple[Callable[[list[dict[str, Any]]], Told], str]] = {
+    "chat": (of_chat, "tool_calls"),
+    "responses": (of_responses, "completed"),
+    "anthropic": (of_anthropic, "tool_use"),
+    "ollama": (of_ollama, "stop"),
 }
-REASONS = {"chat": "tool_calls", "responses": "completed", "anthropic": "tool_use", "ollama": "stop"}
 
 
 @pytest.mark.parametrize("api", READERS)
@@ -539,11 +518,11 @@ def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> No
     text = "".join(WORDS_OF)
     ends = [0, *[place for place in places if place < len(text)], len(text)]
     whole, stream = ended(api, [text[start:end] for start, end in pairwise(ends)], prompt=CALLING)
-    read, added = READERS[api]
-    reasoning, said, calls, reason = read(whole)
-    assert (reasoning, said, reason) == ("Hmm", "I look.", REASONS[api])
-    assert [(id[:5], values) for id, values in calls] == [("call_", {"zone": "UTC"})]
-    assert added(chunks_of(stream)) == (reasoning, said, calls, reason)
+    read, reason = READERS[api]
+    told = read([whole])
+    assert (told[:2], told[3], [values for _, values in told[2]]) == (("Hmm", "I look."), reason, [{"zone": "UTC"}])
+    assert told[2][0][0].startswith("call_")
+    assert read(chunks_of(stream)) == told
     assert whole["moa"]["seed"] == 5
 
 
@@ -568,7 +547,7 @@ def test_thinking_may_be_left_out() -> None:
     for api, wish in (("anthropic", omitted), ("ollama", {"think": False})):
         whole, stream = ended(api, list(WORDS_OF), given=wish, prompt=CALLING)
         assert b"Hmm" not in stream
-        assert READERS[api][0](whole)[0] == ""
+        assert READERS[api][0]([whole])[0] == ""
 
 
 def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:

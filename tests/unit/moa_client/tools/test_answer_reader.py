@@ -191,98 +191,65 @@ def test_a_family_is_known_by_its_template() -> None:
 
 PARIS = events_of([call("get_weather", city="Paris")])
 OBJECT = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
-TO_WEATHER = "commentary to=functions.get_weather <|constrain|>json<|message|>"
-CALLS: list[tuple[ToolFormat, str]] = [
-    (Hermes(), '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'),
-    (Hermes(), '<tool_call>{"arguments": {"city":"Paris"}, "id": 1, "name": "get_weather"}</tool_call>'),
-    (Hermes(), '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool'),
-    (QwenXml(), "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>"),
-    (QwenXml(), "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"),
-    (Gemma4(), '<|tool_call>call:get_weather{ <|"|>city<|"|>: <|"|>Paris<|"|> }<tool_call|>'),
-    *((form, f"[TOOL_CALLS] {OBJECT}") for form in (Mistral(), Mistral11())),
-    *((form, f"[TOOL_CALLS] [{OBJECT}]") for form in (Mistral(), Mistral11())),
-    *(
-        (form, f'[TOOL_CALLS]get_weather{mark}{{"city": "Paris"}}')
-        for form in (Mistral(), Mistral11())
-        for mark in ("", "[ARGS]", "[CALL_ID]VvvODy9mT[ARGS]")
-    ),
-    (Llama(), f"\n\n{OBJECT}\n"),
-    (Llama(), f"<|python_tag|>{OBJECT}"),
-    (Harmony(), f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>'),
-    (Harmony(), f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}'),
-    (Harmony(), '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>'),
-]
-TEXTS: list[tuple[ToolFormat, str]] = [
-    *(
-        (Hermes(), text)
-        for text in (
-            "Write <tool_call> before it.",
-            "<tool_call>",
-            '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
-            '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
-            '<tool_call>{"arguments": {}}</tool_call>',
-            '<tool_call>["now"]</tool_call>',
-            '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
-            f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
-            "a < b",
-        )
-    ),
-    (QwenXml(), "Write <function=name> and so on."),
-    (QwenXml(), "Write <function=name></function>."),
-    (Gemma4(), "<|tool_call>f{}"),
-    *((Gemma4(), f"<|tool_call>call:now{each}<tool_call|>") for each in ("{a:b}", "{:1}", "{a:1,}", "{a}", "{a:[1,]}")),
-    (Gemma4(), f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
-    *(
-        (Llama(), text)
-        for text in (
-            f"For example: {OBJECT}",
-            '{"name": "Bob", "parameters": {"age": 3}}',
-            '{"name": "get_weather", "age": 3}',
-            '{"name": "get_weather", "parameters": [1]}',
-            "{}",
-            "{not json",
-            "<|python_tag|>print(1)",
-        )
-    ),
-    (Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
-]
-
-
-@pytest.mark.parametrize(("form", "text"), CALLS)
-def test_a_call_as_models_write_it(form: ToolFormat, text: str) -> None:
-    assert read(form, text) == PARIS
-
-
-@pytest.mark.parametrize(("form", "text"), TEXTS)
-def test_what_only_looks_like_a_call_is_text(form: ToolFormat, text: str) -> None:
-    assert read(form, text) == [TextPiece(text)]
-
-
 NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
+TO_WEATHER = "commentary to=functions.get_weather <|constrain|>json<|message|>"
 BAD = '<tool_call>{"name": "now", "arguments": {"a": tru}}</tool_call>'
-AMONG: list[tuple[ToolFormat, str, list[Piece]]] = [
+ODD = '<tool_call>{"name": "f", "arguments": {"a": "\\ud800é", "b": -1e999}}</tool_call>'
+Case = tuple[ToolFormat, str, list[Piece]]
+
+
+def calls(form: ToolFormat, *texts: str) -> list[Case]:
+    return [(form, text, [*PARIS]) for text in texts]
+
+
+def nones(form: ToolFormat, *texts: str) -> list[Case]:
+    """What only looks like a call is text."""
+    return [(form, text, [TextPiece(text)]) for text in texts]
+
+
+def mistrals(form: ToolFormat) -> list[Case]:
+    marks = ("", "[ARGS]", "[CALL_ID]VvvODy9mT[ARGS]")
+    named = (f'[TOOL_CALLS]get_weather{mark}{{"city": "Paris"}}' for mark in marks)
+    return calls(form, f"[TOOL_CALLS] {OBJECT}", f"[TOOL_CALLS] [{OBJECT}]", *named)
+
+
+CASES: list[Case] = [
+    *calls(
+        Hermes(),
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        '<tool_call>{"arguments": {"city":"Paris"}, "id": 1, "name": "get_weather"}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}\n</tool',
+    ),
     (Hermes(), '<tool_call>{"name": "now"}</tool_call>', [*ONE]),
-    (Hermes(), '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', [*ONE]),
     (Hermes(), f"<tool_call>{NOW}", [TextPiece("<tool_call>"), *ONE]),
-    (Hermes(), '<tool_call>{"name": "now", "arguments": {}}\nDone.', [*ONE, TextPiece("\nDone.")]),
+    (Hermes(), f"{NOW[:-12]}\nDone.", [*ONE, TextPiece("\nDone.")]),
     (
         Hermes(),
         f"So.\n\n{NOW}\n \n{NOW}\n\nDone.",
         [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
     ),
     (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
-    (
+    (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\\ud800é", "b": -1.7976931348623157e+308}')]),
+    *nones(
         Hermes(),
-        '<tool_call>{"name": "f", "arguments": {"a": "\\ud800é"}}</tool_call>',
-        [CallPiece(0, "f", '{"a": "\\ud800é"}')],
+        "Write <tool_call> before it.",
+        "<tool_call>",
+        '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
+        '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>["now"]</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
+        f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
     ),
-    (
-        Hermes(),
-        '<tool_call>{"name": "f", "arguments": {"a": -1e999}}</tool_call>',
-        [CallPiece(0, "f", '{"a": -1.7976931348623157e+308}')],
+    *calls(
+        QwenXml(),
+        "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>",
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
     ),
     (QwenXml(), NOW, [*ONE]),
     (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", [*ONE]),
+    *nones(QwenXml(), "Write <function=name> and so on.", "Write <function=name></function>."),
+    *calls(Gemma4(), '<|tool_call>call:get_weather{ <|"|>city<|"|>: <|"|>Paris<|"|> }<tool_call|>'),
     (
         Gemma4(),
         '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
@@ -290,27 +257,52 @@ AMONG: list[tuple[ToolFormat, str, list[Piece]]] = [
     ),
     (
         Gemma4(),
-        '<|tool_call>call:f{"t": "a: \\"<tool_call|>\\"", "n": 1}<tool_call|>',
-        [CallPiece(0, "f", '{"t": "a: \\"<tool_call|>\\"", "n": 1}')],
+        '<|tool_call>call:f{"t": "<tool_call|>\\""}<tool_call|>',
+        [CallPiece(0, "f", '{"t": "<tool_call|>\\""}')],
     ),
+    *nones(Gemma4(), "<|tool_call>f{}", f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
+    *nones(
+        Gemma4(),
+        *(f"<|tool_call>call:now{each}<tool_call|>" for each in ("{a:b}", "{:1}", "{a:1,}", "{a}", "{a:[1,]}")),
+    ),
+    *mistrals(Mistral()),
+    *mistrals(Mistral11()),
     (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
+    *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
     *(
         (Llama(), f"{OBJECT}{between}{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')])
         for between in ("; ", ";", "\n")
     ),
+    *nones(
+        Llama(),
+        f"For example: {OBJECT}",
+        '{"name": "Bob", "parameters": {"age": 3}}',
+        '{"name": "get_weather", "age": 3}',
+        '{"name": "get_weather", "parameters": [1]}',
+        "{}",
+        "{not json",
+        "<|python_tag|>print(1)",
+    ),
+    *calls(
+        Harmony(),
+        f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>',
+        f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
+        '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>',
+    ),
+    *nones(Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
     (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
     (Harmony(), "<|channel|>final <|constrain|>json<|message|>{}", [TextPiece("{}")]),
     (Harmony(), "<|channel|>final<|mess", []),
     (
         Harmony(),
-        f'<|channel|>commentary<|message|>**Plan**: ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
-        [TextPiece("**Plan**: ask."), *PARIS],
+        f'<|channel|>commentary<|message|>Ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
+        [TextPiece("Ask."), *PARIS],
     ),
 ]
 
 
-@pytest.mark.parametrize(("form", "text", "pieces"), AMONG)
-def test_calls_among_other_text(form: ToolFormat, text: str, pieces: list[Piece]) -> None:
+@pytest.mark.parametrize(("form", "text", "pieces"), CASES)
+def test_calls_as_models_write_them_and_what_is_text(form: ToolFormat, text: str, pieces: list[Piece]) -> None:
     assert read(form, text) == pieces
 
 

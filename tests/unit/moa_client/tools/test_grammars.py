@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from random import Random
-from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]  # a part of the extra mcp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -35,14 +35,6 @@ from tests.support.byte_vocabulary import END, TOKENS, begin
 from tests.support.tool_calls import NOTE, NOW, TOOLS, call, read
 
 NO_TREE = DraftTree((), ())
-TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": list,
-    "null": type(None),
-}
 
 
 def walk(grammar: str, random: Random, end: bytes = b'"') -> str:
@@ -65,28 +57,13 @@ def walk(grammar: str, random: Random, end: bytes = b'"') -> str:
         text += TOKENS[token]
 
 
-def check(value: Any, schema: dict[str, Any]) -> None:
-    """Asserts that a value is of a schema, as far as the tools here use them."""
-    if "anyOf" in schema:
-        assert any(isinstance(value, TYPES[each["type"]]) for each in schema["anyOf"])
-        return
-    if "enum" in schema:
-        assert value in schema["enum"]
-    if schema["type"] != "object":
-        assert isinstance(value, TYPES[schema["type"]])
-        return
-    assert set(schema.get("required", ())) <= set(value) <= set(schema["properties"])
-    for key, each in value.items():
-        check(each, schema["properties"][key])
-
-
 def check_calls(form: ToolFormat, text: str) -> list[str]:
-    """Asserts that a text is nothing but calls of the tools; their names."""
+    """Asserts that a text is nothing but calls of the tools, with arguments of their schemas; their names."""
     names: list[str] = []
-    schemas = {tool.name: dict(tool.parameters) for tool in TOOLS}
+    schemas = {tool.name: tool.parameters for tool in TOOLS}
     for piece in read(form, text):
         assert isinstance(piece, CallPiece)
-        check(json.loads(piece.arguments), schemas[piece.name])
+        jsonschema.validate(json.loads(piece.arguments), schemas[piece.name])
         names.append(piece.name)
     return names
 
@@ -118,19 +95,7 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
 def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
     schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
     text = walk(forced_grammar(form, TOOLS, {}, otherwise=schema), Random(seed))
-    if text == '{"o": "p"}':
-        assert read(form, text) == [TextPiece(text)]
-    else:
-        assert len(check_calls(form, text)) == 1
-
-
-def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:
-    text = walk(
-        forced_grammar(Hermes(), [NOW], {}, reasoning=Reasoning(THINKINGS[-1], is_open=True)), Random(3), b"</think>"
-    )
-    reasoning, answer = text.split("</think>")
-    assert reasoning is not None
-    assert check_calls(Hermes(), answer) == ["now"]
+    assert read(form, text) == [TextPiece(text)] if text == '{"o": "p"}' else len(check_calls(form, text)) == 1
 
 
 @pytest.mark.parametrize(
@@ -138,24 +103,14 @@ def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:
     [(Mistral11(), ["[TOOL_CALLS]", "[ARGS]"]), (Harmony(), ["<|channel|>", "<|constrain|>", "<|message|>"])],
 )
 def test_marks_that_are_special_tokens_are_these_tokens(form: ToolFormat, marks: list[str]) -> None:
-    class Vocabulary:
-        eos_token_id = 256 + len(marks)
-        bos_token_id = None
-        tokens = (*(bytes([byte]) for byte in range(256)), *(mark.encode() for mark in marks), b"<end>")
-        special_token_ids = (*range(256, 257 + len(marks)),)
-
-        def __call__(self, text: bytes) -> list[int]:
-            return list(text)
-
-    special = {mark: 256 + number for number, mark in enumerate(marks)}
-    vocabulary = LLTokenizer(TokenizerWrapper(Vocabulary()), eos_token=Vocabulary.eos_token_id)
-    constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, [NOW], special))
-    answer = begin(constraint, vocabulary)
+    tokens, special = ByteTokens([mark.encode() for mark in marks]), {mark: 256 + at for at, mark in enumerate(marks)}
+    vocabulary = LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
+    called = begin(Constraint(ConstraintKind.LARK, forced_grammar(form, [NOW], special)), vocabulary)
     text = ""
-    while (token := int(np.flatnonzero(answer.allowed(NO_TREE)[0])[0])) != Vocabulary.eos_token_id:
-        answer.advance([token])
-        text += Vocabulary.tokens[token].decode()
-        assert not any(mark[:1] == text[-1:] and token < 256 for mark in marks if mark[0] != "{")
+    while (token := int(np.flatnonzero(called.allowed(NO_TREE)[0])[0])) != tokens.eos_token_id:
+        called.advance([token])
+        text += chr(token) if token < 256 else marks[token - 256]
+        assert not any(mark[:1] == text[-1:] and token < 256 for mark in marks)
     assert check_calls(form, text) == ["now"]
 
 
@@ -270,52 +225,55 @@ def test_reasoning_ends_with_its_budget_and_not_before(budget: int, length: int)
     assert read.allowed(NO_TREE)[0].all()
 
 
-def test_a_model_that_opens_reasoning_itself_may_leave_it_out() -> None:
-    limited = limited_grammar(reasoning(is_open=False, budget=2), IDS)
-    assert may_be(limited, "An answer that tells of <think>, and of more.")
-    assert may_be(limited, "<think>ab</think>An answer")
-    assert may_be(limited, "")
-    assert not may_be(limited, "<think>abc</think>An answer")
-    limited = limited_grammar(reasoning(GEMMA4, is_open=False, budget=2), IDS)
-    assert may_be(limited, "<|channel>thought\nab<channel|>An answer")
-    assert not may_be(limited, "<|channel>thought\nab<channel|>An <|channel>thought\nab<channel|>answer")
+THEN, FINAL, ANALYSIS = "<|end|><|start|>assistant", "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
+CALLED = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+GEMMAS = "<|channel>thought\nab<channel|>"
+EMPTY = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps({"type": "object", "properties": {}, "required": []}))
+PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
 
 
-def test_the_channels_of_harmony() -> None:
-    final, then = "<|channel|>final<|message|>", "<|end|><|start|>assistant"
-    limited = limited_grammar(reasoning(HARMONY, is_open=False, budget=2), IDS)
-    assert may_be(limited, f"<|channel|>analysis<|message|>ab{then}{final}An answer")
-    assert may_be(limited, f"{final}An answer")
-    assert not may_be(limited, f"<|channel|>analysis<|message|>abc{then}{final}An answer")
-    assert not may_be(limited, f"{final}An{then}<|channel|>analysis<|message|>a{then}{final}answer")
-    formed = reasoned_grammar(reasoning(HARMONY, is_open=False), WORD, IDS)
-    assert may_be(formed, f"<|channel|>analysis<|message|>I say no{then}{final}no")
-    assert may_be(formed, f"{final}yes")
-    assert not may_be(formed, "yes")
-
-
-def test_a_required_call_comes_after_reasoning_too() -> None:
-    then, called = "<|end|><|start|>assistant", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
-    forced = forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2))
-    assert may_be(forced, called)
-    assert may_be(forced, f"<|channel|>analysis<|message|>Hm{then}{called}")
-    assert not may_be(forced, f"<|channel|>analysis<|message|>Hmm{then}{called}")
-    assert not may_be(forced, f"<|channel|>analysis<|message|>Hm{then}<|channel|>final<|message|>No")
-
-
-@pytest.mark.parametrize("budget", [None, 6])
-def test_a_form_is_of_the_answer_after_reasoning(budget: int | None) -> None:
-    schema = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps({"type": "object", "properties": {}, "required": []}))
-    place = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
-    for form, text, wrong in ((WORD, "no", "maybe"), (schema, "{}", "[]"), (place, "a/1", "a/b")):
-        opened = reasoned_grammar(reasoning(is_open=True, budget=budget), form, IDS)
-        assert may_be(opened, f"maybe</think>\n\n{text}")
-        assert not may_be(opened, f"maybe</think>\n\n{wrong}")
-        assert not may_be(opened, text)
-        own = reasoned_grammar(reasoning(is_open=False, budget=budget), form, IDS)
-        assert may_be(own, f"<think>maybe</think>{text}")
-        assert may_be(own, text)
-        assert not may_be(own, wrong)
+@pytest.mark.parametrize(
+    ("grammar", "texts", "others"),
+    [
+        (
+            limited_grammar(reasoning(is_open=False, budget=2), IDS),
+            ["An answer that tells of <think>, and of more.", "<think>ab</think>An answer", ""],
+            ["<think>abc</think>An answer"],
+        ),
+        (
+            limited_grammar(reasoning(GEMMA4, is_open=False, budget=2), IDS),
+            [f"{GEMMAS}An answer"],
+            [f"{GEMMAS}An {GEMMAS}answer"],
+        ),
+        (
+            limited_grammar(reasoning(HARMONY, is_open=False, budget=2), IDS),
+            [f"{ANALYSIS}ab{THEN}{FINAL}An answer", f"{FINAL}An answer"],
+            [f"{ANALYSIS}abc{THEN}{FINAL}An answer", f"{FINAL}An{THEN}{ANALYSIS}a{THEN}{FINAL}answer"],
+        ),
+        (
+            reasoned_grammar(reasoning(HARMONY, is_open=False), WORD, IDS),
+            [f"{ANALYSIS}I say no{THEN}{FINAL}no", f"{FINAL}yes"],
+            ["yes"],
+        ),
+        (
+            forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2)),
+            [CALLED, f"{ANALYSIS}Hm{THEN}{CALLED}"],
+            [f"{ANALYSIS}Hmm{THEN}{CALLED}", f"{ANALYSIS}Hm{THEN}{FINAL}No"],
+        ),
+        *(
+            (
+                reasoned_grammar(reasoning(is_open=is_open, budget=budget), form, IDS),
+                [f"maybe</think>\n\n{text}"] if is_open else [f"<think>maybe</think>{text}", text],
+                [f"maybe</think>\n\n{wrong}", text] if is_open else [wrong],
+            )
+            for form, text, wrong in ((WORD, "no", "maybe"), (EMPTY, "{}", "[]"), (PLACE, "a/1", "a/b"))
+            for is_open in (True, False)
+            for budget in (None, 6)
+        ),
+    ],
+)
+def test_which_answers_are_of_a_form(grammar: str, texts: list[str], others: list[str]) -> None:
+    assert [text for text in (*texts, *others) if may_be(grammar, text)] == texts
 
 
 def test_what_cannot_be_enforced_is_refused_in_words() -> None:
