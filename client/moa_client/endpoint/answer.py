@@ -203,7 +203,7 @@ class Answer:
     def _end(self, reason: str) -> None:
         """The text is all there: all its tokens were told."""
         if self.told is not None:
-            if len(self.told) < self.text.tokens:
+            if len(self.told.tokens) < self.text.tokens:
                 self.fail(_untold())
             self.told.finish(self.text.committed)
         self._add(self._split.finish(self.text.provisional))

@@ -237,7 +237,8 @@ class TextForm(ChatForm):
 
 def _of_chat(token: ToldToken) -> Fields:
     likeliest = [{"token": _decoded(data), "logprob": chance, "bytes": list(data)} for data, chance in token.likeliest]
-    return {"token": token.text, "logprob": token.chance, "bytes": list(token.data), "top_logprobs": likeliest}
+    data = list(token.text.encode())
+    return {"token": token.text, "logprob": token.chance, "bytes": data, "top_logprobs": likeliest}
 
 
 def _by_text(token: ToldToken) -> dict[str, float]:

@@ -29,7 +29,7 @@ from moa_client.tools.formats.json_calls import Hermes, Mistral
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolOffer
 from moa_client.web.error_form import request_error
-from moa_shared.errors import MismatchError, OverloadedError, RateLimitError
+from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.scripted_answers import made_answer
@@ -201,6 +201,7 @@ def test_a_limit_is_the_requests_failure_before_an_answer_has_begun_and_waited_f
     response = request_error(failure).response()
     assert (response.status_code, response.headers["retry-after"]) == (429, "12")
     assert request_error(failure).fields_at("")["error"]["code"] == "rate_limit_exceeded"
+    assert request_error(ContextLengthError("Long.")).code == "context_length_exceeded"
     answer = told(HE)
     for at in (1.0, 100.0):
         link(answer, LinkState.WAITING, at)

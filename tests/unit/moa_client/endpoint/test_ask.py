@@ -128,6 +128,7 @@ def test_a_template_is_asked_for_what_it_knows(
         (Thinking, "chat", {"thinking_token_budget": 3}, "has no token </think>"),
         (Thinking, "chat", {"structured_outputs": {"grammar": 'start: "a"'}}, "A Lark grammar cannot be enforced"),
         (Plain, "chat", {"messages": [{"role": "user", "content": "REFUSE"}]}, "refuses it"),
+        (Plain, "text", {"prompt": [1, 1000]}, "prompt: expected ids of tokens from 0 to 999"),
         (Plain, "chat", {"logit_bias": {"1000": 1}}, "logit_bias: expected tokens 0 to 999, got 1000"),
     ],
 )

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.events import Committed, Ended, ExecutionChanged
+from moa_client.conversation.events import Committed, Ended, ExecutionChanged, SurfaceEvent
 from moa_client.conversation.options import API_DEFAULTS
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES, parsed_request
+from moa_client.endpoint.openai import ChatForm
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.tools.formats.json_calls import Hermes
@@ -555,6 +556,10 @@ def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:
     failed = {api: chunks_of(form_of(api).failed(error))[-1] for api in READERS}
     assert failed["chat"]["error"] == {"message": "Lost.", "type": "server_error", "param": None, "code": None}
     assert failed["responses"]["response"]["error"] == {"code": "server_error", "message": "Lost.", "param": None}
+    begun = form_of("responses")
+    begun.answer.apply(Update(Committed((1,), text="Good"), 1), 0.0)
+    done, last = chunks_of(begun.next() + begun.failed(error))[-2:]
+    assert (done["item"]["status"], last["response"]["status"]) == ("incomplete", "failed")
     assert failed["anthropic"] == {"type": "error", "error": {"type": "overloaded_error", "message": "Lost."}}
     assert failed["ollama"] == {"error": "Lost."}
 
@@ -567,24 +572,19 @@ def test_white_space_and_nothing_are_messages_of_responses_only_alone() -> None:
 
 
 def test_a_program_learns_that_another_level_continues_its_answer() -> None:
-    def told(form: Form, data: bytes) -> dict[str, Any]:
-        (chunk,) = chunks_of(data)
-        assert chunk["system_fingerprint"] == form.answer.fingerprint
-        return chunk.get("moa", {})  # type: ignore[no-any-return]
-
-    form, changed = form_of("chat"), ExecutionChanged("float32", exact=False, fingerprint="fp_float32")
-    answer = form.answer
-    assert told(form, form.first()) == {"seed": 5}
-    answer.apply(Update(Committed((1,), text="He"), 1), 0.0)
-    assert told(form, form.next()) == {}
-    for event in (changed, Committed((2,), text="y")):
-        answer.apply(Update(event, 1), 0.0)
-    assert told(form, form.next()) == {"execution": "float32"}
-    assert answer.fingerprint not in ("fp", "fp_float32")
-    answer.apply(Update(Ended(Finish.END_OF_TEXT), 1), 0.0)
-    assert told(form, form.last()) == {"verified": True}
-    form = form_of("chat")
-    for each in (changed, Committed((1,), text="Hey"), Ended(Finish.END_OF_TEXT)):
-        form.answer.apply(Update(each, 1), 0.0)
-    whole = form.whole()
-    assert (whole["system_fingerprint"], whole["moa"]["execution"]) == ("fp_float32", "float32")  # all of it
+    changed = ExecutionChanged("float32", exact=False, fingerprint="fp_float32")
+    for before, news in ((("He",), {"execution": "float32"}), ((), {"execution": "float32"})):
+        form = form_of("chat")
+        answer, told = form.answer, chunks_of(form.first())
+        events: list[SurfaceEvent] = [Committed((1,), text=text) for text in before]
+        for event in (*events, changed, Committed((2,), text="y")):
+            answer.apply(Update(event, 1), 0.0)
+            if event is not changed:
+                told += chunks_of(form.next())
+        fingerprints = [chunk["system_fingerprint"] for chunk in told]
+        assert ([chunk.get("moa") for chunk in told][-1], fingerprints[:-1]) == (news, ["fp"] * len(fingerprints[:-1]))
+        assert (answer.fingerprint == "fp_float32") == (not before)  # all of it
+        answer.apply(Update(Ended(Finish.END_OF_TEXT), 1), 0.0)
+        assert chunks_of(form.last())[-1]["moa"] == {"verified": True}
+        whole = ChatForm(answer, with_usage=False).whole()
+        assert (whole["system_fingerprint"], whole["moa"]["execution"]) == (fingerprints[-1], "float32")

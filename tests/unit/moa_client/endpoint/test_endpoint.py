@@ -14,11 +14,8 @@ import pytest
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import AnswerSlots, EndpointSettings
 from moa_shared.errors import (
-    ContextLengthError,
-    MismatchError,
     MoaError,
     ModelSourceError,
-    NotFoundError,
     OverloadedError,
     UnavailableError,
 )
@@ -106,18 +103,6 @@ def saying_at_once(*words: str) -> Script:
     return script
 
 
-async def test_a_text_is_continued_whole_and_as_a_stream() -> None:
-    async with asking(saying(*WORDS)) as (client, source):
-        completion = await client.completions.create(model=MODEL, prompt="Once upon a time")
-        stream = await client.completions.create(model=MODEL, prompt=[5, 6, 7], stream=True, max_tokens=9)
-        parts = [chunk async for chunk in stream]
-    assert (completion.choices[0].text, completion.choices[0].finish_reason) == ("Good day.", "stop")
-    assert completion.id.startswith("cmpl-")
-    assert "".join(part.choices[0].text for part in parts) == "Good day."
-    asked = [(answer.prompt, answer.options.max_tokens) for answer in source.answers]
-    assert asked == [((0, 1, 2, 3), 16), ((5, 6, 7), 9)]
-
-
 async def test_the_model_has_its_name_and_another_name_for_all() -> None:
     async with asking() as (client, _):
         assert [model.id for model in (await client.models.list()).data] == [MODEL]
@@ -131,43 +116,29 @@ async def test_the_model_has_its_name_and_another_name_for_all() -> None:
 # ------------------------------------------------------------ errors
 
 
-async def test_a_prompt_that_fills_the_context_is_a_bad_request() -> None:
-    async with asking() as (client, _):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.completions.create(model=MODEL, prompt="word " * 100)
-        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", None)
-        with pytest.raises(openai.BadRequestError, match="expected ids of tokens from 0 to 999") as caught:
-            await client.completions.create(model=MODEL, prompt=[1, 1000])
-        assert caught.value.param == "prompt"
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "retry", "kind", "code"),
-    [
-        (ContextLengthError("So.", hint=""), 400, None, "invalid_request_error", "context_length_exceeded"),
-        (OverloadedError("So.", hint=""), 429, "2", "rate_limit_error", "overloaded"),
-        (UnavailableError("So.", hint=""), 503, None, "server_error", "unavailable"),
-        (MismatchError("So.", hint=""), 503, None, "server_error", "mismatch"),
-    ],
-)
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_failure_before_the_first_word_is_a_status(
-    error: MoaError, status: int, retry: str | None, kind: str, code: str, is_stream: bool
-) -> None:
+async def test_a_failure_before_the_first_word_is_a_status() -> None:
     async def fail(answer: ScriptedAnswer) -> None:
-        answer.fail(error)
+        answer.fail(errors.pop())
 
+    overloaded, away = OverloadedError("So.", hint=""), UnavailableError("So.", hint="")
+    errors: list[MoaError] = [away, overloaded] * 2
     async with asking(fail) as (client, _):
-        with pytest.raises(openai.APIStatusError) as caught:
-            await chat(client, stream=is_stream)
-    response = caught.value.response
-    assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
-    assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
+        for is_stream, status, retry, kind, code in (
+            (False, 429, "2", "rate_limit_error", "overloaded"),
+            (False, 503, None, "server_error", "unavailable"),
+            (True, 429, "2", "rate_limit_error", "overloaded"),
+            (True, 503, None, "server_error", "unavailable"),
+        ):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await chat(client, stream=is_stream)
+            response = caught.value.response
+            assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
+            assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
 
 
 async def test_without_a_model_yet_the_reason_is_told() -> None:
     async with asking() as (client, source):
-        for error in (UnavailableError("Starting."), NotFoundError("No drafter."), ModelSourceError("Bad.")):
+        for error in (UnavailableError("Starting."), ModelSourceError("Bad.")):
             source.absent = error
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.models.list()
@@ -286,64 +257,29 @@ async def test_streams_that_are_open_when_the_server_closes_say_why_they_end() -
     assert source.answers[0].closed.is_set()
 
 
-class Guest:
-    """Waits for a turn, and has it until it is told to leave."""
-
-    def __init__(self, slots: AnswerSlots) -> None:
-        self.has_turn = False
-        self._leaves = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(slots))
-
-    async def _visit(self, slots: AnswerSlots) -> None:
-        async with slots.turn():
-            self.has_turn = True
-            await self._leaves.wait()
-        self.has_turn = False
-
-    async def leave(self) -> None:
-        self._leaves.set()
-        await self.task
-
-
-async def guests_of(slots: AnswerSlots, number: int) -> list[Guest]:
-    guests = [Guest(slots) for _ in range(number)]
-    await let_run()
-    return guests
-
-
-async def let_run() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_turns_are_taken_in_the_order_of_arrival() -> None:
-    guests = await guests_of(AnswerSlots(2), 5)
-    for gone in range(5):
-        await let_run()
-        assert [guest.has_turn for guest in guests] == [gone <= number < gone + 2 for number in range(5)]
-        await guests[gone].leave()
-
-
-@pytest.mark.parametrize("leaver", [0, 1])
-async def test_who_leaves_early_takes_nobodys_turn(leaver: int) -> None:
-    guests = await guests_of(AnswerSlots(1), 3)
-    guests[leaver].task.cancel()
-    await let_run()
-    first, second = (guest for guest in guests if guest is not guests[leaver])
-    assert (first.has_turn, second.has_turn) == (True, False)
-    await first.leave()
-    await second.leave()
-
-
 async def test_one_too_many_is_refused_until_there_is_room() -> None:
-    slots = AnswerSlots(1, waiting=1)
-    guests = await guests_of(slots, 2)
-    with pytest.raises(OverloadedError, match="1 requests wait already"):
+    slots, order = AnswerSlots(1, waiting=1), list[int]()
+
+    async def visit(number: int) -> None:
         async with slots.turn():
-            pass
-    await guests[0].leave()
-    for guest in (guests[1], *await guests_of(slots, 1)):
-        await guest.leave()
+            order.append(number)
+
+    async def waiting(number: int) -> asyncio.Task[None]:
+        task = asyncio.create_task(visit(number))
+        await asyncio.sleep(0)
+        return task
+
+    async with slots.turn():
+        leaver = await waiting(1)
+        with pytest.raises(OverloadedError, match="1 requests wait already"):
+            await visit(2)
+        leaver.cancel()
+        await asyncio.gather(leaver, return_exceptions=True)
+        other = await waiting(3)  # whoever leaves early takes nobody's turn
+        assert order == []
+    await other
+    await visit(4)
+    assert order == [3, 4]
 
 
 # ------------------------------------------------------------ chances

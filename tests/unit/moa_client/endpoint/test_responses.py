@@ -89,35 +89,6 @@ async def test_a_text_gets_a_response_whole_and_as_a_stream() -> None:
     assert final.output_text == "Good day."
 
 
-async def test_calls_are_items_whole_and_as_a_stream() -> None:
-    async with asking(saying(*CALLING)) as (client, source):
-        whole = await created(client, tools=[NOW])
-        async with client.responses.stream(**ASKED, tools=[NOW], tool_choice="required") as stream:
-            streamed = await stream.get_final_response()
-    for response in (whole, streamed):
-        call = call_of(response)
-        assert (response.output_text, call.name, call.arguments) == ("Let me see.", "now", '{"zone": "UTC"}')
-        assert (call.status, call.call_id[:5], response.status) == ("completed", "call_", "completed")
-    assert streamed.tool_choice == "required"
-    assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
-
-
-async def test_a_stream_that_fails_says_why() -> None:
-    async with asking() as (client, source):
-        asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))
-        answer = await source.answer()
-        answer.commit("Good")
-        events = (await asked).__aiter__()
-        while (await anext(events)).type != "response.output_text.delta":
-            pass
-        answer.fail(UnavailableError("Nobody there.", hint=""))
-        rest = [event async for event in events]
-    assert rest[-1].type == "response.failed"
-    failed = rest[-1].response
-    assert (failed.status, failed.error.code, failed.error.message) == ("failed", "server_error", "Nobody there.")
-    assert failed.output[0].status == "incomplete"
-
-
 # ------------------------------------------------------------ what is kept
 
 

@@ -391,22 +391,22 @@ CHANNELS = ReasoningMarks(HARMONY.openings, HARMONY.closings, True, HARMONY.othe
 
 def test_reasoning_grows_apart_from_the_text_and_is_counted() -> None:
     split = split_by(OPENED, None)
-    split.read("Fi", 1)
-    assert (split.reasoning, split.text, split.is_thinking) == ("Fi", "", True)
-    split.read("First.\n</thi", 3)
-    assert split.ahead("nk>\n\nAn answer") == ("", "An answer")
-    split.read("First.\n</think>\n\nAn", 5)
-    split.read("First.\n</think>\n\nAn answer", 6)
-    assert (split.reasoning, split.text, split.is_thinking) == ("First.", "An answer", False)
-    assert split.reasoning_tokens == 5
+    for text, tokens, apart in (
+        ("Fi", 1, ("Fi", "", True)),
+        ("First.\n</thi", 3, ("First.", "", True)),
+        ("First.\n</think>\n\nAn", 5, ("First.", "An", False)),
+        ("First.\n</think>\n\nAn answer", 6, ("First.", "An answer", False)),
+    ):
+        split.read(text, tokens)
+        assert (split.reasoning, split.text, split.is_thinking) == apart
+    assert (split.reasoning_tokens, split.ahead(", or")) == (5, ("", ", or"))
     split = split_by(OPENED, "none")
     split.read("<think>Hm</think>An", 4)
     split.read("<think>Hm</think>An answer", 5)
     assert split.reasoning_tokens == 4
-    for split in (split_by(OPENED, "none"), AnswerSplit()):
-        split.read("An answer", 2)
-        assert (split.text, split.reasoning, split.reasoning_tokens) == ("An answer", "", 0)
-        assert split.ahead(" more") == ("", " more")
+    plain = AnswerSplit()
+    plain.read("An answer", 2)
+    assert (plain.text, plain.reasoning_tokens, plain.ahead(" more")) == ("An answer", 0, ("", " more"))
 
 
 @given(st.lists(st.integers(0, len(ANSWER))))
@@ -417,8 +417,5 @@ def test_the_marks_of_channels_are_never_shown(places: list[int]) -> None:
         assert "<|" not in "".join([split.text, split.reasoning])
     reasoning, text = split.ahead()
     assert (split.reasoning + reasoning, split.text + text) == ("First.", "Then.An answer. ")
-
-
-def test_marks_cross_the_socket() -> None:
-    fields = {name: value if name == "repeated" else list(value) for name, value in asdict(OPENED).items()}
-    assert (marks_from(fields), marks_from(None)) == (OPENED, None)
+    fields = {name: value if name == "repeated" else list(value) for name, value in asdict(CHANNELS).items()}
+    assert (marks_from(fields), marks_from(None)) == (CHANNELS, None)  # as they cross the socket

@@ -17,7 +17,6 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.json_calls import Hermes, Mistral11
 from moa_client.tools.grammars import (
-    Grammar,
     Reasoning,
     _as_lark,
     forced_grammar,
@@ -32,7 +31,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin
-from tests.support.tool_calls import NOTE, NOW, TOOLS, call, read
+from tests.support.tool_calls import NOTE, NOW, TOOLS, read
 
 NO_TREE = DraftTree((), ())
 
@@ -81,16 +80,6 @@ def test_an_answer_is_calls_of_the_tools_that_are_offered(form: ToolFormat, seed
 
 
 @each_format
-def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
-    place = {"x": 1.5, "exact": True}
-    note = call("take-note", text='a "b"\n', tags=["x", "y"], place=place, level="high", until=None)
-    text = form.render("", [note, call("now")] if form.is_parallel else [note])
-    answer = begin(Constraint(ConstraintKind.LARK, forced_grammar(form, TOOLS, {}, is_parallel=True)))
-    answer.advance([*text.encode()])
-    assert answer.allowed(NO_TREE)[0][END]
-
-
-@each_format
 @given(seed=st.integers(0, 1 << 32))
 def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
     schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
@@ -118,15 +107,6 @@ def test_a_number_that_cannot_be_enforced_is_refused_by_tool_and_field() -> None
     tool = Tool("seek", parameters={"properties": {"a": {"type": "integer", "const": 2**53 + 1}}})
     with pytest.raises(ConfigError, match="The schema of seek has const: 9007199254740993"):
         forced_grammar(Hermes(), [tool], {})
-
-
-def test_special_tokens_are_tokens_and_all_else_is_text() -> None:
-    grammar = Grammar({"<|call|>": 7, "<|call": 8})
-    assert grammar.markup('a"<|call|>\n<|call') == '"a\\"" <[7]> "\\n" <[8]>'
-    assert (grammar.markup(""), Grammar({}).markup("<|call|>")) == ("", '"<|call|>"')
-    assert (grammar.text_until("<|call|>"), grammar.text_until("\n")) == ("r0 <[7]>", "r1")
-    assert grammar.lark("r0 r1") == 'start: r0 r1\nr0: /(?s:.*)/\nr1[suffix="\\n"]: /(?s:.*)/'
-    assert (grammar.choice(['"a"']), grammar.choice(['"a"', '"b"'])) == ('"a"', "r2")
 
 
 # ------------------------------------------------------------ reasoning
