@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from secrets import randbits
 from typing import Any
 
 from moa_shared.errors import ConfigError
@@ -15,23 +16,7 @@ from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, Sampling().repeat_last_n)
-_ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
-OPTION_NAMES = (  # in the order in which people are shown them
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "loop_guard",
-    "max_tokens",
-    "stop",
-    "reasoning_effort",
-)
+_OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +35,7 @@ class AnswerOptions:
         tools: that the conversation offers from here on; only its first answer has some.
         results: of the calls before, in place of a question.
         reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
+        thinking_budget: the most tokens of reasoning; None: as the answer allows.
     """
 
     temperature: float | None = None
@@ -70,6 +56,7 @@ class AnswerOptions:
     tools: tuple[Tool, ...] = ()
     results: tuple[AnsweredCall, ...] = ()
     reasoning_effort: str | None = None
+    thinking_budget: int | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open. `defaults`: the first that says something counts."""
@@ -80,10 +67,9 @@ class AnswerOptions:
 
     def settings(self) -> AnswerSettings:
         """The same for the engine; what was left open is off."""
-        decided = self.decided()
-        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in (*_ENDS, "reasoning_effort")}
-        ends = {name: getattr(decided, name) for name in _ENDS}
-        return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends, chances=self.chances)
+        decided, names = self.decided(), Sampling.__dataclass_fields__
+        sampling = Sampling(**{name: getattr(decided, name) for name in names if name != "answer_start"})
+        return AnswerSettings(sampling, self.max_tokens, self.stop, loop_guard=self.loop_guard, chances=self.chances)
 
     def sampling(self) -> dict[str, float]:
         """Those that a model may have a say in, once decided, by name."""
@@ -91,25 +77,21 @@ class AnswerOptions:
 
     def fields(self) -> dict[str, Any]:
         """The same as JSON has it; without what only some answers have, where there is none."""
-        values = asdict(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
-        del values["constraint"], values["tools"], values["results"]
-        if self.chances is None:
-            del values["chances"]
-        if self.tools:
-            values["tools"] = [
-                tool.function() | ({"server": tool.server, "listed": tool.listed} if tool.server else {})
-                for tool in self.tools
-            ]
-        if self.results:
-            values["results"] = [
-                {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results
-            ]
+        values["tools"] = [
+            tool.function() | ({"server": tool.server, "listed": tool.listed} if tool.server else {})
+            for tool in self.tools
+        ]
+        values["results"] = [
+            {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results
+        ]
+        if self.chances is not None:
+            values["chances"] = asdict(self.chances)
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
-        if self.reasoning_effort is None:
-            del values["reasoning_effort"]
-        return values
+        rare = ("constraint", "chances", "tools", "results", *_OF_REASONING)
+        return {name: value for name, value in values.items() if name not in rare or value not in (None, [])}
 
     def words(self) -> str:
         """The options of `moa-client chat` that choose the text, once decided; what is off is left out."""
@@ -134,30 +116,14 @@ OPEN = AnswerOptions()
 
 def draw_seed() -> int:
     """A seed for an answer whose asker gives none."""
-    from secrets import randbits
-
     return randbits(SEED_BITS)
 
 
 def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
     """The options that `AnswerOptions.fields` has made; what is missing is left open."""
-    values = {name: value for name, value in fields.items() if name != "thinking_budget"}  # of an older version
-    if (constraint := values.get("constraint")) is not None:
-        values["constraint"] = _constraint_from(constraint)
-    if (chances := values.get("chances")) is not None:
-        values["chances"] = _chances_from(chances)
-    if "tools" in values:
-        values["tools"] = tuple(Tool(**tool) for tool in values["tools"])
-    if "results" in values:
-        values["results"] = tuple(
-            AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
-            for each in values["results"]
-        )
-    if "stop" in values:
-        values["stop"] = tuple(values["stop"])
-    if "logit_bias" in values:
-        values["logit_bias"] = token_bias(values["logit_bias"])
-    return AnswerOptions(**values)
+    return AnswerOptions(
+        **{name: _READ[name](value) if name in _READ and value is not None else value for name, value in fields.items()}
+    )
 
 
 def _constraint_from(fields: Mapping[str, Any]) -> Constraint:
@@ -180,3 +146,16 @@ def token_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         if not (token.isascii() and token.isdigit() and len(token) <= len(str(1 << 32))):
             raise ConfigError(f"logit_bias names {token[:40]!r}, expected the id of a token.", hint="Such as 42.")
     return tuple(sorted((int(token), value) for token, value in bias.items()))
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "constraint": _constraint_from,
+    "chances": _chances_from,
+    "tools": lambda tools: tuple(Tool(**tool) for tool in tools),
+    "results": lambda results: tuple(
+        AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
+        for each in results
+    ),
+    "stop": tuple,
+    "logit_bias": token_bias,
+}

@@ -68,7 +68,7 @@ class ClientEngine:
         self.own = ConversationDevice(device, codec, settings, answers, availability, inbox, executor)
         self._session = ServerSession(link, answers, availability, self.own, settings, inbox)
         self.connection = self._session.connection
-        self._replaced = ReplacedServer(self._session, self.own, answers, availability, inbox, refit, adopt)
+        self._replaced = ReplacedServer(self._session, refit, adopt)
         self._spans: AnswerSpans | None = None  # of the running answer
         self._failure: MoaError | None = None  # that ends the answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end

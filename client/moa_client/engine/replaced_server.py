@@ -17,12 +17,9 @@ from moa_shared.errors import MismatchError, MoaError, OverloadedError, Unavaila
 from moa_shared.protocol.handshake_checks import check_identity
 
 from moa_client.conversation.events import DrafterChanged, ServerChanged
-from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
-from moa_client.engine.conversation_device import ConversationDevice
-from moa_client.engine.inbox import Inbox
 from moa_client.engine.resuming import ServerSession
-from moa_client.link.availability import NOTHING, Availability, Reaction
+from moa_client.link.availability import NOTHING, Reaction
 from moa_client.link.connection import Backoff, StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
@@ -33,28 +30,14 @@ Adopt = Callable[[pb.DescribeResponse, Device], Awaitable[Device]]
 class ReplacedServer:
     """How one conversation continues with a server that was replaced.
 
-    Args:
-        inbox: takes what is to be done about what the tasks find out.
-        refit: gets the drafter of a server; None: nothing is fetched.
-        adopt: makes the device for a server's model where a companion stands in for any; None: none does.
+    `refit` gets the drafter of a server, and `adopt` makes the device for a server's model where a companion stands in
+    for any; None: nothing does.
     """
 
-    def __init__(
-        self,
-        session: ServerSession,
-        own: ConversationDevice,
-        answers: OpenAnswers,
-        availability: Availability,
-        inbox: Inbox,
-        refit: Refit | None,
-        adopt: Adopt | None,
-    ) -> None:
+    def __init__(self, session: ServerSession, refit: Refit | None, adopt: Adopt | None) -> None:
         self._session = session
-        self._own = own
-        self._answers = answers
-        self._availability = availability
+        self._own = session.own
         self._dialer = session.connection.dialer
-        self._inbox = inbox
         self._refit = refit
         self._adopt = adopt
         self._asking: asyncio.Task[None] | None = None
@@ -62,8 +45,7 @@ class ReplacedServer:
         self._refusal: StreamLost | None = None  # the newest
         self._was_recognised = False  # since a stream was open
         self._reported = ""  # about the server that is there
-        self._is_fitted = False  # the drafter that the server has memory for is in use from the next question on
-        self._useless: frozenset[bytes] | None = None  # fingerprints of drafters, none of which can be used here
+        self._tried: frozenset[bytes] | None = None  # fingerprints of drafters: one is here, or none can be used
 
     @property
     def is_asking(self) -> bool:
@@ -80,8 +62,8 @@ class ReplacedServer:
         self.stop_asking()
         self._was_recognised = False
         drafting = self._own.device.drafting
-        needs_drafter = drafting is not None and drafting.is_refused and not self._is_fitted
-        if self._refit is not None and needs_drafter and (self._fitting is None or self._fitting.done()):
+        is_fitting = self._fitting is not None and not self._fitting.done()
+        if self._refit is not None and drafting is not None and drafting.is_refused and not is_fitting:
             self._fitting = asyncio.create_task(self._fit(self._refit))
 
     def stop_asking(self) -> None:
@@ -95,9 +77,10 @@ class ReplacedServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _post(self, found: Callable[[], Reaction | None]) -> None:
-        """Has what the task has found out be taken in, unless nobody asks any more by then."""
-        self._inbox.post(lambda: (found() if self.is_asking else None) or NOTHING)
+    # ------------------------------------------------------------ what the tasks find out, on the engine's loop
+
+    def _post(self, found: Callable[[], Reaction | None], *, while_asking: bool = True) -> None:
+        self._session.inbox.post(lambda: (found() if self.is_asking or not while_asking else None) or NOTHING)
 
     def _on_recognised(self, served: pb.DescribeResponse) -> Reaction | None:
         """The server has the conversation's model: what else did it refuse?"""
@@ -105,7 +88,6 @@ class ReplacedServer:
         fingerprint = self._own.device.identity.drafter_fingerprint
         if fingerprint and fingerprint not in _offered(served):
             self._own.refuse_drafter()
-            self._is_fitted = False
             self._say(_drafter_words(served))
         elif self._was_recognised and self._refusal is not None:
             self._was_recognised = False
@@ -121,27 +103,28 @@ class ReplacedServer:
         self._own.adopt(device)
         label, target = self._dialer.server.label, device.target.files.target_id
         message = f"{label} serves {target}, which continues what {companion} on this device has written."
-        self._answers.events.append(ServerChanged("address", message))
+        self._session.answers.events.append(ServerChanged("address", message))
         self._session.connect()
 
     def _on_absent(self, error: MoaError) -> Reaction:
         """The server cannot continue the conversation, or has not said what it is."""
+        answers = self._session.answers
         if isinstance(error, MismatchError) and error.message != self._reported:
             self._reported = error.message
-            self._answers.events.append(ServerChanged("model", str(error)))
-        return self._availability.on_lost(error, broke=False, is_expected=self._answers.front is not None)
+            answers.events.append(ServerChanged("model", str(error)))
+        return self._session.availability.on_lost(error, broke=False, is_expected=answers.front is not None)
 
-    def _on_drafter(self, device: Device) -> Reaction:
+    def _on_drafter(self, device: Device) -> None:
         """The server's drafter is here."""
-        self._is_fitted = True
         self._own.next = replace(device, target=self._own.device.target)
         if (choice := device.choice) is not None:
-            self._answers.events.append(DrafterChanged(choice.name, choice.reason, choice.standalone))
-        return NOTHING
+            changed = DrafterChanged(choice.name, choice.reason, choice.standalone)
+            self._session.answers.events.append(changed)
 
-    def _say(self, message: str) -> Reaction:
-        self._answers.events.append(ServerChanged("drafter", message))
-        return NOTHING
+    def _say(self, message: str) -> None:
+        self._session.answers.events.append(ServerChanged("drafter", message))
+
+    # ------------------------------------------------------------ the tasks
 
     async def _ask(self) -> None:
         """Asks the server what it is, until it is one that has the conversation's model."""
@@ -163,23 +146,22 @@ class ReplacedServer:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _fit(self, refit: Refit) -> None:
+        """Gets a drafter of the server's, unless those that it has were tried."""
         try:
             served = await self._dialer.describe()
-            offered = _offered(served)
-            if offered == self._useless:
+            if (offered := _offered(served)) == self._tried:
                 return
-            device = await refit(served, self._own.device, self._availability.monitor.rtt_ms or 0.0)
+            device = await refit(served, self._own.device, self._session.availability.monitor.rtt_ms or 0.0)
         except (UnavailableError, OverloadedError, MismatchError):
             return  # the next stream tries again
         except MoaError as error:
-            self._useless = offered
             words = f"The server's drafter cannot be used here, so that this device does not draft: {error}"
-            self._inbox.post(partial(self._say, words))
-            return
-        if device is None:
-            self._useless = offered
+            found: Callable[[], None] | None = partial(self._say, words)
         else:
-            self._inbox.post(partial(self._on_drafter, device))
+            found = partial(self._on_drafter, device) if device is not None else None
+        self._tried = offered
+        if found is not None:
+            self._post(found, while_asking=False)
 
 
 def check_model(address: str, served: pb.Identity, mine: pb.Identity) -> None:

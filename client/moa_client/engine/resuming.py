@@ -54,12 +54,12 @@ class ServerSession:
     ) -> None:
         self.connection = ServerConnection(link, self._open, inbox.post, answers.conversation.hashes)
         self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
-        self._answers = answers
+        self.answers = answers
         self._conversation = answers.conversation
-        self._availability = availability
-        self._own = own
+        self.availability = availability
+        self.own = own
         self._settings = settings
-        self._inbox = inbox
+        self.inbox = inbox
         self._reader = FrameReader()
         self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
         self._address = self._label = ""  # of the newest stream's server, the second for people
@@ -73,9 +73,9 @@ class ServerSession:
 
     def _open(self, address: str) -> pb.Open:
         """The first frame to the server at this address."""
-        conversation, drafting, device = self._conversation, self._own.drafting, self._own.device
+        conversation, drafting, device = self._conversation, self.own.drafting, self.own.device
         self._asked, self._written, self._stopped, ask = 0, 0, 0, None
-        if (answer := self._answers.front) is not None and conversation.phase is Phase.ANSWERING:
+        if (answer := self.answers.front) is not None and conversation.phase is Phase.ANSWERING:
             conversation.in_flight.drop()
             written = drafting.online.propose(DraftTree.chain(answer.written))
             ask = replace(conversation.ask_from(len(conversation.tokens)), provisional=written)
@@ -98,14 +98,14 @@ class ServerSession:
         )
 
     def on_opened(self, stream: StreamOpened) -> None:
-        opened, drafting, answers = stream.opened, self._own.drafting, self._answers
+        opened, drafting, answers = stream.opened, self.own.drafting, self.answers
         window, conversation = drafting.online.window, self._conversation
         self._reader = FrameReader()
         self._resume_tokens[stream.address] = opened.resume_token
         self._holds_forms, self._thins_memory = opened.limits.constraints, opened.thin_memory
         drafting.memory.on_opened(opened.codec)
         if opened.HasField("new_execution"):
-            self._own.change_execution(opened)
+            self.own.change_execution(opened)
         drafting.online.mark_synced()
         is_elsewhere = self._address not in ("", stream.address)
         if is_elsewhere:
@@ -115,7 +115,7 @@ class ServerSession:
         self._address, self._label = stream.address, stream.label
         if answers.front is not None:
             self._check_form(answers.front.settings)
-        self._availability.on_opened(now_ms(), stream.took_ms, is_elsewhere=is_elsewhere)
+        self.availability.on_opened(now_ms(), stream.took_ms, is_elsewhere=is_elsewhere)
         window.rtt_ms.add(stream.took_ms)
         if conversation.tokens:
             drafting.tell(conversation.tokens, conversation.hashes)
@@ -129,15 +129,15 @@ class ServerSession:
 
         `sent`: provisional tokens of the front answer that it has been given on this stream.
         """
-        answer, conversation, drafting = self._answers.front, self._conversation, self._own.drafting
+        answer, conversation, drafting = self.answers.front, self._conversation, self.own.drafting
         drafting.standalone.restart()
         is_asking = answer is not None and conversation.phase is Phase.ANSWERING
         if answer is not None and is_asking and self._asked != conversation.ask_id:
             self._send_ask(conversation.ask_from(), answer)  # the question is newer than this stream's Open
             sent = len(answer.written)
         self._fit_memory(now_ms())
-        was_served = self._availability.is_served
-        self._answers.events += self._availability.on_return(is_answering=answer is not None)
+        was_served = self.availability.is_served
+        self.answers.events += self.availability.on_return(is_answering=answer is not None)
         if not was_served:
             drafting.standalone.renew()
             drafting.standalone.asked_for = False
@@ -148,17 +148,17 @@ class ServerSession:
 
     def ask(self, ask: Ask | None) -> None:
         """Sends the question that is now the conversation's to the server, if there is one."""
-        answer, drafting = self._answers.front, self._own.drafting
+        answer, drafting = self.answers.front, self.own.drafting
         if ask is None or answer is None:
             return
         drafting.online.on_asked()
         drafting.read_question(self._conversation.tokens, self._conversation.hashes)
-        if self.connection.is_up and self._availability.is_served:
+        if self.connection.is_up and self.availability.is_served:
             self._send_ask(ask, answer)
 
     def _send_ask(self, ask: Ask, answer: OpenAnswer) -> None:
         self._check_form(ask.settings)
-        online = self._own.drafting.online
+        online = self.own.drafting.online
         self._asked = ask.id
         self.connection.send_ask(replace(ask, provisional=online.propose(DraftTree.chain(answer.written))))
         online.mark_synced()
@@ -174,14 +174,14 @@ class ServerSession:
         A standalone answer ends at once; later frames about it must not be handled, so the stream is left.
         """
         connection, ask = self.connection, self._conversation.ask_id
-        server_knows = self._answers.current is self._answers.front
-        if server_knows and self._availability.is_served:
+        server_knows = self.answers.current is self.answers.front
+        if server_knows and self.availability.is_served:
             if connection.is_up and self._stopped != ask:  # once on each stream
                 self._stopped = ask
                 connection.queue_frame(pb.ClientFrame(stop=pb.Stop(base=self._conversation.answer_length, ask=ask)))
             return False
-        self._own.drafting.standalone.restart()
-        self._answers.stop()
+        self.own.drafting.standalone.restart()
+        self.answers.stop()
         if server_knows and (connection.is_up or connection.is_trying):
             await connection.lose()
         return True
@@ -189,24 +189,24 @@ class ServerSession:
     # ------------------------------------------------------------ the stream
 
     def tick(self, now: float) -> Reaction:
-        availability, connection = self._availability, self.connection
+        availability, connection = self.availability, self.connection
         return availability.tick(
             now,
             is_up=connection.is_up,
             is_trying=connection.is_trying,
-            is_expected=self._answers.front is not None,
-            patience_ms=self._own.drafting.patience_ms,
+            is_expected=self.answers.front is not None,
+            patience_ms=self.own.drafting.patience_ms,
             has_other=availability.monitor.is_stuck(now) and connection.dialer.has_other,
         )
 
     def connect(self) -> None:
         """Opens a stream if there is none, unless the user wants no server."""
-        if not self._availability.wants_offline:
+        if not self.availability.wants_offline:
             self.connection.start()
 
     async def reopen(self, now: float) -> None:
         """Gives the stream up as lost, and opens another one."""
-        if self._availability.monitor.is_stuck(now):
+        if self.availability.monitor.is_stuck(now):
             self.connection.dialer.on_stalled()
         await self.connection.lose()
 
@@ -219,13 +219,13 @@ class ServerSession:
         else:
             await self.connection.leave()
             self._resume_tokens.clear()
-            self._own.drafting.memory.restart()
-        self._inbox.clear()  # of frames about the previous conversation
+            self.own.drafting.memory.restart()
+        self.inbox.clear()  # of frames about the previous conversation
         self.is_outdated = False
 
     def on_lost(self, lost: StreamLost) -> Reaction:
         """The stream is lost, or an attempt to open one has failed; what to do."""
-        error, front, availability = lost.error, self._answers.front, self._availability
+        error, front, availability = lost.error, self.answers.front, self.availability
         if isinstance(error, ProtocolError):
             raise error
         if lost.rests:
@@ -242,22 +242,22 @@ class ServerSession:
 
     def on_refused(self, error: MoaError) -> Reaction:
         """Ends the answer, or drops an earlier one, which the server will not verify."""
-        answers = self._answers
+        answers = self.answers
         if answers.current is answers.front:
             return Reaction((GiveUp(error),))  # the user must change the question
-        self._own.drafting.restart()
+        self.own.drafting.restart()
         self.ask(answers.on_refused(error))
         if answers.front is not None:
             self.connection.start()
             return NOTHING
-        return Reaction(events=self._availability.on_idle(error.message))
+        return Reaction(events=self.availability.on_idle(error.message))
 
     # ------------------------------------------------------------ frames
 
     def on_server_frame(self, frame: pb.ServerFrame) -> None:
         if self.is_outdated:
             return
-        now, availability, drafting = now_ms(), self._availability, self._own.drafting
+        now, availability, drafting = now_ms(), self.availability, self.own.drafting
         availability.on_frame(now, is_progress=not frame.HasField("beat"))
         if availability.wants_offline:  # the stream will be left
             return
@@ -268,7 +268,7 @@ class ServerSession:
                 case Verdict():
                     self._on_verdict(message, now)
                 case Memory():
-                    self._answers.figures.memory_bytes += len(message.payload)
+                    self.answers.figures.memory_bytes += len(message.payload)
                     if taken := drafting.memory.on_memory(now, message, self._conversation.hashes):
                         self.connection.queue_frame(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
                 case pb.Beat():
@@ -276,12 +276,12 @@ class ServerSession:
                     if took is not None:
                         window.rtt_ms.add(took)
                     if took is not None and window.step_ms.samples:
-                        self._answers.events += availability.grade(window.step_ms.mean)
+                        self.answers.events += availability.grade(window.step_ms.mean)
 
     def _on_verdict(self, verdict: Verdict, now: float) -> None:
         if verdict.finish is Finish.DRAINING:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
-        answers, drafting, conversation = self._answers, self._own.drafting, self._conversation
+        answers, drafting, conversation = self.answers, self.own.drafting, self._conversation
         effect = drafting.online.follow_verdict(now, verdict)
         drafting.count(len(effect.tokens))
         self._fit_memory(now)
@@ -294,11 +294,11 @@ class ServerSession:
         if effect.finish is not Finish.UNFINISHED:
             self.ask(answers.on_finished(effect.finish))
         if answers.front is None or not answers.front.written:
-            answers.events += self._availability.on_verified()
+            answers.events += self.availability.on_verified()
 
     def _fit_memory(self, now: float) -> None:
         """Asks for more rows of memory, or for fewer, if that has become right."""
-        wanted, memory = self._own.drafting.wanted_memory(now), self._own.drafting.memory
+        wanted, memory = self.own.drafting.wanted_memory(now), self.own.drafting.memory
         if self._thins_memory and wanted != memory.thin:
             thin = thin_memory_to_proto(wanted) if wanted is not None else None
             self.connection.queue_frame(pb.ClientFrame(set_memory=pb.SetMemory(thin=thin)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from moa_client.conversation.events import (
     TextRun,
 )
 from moa_client.conversation.figures import Figures, drafted_words
-from moa_client.conversation.options import OPTION_NAMES, AnswerOptions
+from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -328,12 +327,6 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     assert figures.line() == (
         "3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; standalone 3 tokens, not checked yet"
     )
-
-
-def test_every_option_has_its_place_among_the_names() -> None:
-    """But what programs alone set, and tools with their results, which are the conversation's."""
-    others = ["constraint", "chances", "tools", "results"]
-    assert sorted([*OPTION_NAMES, *others]) == sorted(each.name for each in fields(AnswerOptions))
 
 
 def test_what_was_asked_of_reasoning_is_said() -> None:
