@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
@@ -11,9 +12,8 @@ from moa_client.conversation.events import ExecutionChanged
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.drafter_thread import DrafterExecutor
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterResult
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import Availability
 
 
@@ -23,7 +23,7 @@ class ConversationDevice:
     Args:
         device: whose identity servers learn, and whose drafter drafts.
         answers: that it drafts for; what happens to it is one of their events.
-        inbox: takes what the drafter has to say.
+        post: takes what the drafter has to say.
         executor: that drafters of several conversations share; None: one of its own.
     """
 
@@ -34,13 +34,13 @@ class ConversationDevice:
         settings: DraftingSettings,
         answers: OpenAnswers,
         availability: Availability,
-        inbox: Inbox,
+        post: Callable[[DrafterResult], None],
         executor: DrafterExecutor | None,
     ) -> None:
         self.device = device
         self.next: Device | None = None  # from the next question on that has nothing unverified before it
         self._answers = answers
-        self._parts = (codec, settings, answers, availability, inbox.post, executor)
+        self._parts = (codec, settings, answers, availability, post, executor)
         self.drafting = self._new_drafting()
 
     def _new_drafting(self) -> DeviceDrafting:

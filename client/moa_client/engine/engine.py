@@ -26,9 +26,8 @@ from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterFailed, T
 from moa_client.drafting.online import DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.conversation_device import ConversationDevice
-from moa_client.engine.inbox import Inbox, InboxItem
 from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
-from moa_client.engine.resuming import ServerSession, now_ms
+from moa_client.engine.resuming import Inbox, InboxItem, ServerSession, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
@@ -65,7 +64,7 @@ class ClientEngine:
             1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
         )
         self._inbox = inbox = Inbox()
-        self.own = ConversationDevice(device, codec, settings, answers, availability, inbox, executor)
+        self.own = ConversationDevice(device, codec, settings, answers, availability, inbox.post, executor)
         self._session = ServerSession(link, answers, availability, self.own, settings, inbox)
         self.connection = self._session.connection
         self._replaced = ReplacedServer(self._session, refit, adopt)
@@ -137,7 +136,7 @@ class ClientEngine:
 
         def is_over() -> bool:
             may_have_link = self.connection.is_up or self.connection.is_trying or self._replaced.is_asking
-            may_have_link |= not self._inbox.is_empty  # what is in it may open another stream
+            may_have_link |= not self._inbox.empty()  # what is in it may open another stream
             return self.answers.front is None or self.availability.wants_offline or not may_have_link
 
         async for event in self.attend(is_over):
@@ -244,7 +243,7 @@ class ClientEngine:
 
     def wake(self) -> None:
         """Has the loop look at what is due now."""
-        self._inbox.wake()
+        self._inbox.post(lambda: NOTHING)
 
     def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""

@@ -10,7 +10,9 @@ waits for it: frames are queued on the connection.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
@@ -24,13 +26,37 @@ from moa_shared.tree import DraftTree
 from moa_client.conversation.conversation import OpenAnswer, Phase
 from moa_client.conversation.events import ServerChanged
 from moa_client.conversation.open_answers import OpenAnswers
+from moa_client.drafting.drafter_thread import DrafterResult
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.conversation_device import ConversationDevice
-from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import NOTHING, Availability, GiveUp, Reaction
-from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
+from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
 from moa_client.link.stream import FrameReader
+
+InboxItem = FrameReceived | StreamOpened | StreamLost | DrafterResult | Callable[[], Reaction]
+
+
+class Inbox(asyncio.Queue[InboxItem]):
+    """What a conversation's engine handles, one thing at a time; to be used on the event loop."""
+
+    def post(self, item: InboxItem) -> None:
+        self.put_nowait(item)
+
+    async def take(self, seconds: float | None) -> InboxItem | None:
+        """The oldest item, once there is one; None: none has come in `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.get()
+        except TimeoutError:
+            return None
+
+    def take_now(self) -> InboxItem | None:
+        return None if self.empty() else self.get_nowait()
+
+    def clear(self) -> None:
+        while not self.empty():
+            self.get_nowait()
 
 
 class ServerSession:

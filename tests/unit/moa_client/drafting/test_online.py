@@ -14,7 +14,7 @@ from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
-from moa_client.engine.inbox import Inbox
+from moa_client.engine.resuming import Inbox
 from moa_client.memory import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
