@@ -15,7 +15,7 @@ from moa_client.link import connection
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
-from moa_shared.errors import InternalError, UnavailableError
+from moa_shared.errors import UnavailableError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -54,16 +54,13 @@ class FakeStream:
 
 
 class FakeServer(Server):
-    """Opens such streams, or refuses."""
+    """Opens such streams."""
 
     def __init__(self) -> None:
         super().__init__("localhost:1", 5.0, 5.0)
         self.streams: list[FakeStream] = []
-        self.refusals: list[Exception] = []  # of the next attempts
 
     async def open(self, *_: object, **__: object) -> tuple[Any, pb.Opened]:
-        if self.refusals:
-            raise self.refusals.pop(0)
         self.streams.append(FakeStream())
         return self.streams[-1], pb.Opened()
 
@@ -102,15 +99,6 @@ async def settled(is_so: Callable[[], bool]) -> None:
     """Lets the tasks work until something is so."""
     while not is_so():  # noqa: ASYNC110 (what it waits for has no event)
         await asyncio.sleep(0)
-
-
-async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
-    harness.server.refusals = [ValueError("a defect")]
-    harness.connection.start()
-    lost = await harness.next()
-    assert isinstance(lost, connection.StreamLost)
-    assert isinstance(lost.error, InternalError)
-    assert (lost.error.message, lost.retrying) == ("The connection has failed (ValueError).", False)
 
 
 async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: Harness) -> None:
