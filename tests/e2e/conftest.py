@@ -39,7 +39,7 @@ def endpoints(exact_server: str) -> Iterator[Endpoints]:
     environment = os.environ | {"MOA_ENDPOINT_KEY": KEY}
     with (
         linked(find_links(("RTT 100 ms",))[0], exact_server) as link,
-        daemon_home(environment, SERVER=link.address, ALONE="never") as behind_link,
+        daemon_home(environment, SERVER=link.address, STANDALONE="never") as behind_link,
         daemon_home(environment, SERVER=exact_server, DRAFTER="none", DRAFTING="off") as plain,
     ):
         for home in (behind_link, plain):

@@ -71,7 +71,7 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
     template = ChatTemplate(load_tokenizer(default_model_files))
     with (
         linked(find_links(("4G",))[0], exact_server) as link,
-        daemon_home(dict(os.environ), SERVER=link.address, ALONE="never") as home,
+        daemon_home(dict(os.environ), SERVER=link.address, STANDALONE="never") as home,
     ):
         yield Behind4G(home, link, exact_server, template)
 

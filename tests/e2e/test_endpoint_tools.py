@@ -33,7 +33,7 @@ PLAIN: dict[str, Any] = {"model": "default", "temperature": 0, "max_tokens": 120
 
 @pytest.fixture(scope="module")
 def client(exact_server: str) -> Iterator[OpenAI]:
-    with daemon_home(dict(os.environ), SERVER=exact_server, ALONE="never") as home:
+    with daemon_home(dict(os.environ), SERVER=exact_server, STANDALONE="never") as home:
         assert home.run("daemon", "start")[0] == 0
         with OpenAI(base_url=home.status()["url"] + "/v1", api_key="none", max_retries=0) as client:
             yield client
