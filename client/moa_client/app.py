@@ -122,7 +122,7 @@ async def attach(
 
     `single`: one answer only, which is not kept; the others are `run`'s.
     """
-    paths = find_paths(settings.daemon_dir)
+    paths = find_paths()
     status = await find_daemon(paths)
     if status is None:
         if not may_start:

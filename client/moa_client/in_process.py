@@ -52,7 +52,7 @@ async def begin(
     line.clear()
     host = Host(settings, fleet, started)
     stack.push_async_callback(host.close)
-    store = HistoryStore(settings.history_dir) if settings.history and not single else None
+    store = HistoryStore() if settings.history and not single else None
     library = Library(host, store, box=box)
     stack.push_async_callback(library.close)
 

@@ -22,6 +22,8 @@ _RETIRED = (
     ("reconcile", "/keep in a chat, or a button of the page, has this device's text back after a correction."),
     ("mode rounds run_ahead length depth breadth nodes codec dtype copies parts", "Drafts are made as is fastest."),
     ("alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds", "docs/client.md has the times."),
+    ("history_dir", "Conversations are in the user's data folder, which XDG_DATA_HOME moves."),
+    ("daemon_dir", "The daemon's files are in the user's runtime folder, which XDG_RUNTIME_DIR moves."),
     ("stop", "Ctrl-C stops an answer; a program's request names what ends it (docs/api.md)."),
     ("render", "A terminal shows an answer as it was written; the page shows its Markdown as it is meant."),
     (
@@ -191,11 +193,7 @@ class ClientSettings(SettingsBase):
     # others are the user's, and a busy one costs the first.
     threads: int = setting(0, "Threads of the drafter; 0: two on four cores or more, otherwise one.", ge=0, le=64)
     history: bool = setting(True, "Keep conversations on this device (docs/device.md).")
-    history_dir: Path | None = setting(None, "Where conversations are kept.", "FOLDER", shown="the user's data folder")
     daemon: bool = setting(True, "Chat through the daemon, which is started where it does not run (docs/device.md).")
-    daemon_dir: Path | None = setting(
-        None, "Where the daemon's socket, lock and log are.", "FOLDER", shown="the user's runtime folder"
-    )
     endpoint: bool = setting(True, "The daemon serves the page and the endpoint for programs (docs/api.md).")
     endpoint_host: str = setting("127.0.0.1", "Where they listen; beyond this device only with a key.", "ADDRESS")
     endpoint_port: int = setting(8674, "Their port; 0: any that is free.", "PORT", ge=0, lt=1 << 16)

@@ -76,7 +76,7 @@ def servers(tmp_path: Path) -> Path:
 @pytest.fixture
 def begin(caller: Served, servers: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     """Begins a chat on a terminal, with a history."""
-    environment = ENVIRONMENT | {"MOA_CLIENT_HISTORY": "true", "MOA_CLIENT_HISTORY_DIR": str(tmp_path / "history")}
+    environment = ENVIRONMENT | {"MOA_CLIENT_HISTORY": "true", "XDG_DATA_HOME": str(tmp_path)}
     with ExitStack() as stack:
 
         def begin(*arguments: str) -> Terminal:

@@ -31,7 +31,7 @@ class Home:
 
     @property
     def paths(self) -> DaemonPaths:
-        return DaemonPaths(self.folder / "run")
+        return DaemonPaths(self.folder / "run/moa")
 
     def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
         """Runs a command: exit code, standard output, standard error."""
@@ -85,12 +85,12 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
         "TEMPERATURE": "0",  # of chats, which are compared with the target's own text
         "TOP_P": "1",
         "HISTORY": "true",
-        "DAEMON_DIR": str(folder / "run"),
-        "HISTORY_DIR": str(folder / "history"),
         "ENDPOINT_PORT": "0",
         "LOG_FILE": os.devnull,
     }
-    home = Home(folder, environment | {f"MOA_CLIENT_{name}": value for name, value in (everywhere | settings).items()})
+    given = {f"MOA_CLIENT_{name}": value for name, value in (everywhere | settings).items()}
+    folders = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_DATA_HOME": str(folder / "data")}
+    home = Home(folder, environment | given | folders)
     try:
         yield home
     finally:

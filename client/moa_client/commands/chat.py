@@ -75,7 +75,7 @@ def _find_conversation(settings: ClientSettings, name: str) -> str:
 
     if not settings.history:
         raise ConfigError("Conversations are not kept here: --no-history.", hint="Leave out one of the two options.")
-    store = HistoryStore(settings.history_dir)
+    store = HistoryStore()
     try:
         return store.find(name)
     finally:

@@ -53,7 +53,7 @@ def _keep(spec: str, words: str) -> None:
 
     write_kept(spec)
     write_output(f"From now on: {words}")
-    if asyncio.run(find_daemon(find_paths(_settings().daemon_dir))) is not None:
+    if asyncio.run(find_daemon(find_paths())) is not None:
         write_output("The daemon that is running takes it in when it starts again: moa-client daemon restart\n")
 
 

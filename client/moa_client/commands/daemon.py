@@ -5,15 +5,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
+from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.config import SettingOrigin, load_settings_and_origins, settings_of
 from moa_shared.programs.entry import write_output
 
-from moa_client.commands import ALL, with_settings
 from moa_client.daemon.process import (
     daemon_command,
     find_daemon,
@@ -24,10 +26,42 @@ from moa_client.daemon.process import (
     stop_daemon,
 )
 from moa_client.daemon.shared_settings import OF_ANSWERS
-from moa_client.settings import ClientSettings
+from moa_client.settings import SECTION, ClientSettings
 
-ALL_BUT_DAEMON_DIR = [name for name in ALL if name != "daemon_dir"]
 NOT_RUNNING = 3  # the exit code of `status`, as systemctl's
+
+
+def given_options(
+    settings: ClientSettings, origins: Mapping[str, SettingOrigin], config_file: Path | None
+) -> list[str]:
+    """Options of `moa-client daemon run` in any folder, and in any environment.
+
+    `origins`: where each of the settings comes from.
+    """
+    options = [] if config_file is None else ["--config", str(config_file.absolute())]
+    known = settings_of(ClientSettings)
+    for name, origin in origins.items():
+        if origin.source not in ("command line", "environment") or name in OF_ANSWERS:
+            continue
+        value = getattr(settings, name)
+        if isinstance(value, bool):
+            options.append(known[name].flag_of(value))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            options += [part for each in values for part in (known[name].flag_of(), str(each))]
+    return options
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each setting, as its arguments the settings and the same options for others."""
+
+    @settings_options(ClientSettings, SECTION, OF_ANSWERS)
+    @wraps(command)
+    def run(config_file: Path | None, **flags: Any) -> None:
+        settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
+        command(settings, given_options(settings, origins, config_file))
+
+    return run
 
 
 @click.group()
@@ -36,7 +70,7 @@ def daemon() -> None:
 
 
 @daemon.command()
-@with_settings(OF_ANSWERS, options=True)
+@_with_settings
 def run(settings: ClientSettings, options: list[str]) -> None:
     """Run the daemon in the foreground, until Ctrl-C."""
     from moa_shared.programs.run_loop import make_runner
@@ -47,7 +81,7 @@ def run(settings: ClientSettings, options: list[str]) -> None:
     from moa_client.logs import configure_log, log
 
     os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
-    paths = find_paths(settings.daemon_dir)
+    paths = find_paths()
     configure_log(settings.log_file)
     use_threads(settings)
 
@@ -65,10 +99,10 @@ def run(settings: ClientSettings, options: list[str]) -> None:
 
 
 @daemon.command()
-@with_settings(OF_ANSWERS, options=True)
+@_with_settings
 def start(settings: ClientSettings, options: list[str]) -> None:
     """Start the daemon in the background; it keeps running when this shell ends."""
-    paths = find_paths(settings.daemon_dir)
+    paths = find_paths()
     if (status := asyncio.run(find_daemon(paths))) is not None:
         print(f"The daemon is already running (process {status['pid']}).", file=sys.stderr)
         return
@@ -76,11 +110,10 @@ def start(settings: ClientSettings, options: list[str]) -> None:
 
 
 @daemon.command()
-@with_settings(ALL_BUT_DAEMON_DIR, options=True)
-def restart(settings: ClientSettings, options: list[str]) -> None:
+def restart() -> None:
     """End the daemon and start it again, with the options and the environment that it was started with."""
-    paths = find_paths(settings.daemon_dir)
-    _say_started(asyncio.run(restart_daemon(paths, options)), paths.log)
+    paths = find_paths()
+    _say_started(asyncio.run(restart_daemon(paths, [])), paths.log)
 
 
 def _say_started(status: Mapping[str, Any], log: Path) -> None:
@@ -88,19 +121,17 @@ def _say_started(status: Mapping[str, Any], log: Path) -> None:
 
 
 @daemon.command()
-@with_settings(ALL_BUT_DAEMON_DIR)
-def stop(settings: ClientSettings) -> None:
+def stop() -> None:
     """End the daemon: answers under way are kept as they are, and continue when it is started again."""
-    pid = asyncio.run(stop_daemon(find_paths(settings.daemon_dir)))
+    pid = asyncio.run(stop_daemon(find_paths()))
     print("No daemon is running." if pid is None else f"The daemon (process {pid}) has ended.", file=sys.stderr)
 
 
 @daemon.command()
-@with_settings(ALL_BUT_DAEMON_DIR)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(settings: ClientSettings, as_json: bool) -> None:
+def status(as_json: bool) -> None:
     """Say whether the daemon runs, and how its link is; exit code 3 if it does not."""
-    paths = find_paths(settings.daemon_dir)
+    paths = find_paths()
     found = asyncio.run(find_daemon(paths))
     if as_json:
         write_output(json.dumps(found or {"phase": "not running"}, indent=2) + "\n")
@@ -134,18 +165,14 @@ def _status_words(status: Mapping[str, Any]) -> str:
 
 
 @daemon.command()
-@with_settings(OF_ANSWERS, options=True)
-@click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
-def install(settings: ClientSettings, options: list[str], only_print: bool) -> None:
+@_with_settings
+def install(settings: ClientSettings, options: list[str]) -> None:
     """Write a systemd user unit (or, on macOS, a launchd agent) that starts the daemon when you log in."""
     path, text, command = make_unit(sys.platform, daemon_command(options), Path.home())
-    if only_print:
-        write_output(text)
-        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     except OSError as error:
         why = error.strerror or error
-        raise ConfigError(f"{path} cannot be written: {why}.", hint="See --print for its text.") from error
+        raise ConfigError(f"{path} cannot be written: {why}.", hint="Have it run `moa-client daemon run`.") from error
     print(f"Written: {path}\nStart it with: {command}", file=sys.stderr)

@@ -1,13 +1,15 @@
 """`moa-client doctor`: examines the way to each server, and says what to do and what to expect."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.entry import StartLine, write_output
 
-from moa_client.commands import ALL, with_settings
-from moa_client.settings import ClientSettings
+from moa_client.settings import SECTION, ClientSettings
 
 if TYPE_CHECKING:
     pass
@@ -16,8 +18,8 @@ USED = {"server", "tls", "tls_ca", "insecure", "model", "drafter", "companion", 
 
 
 @click.command()
-@with_settings([name for name in ALL if name not in USED])
-def doctor(settings: ClientSettings) -> None:
+@settings_options(ClientSettings, SECTION, [name for name in settings_of(ClientSettings) if name not in USED])
+def doctor(config_file: Path | None, **flags: Any) -> None:
     """Examine the way to each server in use (or to --server), and how fast this device drafts for it.
 
     The exit code is 0 if nothing failed, otherwise that of the first failure.
@@ -26,6 +28,7 @@ def doctor(settings: ClientSettings) -> None:
 
     from moa_client.in_process import use_threads
 
+    settings = load_settings(ClientSettings, SECTION, flags, config_file)
     use_threads(settings)
     with make_runner() as runner:
         if code := runner.run(_examine(settings)):

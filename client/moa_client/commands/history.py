@@ -16,13 +16,9 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import text
 from moa_shared.programs.entry import write_output
 
-from moa_client.commands import ALL, with_settings
-from moa_client.settings import ClientSettings
-
 if TYPE_CHECKING:
     from moa_client.history.store import HistoryStore
 
-_place = with_settings([name for name in ALL if name != "history_dir"])
 _limit = click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=20, show_default=True)
 
 
@@ -37,12 +33,11 @@ def history() -> None:
 @history.command("list")
 @_limit
 @click.option("--all", "all_of_them", is_flag=True, help="List all.")
-@_place
-def list_(settings: ClientSettings, limit: int, all_of_them: bool) -> None:
+def list_(limit: int, all_of_them: bool) -> None:
     """List conversations, the one last used first."""
     from moa_client.history.exports import list_table
 
-    with _opened(settings) as store:
+    with _opened() as store:
         every = store.list()
     found = every if all_of_them else every[:limit]
     if not found:
@@ -55,24 +50,22 @@ def list_(settings: ClientSettings, limit: int, all_of_them: bool) -> None:
 
 @history.command()
 @click.argument("name", metavar="ID", type=text)
-@_place
-def show(settings: ClientSettings, name: str) -> None:
+def show(name: str) -> None:
     """Print a conversation; text that no server has verified is marked."""
     from moa_client.history.exports import shown_conversation
 
-    with _opened(settings) as store:
+    with _opened() as store:
         write_output(shown_conversation(store.load(store.find(name))))
 
 
 @history.command()
 @click.argument("name", metavar="ID", type=text)
 @click.option("--format", "form", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
-@_place
-def export(settings: ClientSettings, name: str, form: str) -> None:
+def export(name: str, form: str) -> None:
     """Print a conversation as Markdown, or all that is kept of it as JSON."""
     from moa_client.history.exports import as_json, markdown
 
-    with _opened(settings) as store:
+    with _opened() as store:
         stored = store.load(store.find(name))
     write_output(markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n")
 
@@ -81,12 +74,11 @@ def export(settings: ClientSettings, name: str, form: str) -> None:
 @click.argument("names", metavar="ID...", nargs=-1, type=text)
 @click.option("--all", "all_of_them", is_flag=True, help="Delete every conversation, and all responses to programs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@_place
-def delete(settings: ClientSettings, names: tuple[str, ...], all_of_them: bool, yes: bool) -> None:
+def delete(names: tuple[str, ...], all_of_them: bool, yes: bool) -> None:
     """Delete conversations for good."""
     if bool(names) is all_of_them:
         raise ConfigError("Which conversations are to be deleted?", hint="Give IDs, or --all.")
-    with _opened(settings) as store:
+    with _opened() as store:
         found = store.identifiers() if all_of_them else sorted({store.find(name) for name in names})
         responses = store.responses.count() if all_of_them else 0
         if not found and not responses:
@@ -108,12 +100,11 @@ def delete(settings: ClientSettings, names: tuple[str, ...], all_of_them: bool, 
 @history.command()
 @click.argument("words", nargs=-1, required=True, type=text)
 @_limit
-@_place
-def search(settings: ClientSettings, words: tuple[str, ...], limit: int) -> None:
+def search(words: tuple[str, ...], limit: int) -> None:
     """Find questions and answers that have all WORDS, the newest first."""
     from moa_client.history.exports import shown_hit
 
-    with _opened(settings) as store:
+    with _opened() as store:
         hits = store.search(" ".join(words), limit)
     write_output("".join(map(shown_hit, hits)))
     if not hits:
@@ -121,10 +112,10 @@ def search(settings: ClientSettings, words: tuple[str, ...], limit: int) -> None
 
 
 @contextmanager
-def _opened(settings: ClientSettings) -> Iterator[HistoryStore]:
+def _opened() -> Iterator[HistoryStore]:
     from moa_client.history.store import HistoryStore
 
-    store = HistoryStore(settings.history_dir)
+    store = HistoryStore()
     try:
         yield store
     finally:

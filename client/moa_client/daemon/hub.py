@@ -80,7 +80,7 @@ class Hub:
         if not self.settings.history:
             return None
         if self._store is None:
-            self._store = HistoryStore(self.settings.history_dir)
+            self._store = HistoryStore()
         return self._store
 
     async def host(self) -> Host:

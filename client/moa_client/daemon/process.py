@@ -71,32 +71,27 @@ class DaemonPaths:
         return self.folder / "daemon.log"
 
 
-def find_paths(folder: Path | None) -> DaemonPaths:
-    """The daemon's files.
+def find_paths() -> DaemonPaths:
+    """The daemon's files: in the user's runtime folder, or without one in that of a program's state."""
+    import platformdirs
 
-    `folder`: None: in the user's runtime folder, or where the system has none, in the one for a program's state.
-    """
-    if folder is None:
-        import platformdirs
-
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        state = platformdirs.user_state_path("moa", appauthor=False)
-        folder = Path(runtime) / "moa" if runtime else state / "run"
-    return DaemonPaths(folder.expanduser().absolute())
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    state = platformdirs.user_state_path("moa", appauthor=False)
+    return DaemonPaths(Path(runtime) / "moa" if runtime else state / "run")
 
 
 def make_folder(paths: DaemonPaths) -> None:
     folder = paths.folder
     if len(os.fsencode(paths.socket)) > MOST_PATH_BYTES:
         raise ConfigError(
-            f"{paths.socket} is too long for the path of a socket.", hint="Name a shorter folder with --daemon-dir."
+            f"{paths.socket} is too long for the path of a socket.", hint="Name a shorter folder in XDG_RUNTIME_DIR."
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         made_by, found = folder.lstat().st_uid, folder.stat()  # a symbolic link leads where who made it likes
         if found.st_uid != os.getuid() or made_by not in (0, os.getuid()):
             raise ConfigError(
-                f"The daemon's folder {folder} belongs to another user.", hint="Name another with --daemon-dir."
+                f"The daemon's folder {folder} belongs to another user.", hint="Name another in XDG_RUNTIME_DIR."
             )
         if stat.S_IMODE(found.st_mode) & 0o077:
             folder.chmod(0o700)
@@ -105,7 +100,7 @@ def make_folder(paths: DaemonPaths) -> None:
     except OSError as error:
         raise ConfigError(
             f"The daemon's folder {folder} cannot be used: {error.strerror or error}.",
-            hint="Name another with --daemon-dir.",
+            hint="Name another in XDG_RUNTIME_DIR.",
         ) from error
 
 

@@ -20,7 +20,7 @@ OF_ANSWERS = (  # those that the daemon itself does not take
     "thinking",
     "daemon",
 )
-OF_SURFACES = (*OF_ANSWERS, "daemon_dir", "log_file")
+OF_SURFACES = (*OF_ANSWERS, "log_file")
 OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
     "endpoint",
     "endpoint_host",

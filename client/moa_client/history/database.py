@@ -101,7 +101,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 FILE = "history.db"
 BUSY_MS = 2000  # a transaction of another program takes less than one; a deletion, some tens
 TRIES = 200  # of 10 ms: two programs that make the file at once; SQLite does not wait for this by itself
-_ELSEWHERE = "Name another folder with --history-dir, or chat with --no-history."
+_ELSEWHERE = "Name another folder in XDG_DATA_HOME, or chat with --no-history."
 
 
 def default_folder() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_client.commands import given_options
+from moa_client.commands.daemon import given_options
 from moa_client.logs import configure_log, default_log_file
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
@@ -166,10 +166,10 @@ def test_paths_are_those_of_the_folder_in_which_they_were_given(
 ) -> None:
     (tmp_path / "d.safetensors").touch()
     monkeypatch.chdir(tmp_path)
-    flags = {"history_dir": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
+    flags = {"log_file": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
     assert given(flags, Path("moa.toml")) == [
         *("--config", f"{tmp_path}/moa.toml"),
         *("--model", "ada/model"),
         *("--drafter", f"{tmp_path}/d.safetensors"),
-        *("--history-dir", f"{tmp_path}/kept"),
+        *("--log-file", f"{tmp_path}/kept"),
     ]

@@ -42,11 +42,10 @@ from tests.support.messages import says
 
 def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert find_paths(None).folder == Path("/run/user/7/moa")
+    assert find_paths().folder == Path("/run/user/7/moa")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/.local/state")
-    assert find_paths(None).socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
-    assert find_paths(Path("/tmp/mine")).lock == Path("/tmp/mine/daemon.lock")
+    assert find_paths().socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
 
 
 def test_only_the_user_can_enter_the_folder() -> None:
