@@ -17,8 +17,6 @@ from moa_shared.errors import ConfigError
 from moa_shared.text.plain_text import parse_json
 
 MOST_TOOLS = 128  # as OpenAI has it
-MOST_DESCRIPTION = 1 << 15  # characters: agents explain a tool on pages
-MOST_SCHEMA = 1 << 16  # bytes of one tool's
 MOST_SCHEMAS = 3 << 16  # bytes of all together: they fit into one constraint with the markup around them
 _FEWER = "Offer fewer tools at a time."
 _AS_MADE = "Send calls back as the model made them, and none that was cut."
@@ -48,9 +46,6 @@ class Tool:
                 f"The tool's name {self.name[:80]!r} cannot be used.",
                 hint=f"Use 1 to {MOST_NAME} of the characters a-z, A-Z, 0-9, _ and -.",
             )
-        if len(self.description) > MOST_DESCRIPTION:
-            has = f"The description of the tool {self.name} has {len(self.description):,} characters"
-            raise ConfigError(f"{has}, at most {MOST_DESCRIPTION:,} are allowed.", hint="Shorten it.")
         if self.parameters.get("type", "object") != "object":
             raise ConfigError(
                 f"The parameters of the tool {self.name} are of type {self.parameters['type']!r}, expected 'object'.",
@@ -60,9 +55,6 @@ class Tool:
             words = f"The schema of {self.name} is nested more than {MOST_DEPTH} deep."
             raise ConfigError(words, hint="Flatten it.")
         check_schema(self.name, self.parameters)
-        if (size := self.schema_bytes) > MOST_SCHEMA:
-            has = f"The parameters of the tool {self.name} have {size:,} bytes"
-            raise ConfigError(f"{has}, at most {MOST_SCHEMA:,} are allowed.", hint="Shorten them.")
 
     @property
     def schema_bytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import pack_options, unpack_options
-from moa_client.tools.answer_reader import find_format
+from moa_client.tools.answer_reader import DEFAULT, find_format
 from moa_client.tools.formats.base import render_tools
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
@@ -18,42 +18,19 @@ from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.tool_calls import NOW, WEATHER, call
 
 CHATML = """\
-{%- if tools %}<|im_start|>system
-{{ messages[0].content + '\n' if messages[0].role == 'system' }}<tools>
-{%- for tool in tools %}{{ tool | tojson }}{% endfor %}</tools><|im_end|>
-{% elif messages[0].role == 'system' %}<|im_start|>system
-{{ messages[0].content }}<|im_end|>
+{%- if tools %}{{ '<|im_start|>system\n' ~ (messages[0].content if messages[0].role == 'system') ~ (tools | tojson) }}<|im_end|>
 {% endif %}
-{%- for m in messages if m.role != 'system' %}
-{%- if m.role == 'tool' %}<|im_start|>user
-<tool_response>
-{{ m.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ m.role }}
+{%- for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}
 {{ m.content }}
 {%- for c in m.tool_calls %}{{ '\n<tool_call>\n' }}{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>
 {%- endfor %}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-PLAIN = """\
-{%- for m in messages %}<|im_start|>{{ m.role }}
-{{ m.content }}<|im_end|>
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 END = 0xE000
-CALLED = """\
-Let me see.
-<tool_call>
-{"name": "get_weather", "arguments": {"city": "Rome"}}
-</tool_call>
-<tool_call>
-{"name": "now", "arguments": {}}
-</tool_call>"""
 WEATHER_CALL, NOW_CALL = call("get_weather", city="Rome"), call("now", 1)
+CALLED = DEFAULT.render("Let me see.", [WEATHER_CALL, NOW_CALL])
 RESULTS = (AnsweredCall(WEATHER_CALL, "rain"), AnsweredCall(NOW_CALL, "12:00"))
 TOOLS = (WEATHER, NOW)
 
@@ -109,32 +86,17 @@ def test_tools_have_the_template_that_the_model_has_for_them() -> None:
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_results_follow_their_calls_as_the_template_has_them(is_cut: bool) -> None:
-    turns = turns_of(CHATML, system="Be brief.")
-    functions = [{"type": "function", "function": tool.function()} for tool in TOOLS]
-    calls = [{"function": {"name": each.call.name, "arguments": each.call.values}} for each in RESULTS]
-    whole = render(
-        CHATML,
-        {},
-        [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Rome?"},
-            {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
-            *({"role": "tool", "content": each.content} for each in RESULTS),
-        ],
-        add_generation_prompt=True,
-        arguments={"tools": functions},
-    )
-    assert talk(turns, CHATML, is_cut=is_cut) == whole
-
-
-def test_a_template_that_knows_no_calls_gets_them_as_text() -> None:
-    text = talk(turns_of(PLAIN), PLAIN)
-    assert text.startswith("<|im_start|>system\n# Tools")
-    assert text.endswith(
-        f"{CALLED}<|im_end|>\n<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n"
-        "<tool_response>\n12:00\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-    )
+@pytest.mark.parametrize("chat_template", [CHATML, FAMILY_TEMPLATES["phi 4"]])  # which knows no calls
+def test_results_follow_their_calls_as_the_template_has_them(chat_template: str, is_cut: bool) -> None:
+    said: list[ChatMessage | ToolResult] = [
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "Rome?"),
+        ChatMessage("assistant", "Let me see.", (WEATHER_CALL, NOW_CALL)),
+        *(each.result for each in RESULTS),
+    ]
+    given = template_input(find_format(chat_template), chat_template, said, TOOLS)
+    whole = render(chat_template, {}, given.messages, add_generation_prompt=True, arguments=given.arguments)
+    assert talk(turns_of(chat_template, system="Be brief."), chat_template, is_cut=is_cut) == whole
 
 
 def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
