@@ -26,7 +26,6 @@ from tests.unit.moa_client.endpoint.test_dialects import asked
 TOOLS = [{"type": "function", "function": {**tool.function(), "strict": True}} for tool in (WEATHER, NOW)]
 HI = [{"role": "user", "content": "Hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 class Plain(ScriptedSource):
@@ -155,22 +154,9 @@ def test_a_form_is_of_the_answer_after_its_reasoning_which_may_have_a_budget() -
     assert prompt_of(Plain(), {"thinking_token_budget": 7}).constraint is None
 
 
-FORM = {"type": "json_schema", "schema": SCHEMA}
-NAMED = {"name": "now", "parameters": NO_PARAMETERS}
-
-
-@pytest.mark.parametrize(
-    ("api", "tools", "form"),
-    [
-        ("chat", TOOLS[1:], {"response_format": {"type": "json_schema", "json_schema": {"name": "a", **FORM}}}),
-        ("anthropic", [{"name": "now", "input_schema": NO_PARAMETERS}], {"output_config": {"format": FORM}}),
-        ("ollama", TOOLS[1:], {"format": SCHEMA}),
-        ("responses", [{"type": "function", **NAMED}], {"text": {"format": {"name": "a", **FORM}}}),
-    ],
-)
-def test_an_answer_is_calls_or_else_of_the_form(api: str, tools: list[Any], form: dict[str, Any]) -> None:
-    both = prompt_of(Plain(), {"tools": tools, **form}, api).constraint
-    alone = prompt_of(Plain(), form, api).constraint
+def test_an_answer_is_calls_or_else_of_the_form() -> None:
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+    both, alone = prompt_of(Plain(), {"tools": TOOLS[1:], **form}).constraint, prompt_of(Plain(), form).constraint
     assert both is not None
     assert alone is not None
     assert (both.kind, alone.kind) == (ConstraintKind.LARK, ConstraintKind.JSON_SCHEMA)

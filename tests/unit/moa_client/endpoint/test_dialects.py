@@ -178,7 +178,6 @@ CHAT = [
     {**USER, "name": "Bob"},
     assistant("Hello", refusal=None, tool_calls=None, reasoning_content="?"),
     {"role": "assistant", "refusal": "No."},
-    assistant([{"type": "refusal", "refusal": "Not now."}]),
     {"role": "developer", "content": "Be loud."},
     USER,
 ]
@@ -219,7 +218,6 @@ CONVERSATIONS: list[tuple[str, dict[str, Any], Said]] = [
             ChatMessage("user", "Hi", name="Bob"),
             ChatMessage("assistant", "Hello", reasoning="?"),
             ChatMessage("assistant", "No."),
-            ChatMessage("assistant", "Not now."),
             ChatMessage("system", "Be loud."),
             SAID,
         ],
@@ -344,15 +342,12 @@ chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": 
 chat {"tools": [TOOL], "tool_choice": "must"} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}.
 chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
-chat {"temperature": NaN} -> temperature: expected a finite number.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
 chat {"response_format": {"type": "json_schema", "json_schema": {}}} -> response_format.json_schema.schema is missing.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
 chat {"structured_outputs": {"x": 1}} -> structured_outputs: Exactly one of json, regex, choice and grammar is expected, 0 were given.
-chat {"structured_outputs": {"choice": []}} -> structured_outputs: The choice is of 0 texts, expected 1 to 1000.
 chat {"messages": null} -> messages is missing.
-chat {"messages": [{"role": "robot", "content": "Hi"}]} -> messages[0].role: expected 'system', 'developer', 'user', 'assistant' or 'tool'.
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
@@ -361,17 +356,12 @@ chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id"
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
-responses {"input": [{"type": "item_reference"}]} -> input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning.
 responses {"input": [USER, ASSISTANT]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
 responses {"tool_choice": {"type": "web_search"}} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.
-responses {"tools": [FLAT], "structured_outputs": {"choice": ["a"]}} -> structured_outputs: an answer of this form calls no tools: use text.format.
 responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
 anthropic {"moa": {"provisional": true}} -> moa.provisional is not supported. Streams have committed text only.
-anthropic {"max_tokens": null} -> max_tokens is missing.
-anthropic {"tools": [{"type": "web_search_20250305", "name": "web_search"}]} -> tools[0].type: expected 'custom'.
 anthropic {"messages": [{"role": "user", "content": [{"type": "image"}]}]} -> messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.
-anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "document"}]}]}]} -> messages[0].content[0].content: part 0 is of type document: models read text only.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}]} -> messages[0].content[0].tool_use_id: nothing before it made the call '1'.
 anthropic {"messages": [{"role": "user", "content": [USE]}]} -> messages[0].content[0]: only a message from assistant has calls.
@@ -380,7 +370,6 @@ ollama {"options": {"mirostat": 2}} -> options.mirostat is not supported. There 
 ollama {"options": {"top_p": 2}} -> options: top_p is 2.0, expected more than 0 and at most 1.
 ollama {"format": "xml"} -> format: expected 'json' or a JSON schema.
 ollama {"think": "much"} -> think: expected true, false, low, medium, high, max.
-ollama {"messages": [USER, {"role": "tool", "tool_name": "now"}]} -> messages[1].tool_call_id: nothing before it made the call 'now'.
 generate {"raw": true, "system": "a"} -> system: raw uses no template: write it into the prompt.
 """.strip().split("\n")
 

@@ -282,74 +282,31 @@ async def test_one_too_many_is_refused_until_there_is_room() -> None:
     assert order == [3, 4]
 
 
-# ------------------------------------------------------------ chances
-
-TOKENS = (3, 0, 24, 99)  # d, a, y and one without text
-LISTED: dict[str, Any] = {"model": "default", "prompt": [7, 8], "max_tokens": 4, "logprobs": 2}
-
-
-async def speak(answer: ScriptedAnswer) -> None:
-    """Says "day", in two steps, and ends."""
-    answer.commit_tokens(*TOKENS[:2])
-    answer.commit_tokens(*TOKENS[2:])
-    answer.end()
-
-
-async def test_a_chat_has_the_chances_of_each_token_and_of_the_likeliest() -> None:
-    async with asking(speak) as (client, _):
-        completion = await chat(client, logprobs=True, top_logprobs=1)
-    told = [token.model_dump() for token in completion.choices[0].logprobs.content]
-    assert len(told) == completion.usage.completion_tokens
-    assert "".join(token["token"] for token in told) == completion.choices[0].message.content == "day"
-    likeliest = [{"token": "e", "bytes": [101], "logprob": -0.25}]
-    assert told[0] == {"token": "d", "bytes": [100], "logprob": -3.0, "top_logprobs": likeliest}
-    likeliest = [{"token": "", "bytes": [], "logprob": -0.25}]
-    assert told[3] == {"token": "", "bytes": [], "logprob": -99.0, "top_logprobs": likeliest}
-
-
-@pytest.mark.parametrize("offered", [{}, {"tools": [{"type": "function", "function": {"name": "now"}}]}])
-async def test_a_stream_has_each_token_once_with_its_text(offered: dict[str, Any]) -> None:
-    async with asking(speak) as (client, _):
-        stream = await chat(client, logprobs=True, stream=True, **offered)
-        choices = [choice async for chunk in stream for choice in chunk.choices]
-    told = [choice.logprobs.content if choice.logprobs is not None else [] for choice in choices]
-    assert [token.logprob for each in told for token in each] == [-float(token) for token in TOKENS]
-    sent = listed = ""
-    for choice, each in zip(choices, told, strict=True):
-        sent += choice.delta.content or ""
-        listed += "".join(token.token for token in each)
-        assert sent == listed
-
-
-async def test_a_text_has_lists_of_tokens() -> None:
-    async with asking(speak) as (client, _):
-        completion = await client.completions.create(**LISTED)
-    told = completion.choices[0].logprobs
-    assert told is not None
-    assert (told.text_offset, told.tokens) == ([0, 1, 2, 3], ["d", "a", "y", ""])
-    assert told.token_logprobs == [-float(token) for token in TOKENS]
-    first, last = {"e": -0.25, "f": -0.5, "d": -3.0}, [{"z": -0.25, "": -0.5, "y": -24.0}, {"": -0.25}]
-    assert told.top_logprobs == [first, {"b": -0.25, "c": -0.5, "a": -0.0}, *last]
-
-
-async def test_tokens_without_chances_are_an_error_and_text_of_this_device_has_none() -> None:
-    async def untold(answer: ScriptedAnswer) -> None:
-        answer.commit_tokens(3)
-        answer.commit("ay")
-        answer.end()
-
-    async def standalone(answer: ScriptedAnswer) -> None:
-        answer.commit_tokens(3)
-        answer.write("ay")
+async def test_chances_are_told_with_each_text_and_none_of_text_of_this_device() -> None:
+    async def speak(answer: ScriptedAnswer) -> None:
+        answer.commit_tokens(3, 0)  # d, a
+        answer.write("y")
         answer.link(LinkState.OFFLINE)
         answer.end(Finish.END_OF_TEXT, provisional=True)
 
-    async with asking(untold, EndpointSettings(settle_seconds=0.01, unverified="end")) as (client, source):
+    listed: dict[str, Any] = {"model": MODEL, "prompt": [7, 8], "logprobs": 2}
+    async with asking(speak, EndpointSettings(settle_seconds=0.01, unverified="end")) as (client, source):
+        choice = (await client.completions.create(**listed)).choices[0]
+        tools = [{"type": "function", "function": {"name": "now"}}]
+        stream = await chat(client, logprobs=True, top_logprobs=1, stream=True, tools=tools)
+        choices = [one async for chunk in stream for one in chunk.choices]
+        source.script = saying(*WORDS)  # an older server tells none
         with pytest.raises(openai.InternalServerError, match="has not told how likely it finds some tokens"):
-            await client.completions.create(**LISTED)
-        source.script = standalone
-        choice = (await client.completions.create(**LISTED)).choices[0]
-        stream = await client.completions.create(**LISTED, stream=True)
-        choices = [choice async for chunk in stream for choice in chunk.choices]
-    assert choice.text == "".join(each.text for each in choices) == "day"
-    assert [each.logprobs.tokens for each in (choice, *choices) if each.logprobs is not None] == [["d"], ["d"]]
+            await client.completions.create(**listed)
+    told = choice.logprobs
+    assert told is not None
+    assert (choice.text, told.tokens, told.token_logprobs, told.text_offset) == ("day", ["d", "a"], [-3.0, 0.0], [0, 1])
+    assert told.top_logprobs == [{"e": -0.25, "f": -0.5, "d": -3.0}, {"b": -0.25, "c": -0.5, "a": -0.0}]
+    sent, content = "", list[dict[str, Any]]()
+    for each in choices:
+        sent += each.delta.content or ""
+        content += [token.model_dump() for token in (each.logprobs.content if each.logprobs is not None else [])]
+        assert "".join(token["token"] for token in content) == sent[:2]  # each with its text
+    assert (sent, len(content)) == ("day", 2)
+    likeliest = [{"token": "e", "bytes": [101], "logprob": -0.25}]
+    assert content[0] == {"token": "d", "bytes": [100], "logprob": -3.0, "top_logprobs": likeliest}
