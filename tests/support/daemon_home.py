@@ -54,9 +54,9 @@ class Home:
         return status
 
     def pid(self) -> int:
-        holder = find_holder(self.paths.lock)
-        assert holder is not None
-        return holder.pid
+        pid = find_holder(self.paths.lock)
+        assert pid is not None
+        return pid
 
     def kill(self) -> None:
         """Ends the daemon as an accident would."""

@@ -19,7 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
@@ -104,16 +105,7 @@ def make_folder(paths: DaemonPaths) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The process that holds the lock. `since`: when it began, in seconds since 1970."""
-
-    pid: int
-    since: float
-    version: str
-
-
-def take_lock(path: Path, holder: Holder) -> TextIO:
+def take_lock(path: Path) -> TextIO:
     """Makes this process the only daemon, until the file is closed."""
     file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held open as long as the lock)
     try:
@@ -125,20 +117,20 @@ def take_lock(path: Path, holder: Holder) -> TextIO:
         ) from None
     os.chmod(path, 0o600)
     file.truncate(0)
-    file.write(json.dumps(asdict(holder)))
+    file.write(json.dumps({"pid": os.getpid(), "since": time.time(), "version": version("moa-split")}))
     file.flush()
     return file
 
 
-def find_holder(path: Path) -> Holder | None:
+def find_holder(path: Path) -> int | None:
     """The process that holds the lock; None: no daemon runs."""
     try:
         with open(path, encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return Holder(**json.loads(file.read()))
-    except (OSError, ValueError, TypeError):  # absent, or its holder has only begun to write
+                return int(json.loads(file.read())["pid"])
+    except (OSError, ValueError, LookupError):  # absent, or its holder has only begun to write
         pass
     return None
 
@@ -186,22 +178,20 @@ async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
 
 async def stop_daemon(paths: DaemonPaths) -> int | None:
     """Ends the daemon, and waits until it has; its process, or None: none runs."""
-    holder = find_holder(paths.lock)
-    if holder is None:
+    pid = find_holder(paths.lock)
+    if pid is None:
         return None
     try:
         await request(paths.socket, {"do": "shutdown"}, ANSWER_SECONDS)
-    except (OSError, TimeoutError, MoaError):
+    except (OSError, MoaError):
         with suppress(ProcessLookupError):
-            os.kill(holder.pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS
     while find_holder(paths.lock) is not None:
         if time.monotonic() > deadline:
-            raise UnavailableError(
-                f"The daemon (process {holder.pid}) does not end.", hint=f"End it: kill -9 {holder.pid}"
-            )
+            raise UnavailableError(f"The daemon (process {pid}) does not end.", hint=f"End it: kill -9 {pid}")
         await asyncio.sleep(LOOK_SECONDS)
-    return holder.pid
+    return pid
 
 
 def daemon_command(options: Sequence[str]) -> list[str]:
@@ -244,8 +234,8 @@ async def _wait_for(
 
 
 def _who(lock: Path) -> str:
-    holder = find_holder(lock)
-    return f" (process {holder.pid})" if holder is not None else ""
+    pid = find_holder(lock)
+    return f" (process {pid})" if pid is not None else ""
 
 
 def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import signal
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.run_loop import end_now
 
 from moa_client.daemon.hub import Hub
-from moa_client.daemon.process import DaemonPaths, Holder, make_folder, take_lock
+from moa_client.daemon.process import DaemonPaths, make_folder, take_lock
 from moa_client.daemon.shared_settings import shared_settings
 from moa_client.device.kept_companion import with_kept
 from moa_client.endpoint.ask import model_source
@@ -43,7 +42,7 @@ async def run_daemon(
     `on_ready`: called when it listens, with its status.
     """
     make_folder(paths)
-    lock = take_lock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
+    lock = take_lock(paths.lock)
     ended, begin_again = asyncio.Event(), False
     async with AsyncExitStack() as stack:
         stack.callback(lock.close)

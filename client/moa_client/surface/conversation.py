@@ -133,11 +133,6 @@ class OpenConversation:
         """Keeps the first `answers` answers; 0: begins again."""
         self._send(do="rewind", answers=answers)
 
-    def set_system(self, system: str | None) -> None:
-        """Sets the system prompt, before the first question."""
-        self._facts = replace(self._facts, system=system)
-        self._send(do="system", system=system)
-
     def set_title(self, title: str) -> None:
         self._send(do="title", title=title)
 

@@ -23,7 +23,6 @@ from moa_client.daemon import program
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.process import (
     DaemonPaths,
-    Holder,
     daemon_command,
     find_holder,
     find_paths,
@@ -81,17 +80,14 @@ def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypat
     assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
 
-ME = Holder(1234, 5.0, "0.1.0")
-
-
 def test_its_holder_is_known_as_long_as_it_is_held(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert find_holder(path) is None
-    lock = take_lock(path, ME)
-    assert find_holder(path) == ME
-    with says(ConfigError, "A daemon is already running (process 1234)."):
-        take_lock(path, Holder(1, 2.0, "0.1.0"))
-    assert find_holder(path) == ME
+    lock = take_lock(path)
+    assert find_holder(path) == os.getpid()
+    with says(ConfigError, f"A daemon is already running (process {os.getpid()})."):
+        take_lock(path)
+    assert find_holder(path) == os.getpid()
     lock.close()
     assert find_holder(path) is None
 
