@@ -20,7 +20,6 @@ from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Failed, LinkState, ServerChanged
 from moa_client.conversation.figures import LinkStatus
 from moa_client.daemon import program
-from moa_client.daemon.hub import Hub
 from moa_client.daemon.process import (
     DaemonPaths,
     daemon_command,
@@ -30,7 +29,7 @@ from moa_client.daemon.process import (
     make_unit,
     take_lock,
 )
-from moa_client.daemon.program import serve_web_surfaces
+from moa_client.daemon.program import Hub, serve_web_surfaces
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation
 from moa_client.surface.messages import ConversationFacts, encode_line, fields_of, opened_fields
