@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, OverloadedError
@@ -33,7 +33,7 @@ class ConversationTask:
     """Does what is asked of one conversation.
 
     Args:
-        idle_seconds: how long the conversation keeps its stream while nothing is asked; 0: always.
+        idle_seconds: how long the conversation keeps its stream while nothing is asked.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class ConversationTask:
         self._publisher = publisher
         self._calls = calls
         self._idle_seconds = idle_seconds
-        self._is_idle = False
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._asked = 0  # questions whose answers are not over
@@ -167,39 +166,30 @@ class ConversationTask:
                 self._publisher.publish(Failed(told(error)))
 
     async def _attend(self) -> bool:
-        """Maintains the link until there is something to do; False if that has failed."""
-        try:
-            with self._falling_asleep():
-                async with aclosing(self._engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
-                    async for event in events:
-                        self._publisher.on_engine_event(event)
-                        if isinstance(event, Settled):
-                            self._calls.leave("The answer calls a tool.")
-        except BaseException as error:  # noqa: BLE001
-            self._publisher.publish(Failed(told(error)))
-            return False
-        if self._is_idle and not self._todo:
-            await self._engine.connection.drop()  # the server keeps the session for a while
-            return False
-        return True
-
-    @contextmanager
-    def _falling_asleep(self) -> Iterator[None]:
-        """In this block, a conversation that is left alone for long enough becomes idle."""
-        self._is_idle = False
-        if not self._idle_seconds:
-            yield
-            return
+        """Maintains the link until there is something to do; False if that failed, or nothing was asked for long."""
+        is_idle = False
 
         def become_idle() -> None:
-            self._is_idle = not self._engine.answers.unsettled
+            nonlocal is_idle
+            is_idle = not self._engine.answers.unsettled
             self._engine.wake()
 
         timer = asyncio.get_running_loop().call_later(self._idle_seconds, become_idle)
         try:
-            yield
+            async with aclosing(self._engine.attend(lambda: bool(self._todo) or is_idle)) as events:
+                async for event in events:
+                    self._publisher.on_engine_event(event)
+                    if isinstance(event, Settled):
+                        self._calls.leave("The answer calls a tool.")
+        except BaseException as error:  # noqa: BLE001
+            self._publisher.publish(Failed(told(error)))
+            return False
         finally:
             timer.cancel()
+        if is_idle and not self._todo:
+            await self._engine.connection.drop()  # the server keeps the session for a while
+            return False
+        return True
 
     async def _answer(
         self, question: str, turn: Turn, options: AnswerOptions, instead_of: int, traceparent: str

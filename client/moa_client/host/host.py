@@ -177,7 +177,7 @@ class Host:
             facts,
             system,
             journal,
-            settings.idle_seconds if lasts else 0.0,
+            settings.idle_seconds if lasts else math.inf,
             box,
             spells_marks=not for_program,
         )

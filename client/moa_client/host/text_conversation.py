@@ -5,6 +5,7 @@ State: names and the system prompt. Its `publisher` has the answers and the surf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ class TextConversation:
     Args:
         facts: names, which `facts` brings up to date.
         system: the system prompt; None: the model's own.
-        idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
+        idle_seconds: how long it keeps its stream while nothing is asked.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
         box: the tools that a new conversation offers, and that run calls; None: there are none.
         spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
@@ -64,7 +65,7 @@ class TextConversation:
         facts: ConversationFacts,
         system: str | None = None,
         journal: HistoryRecorder | None = None,
-        idle_seconds: float = 0.0,
+        idle_seconds: float = math.inf,
         box: ToolBox | None = None,
         *,
         spells_marks: bool = True,
