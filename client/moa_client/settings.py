@@ -37,6 +37,7 @@ _RETIRED = (
     ),
     ("cores", "The system's own `taskset` sets the cores of a program."),
     ("max_requests", "Eight answers for programs run at once; further requests wait."),
+    ("log_file", "The log is client.log in the user's log folder, which XDG_STATE_HOME moves."),
     ("log_level", "All that there is to say is logged."),
 )
 
@@ -207,12 +208,6 @@ class ClientSettings(SettingsBase):
         shown="none",
         flag="--allowed-origin",
         check=_are_origins,
-    )
-    log_file: Path | None = setting(
-        None,
-        "Where changes of the link are logged; /dev/null: nowhere.",
-        "FILE",
-        shown="client.log in the user's log folder",
     )
     tracing: Literal["off", "otlp"] = setting(
         "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."

@@ -21,7 +21,7 @@ from tests.support.tiny_models import END, save_drafter, save_tokenizer, small_d
 
 # COLUMNS and LINES are of another terminal, as a shell may leave them.
 ENVIRONMENT = environment("proto", "shared", "server", "client", "kernels", TERM="xterm", COLUMNS="80", LINES="24")
-ENVIRONMENT |= {"MOA_CLIENT_LOG_FILE": os.devnull, "MOA_CLIENT_DAEMON": "false", "MOA_CLIENT_HISTORY": "false"}
+ENVIRONMENT |= {"XDG_STATE_HOME": os.devnull, "MOA_CLIENT_DAEMON": "false", "MOA_CLIENT_HISTORY": "false"}
 ENVIRONMENT |= {
     "MOA_CLIENT_TEMPERATURE": "0",
     "MOA_CLIENT_TOP_P": "1",

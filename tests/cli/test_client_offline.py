@@ -129,19 +129,20 @@ def own(tmp_path: Path) -> tuple[Path, Path, int]:
 
 def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, int], tmp_path: Path) -> None:
     model, drafter, port = own
-    log = tmp_path / "client.log"
-    arguments = ["--max-tokens", "400", "--log-file", str(log), "w10"]
+    environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path)}
+    arguments = ["--max-tokens", "400", "w10"]
     stack = ExitStack()
     with serving(tmp_path, model, drafter, port) as running:
         expected = words(alone(running, ASKED, max_tokens=400))
-        client = stack.enter_context(started([*PATIENT_CHAT, *options(running), *arguments], ENVIRONMENT))
+        client = stack.enter_context(started([*PATIENT_CHAT, *options(running), *arguments], environment))
         begun = client.out.read(10)
         running.process.kill()
     with stack, serving(tmp_path, model, drafter, port):
         code, rest, err = client.end()
     assert begun + rest == expected + "\n"
     assert code == 0, err
-    logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines() if " WARNING " in line]
+    log = (tmp_path / "moa/log/client.log").read_text()
+    logged = [line.split(": ", 1)[1] for line in log.splitlines() if " WARNING " in line]
     [lost, opened] = [line for line in logged if line.startswith("stream")]
     address = f"127.0.0.1:{port}"
     assert lost.startswith(f"stream 1 to {address} lost: ")

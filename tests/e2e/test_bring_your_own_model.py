@@ -79,7 +79,7 @@ def test_its_commands_lead_from_a_model_to_an_answer(tmp_path: Path, settings: d
         (programs / name).chmod(0o755)
     sources = ("proto", "shared", "server", "client", "training", "kernels")
     ours = environment(*sources, PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", **settings)
-    ours |= {"MOA_CLIENT_DAEMON": "false", "MOA_CLIENT_HISTORY": "false", "MOA_CLIENT_LOG_FILE": os.devnull}
+    ours |= {"MOA_CLIENT_DAEMON": "false", "MOA_CLIENT_HISTORY": "false", "XDG_STATE_HOME": os.devnull}
     ours |= {"MOA_SERVER_PORT": "0", "MOA_SERVER_THREADS": "1"}
     kinds = [kind for kind, _ in blocks()]
     assert kinds == ["settings", "", "", "", "", "", "server", ""]

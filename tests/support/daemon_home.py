@@ -31,7 +31,7 @@ class Home:
 
     @property
     def paths(self) -> DaemonPaths:
-        return DaemonPaths(self.folder / "run/moa")
+        return DaemonPaths(self.folder / "RUNTIME_DIR/moa")
 
     def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
         """Runs a command: exit code, standard output, standard error."""
@@ -86,10 +86,9 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
         "TOP_P": "1",
         "HISTORY": "true",
         "ENDPOINT_PORT": "0",
-        "LOG_FILE": os.devnull,
     }
     given = {f"MOA_CLIENT_{name}": value for name, value in (everywhere | settings).items()}
-    folders = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_DATA_HOME": str(folder / "data")}
+    folders = {f"XDG_{name}": str(folder / name) for name in ("RUNTIME_DIR", "DATA_HOME", "STATE_HOME")}
     home = Home(folder, environment | given | folders)
     try:
         yield home

@@ -9,7 +9,7 @@ from moa_shared.programs.command_line import settings_options, text
 from moa_shared.programs.config import load_settings_and_origins
 from moa_shared.programs.entry import StartLine, close_output
 
-from moa_client.daemon.shared_settings import OF_ENDPOINT, OF_SURFACES
+from moa_client.daemon.shared_settings import OF_ANSWERS, OF_ENDPOINT
 from moa_client.settings import SECTION, ClientSettings
 
 
@@ -53,10 +53,10 @@ def chat(
     from moa_client.app import run
     from moa_client.logs import configure_log, log
 
-    of_daemon = (each for each, value in flags.items() if value not in (None, ()) and each not in OF_SURFACES)
+    of_daemon = (each for each, value in flags.items() if value not in (None, ()) and each not in OF_ANSWERS)
     may_start = config_file is None and not any(of_daemon)
     named = {each for each, origin in origins.items() if origin.source != "default"}
-    configure_log(settings.log_file)
+    configure_log()
     name = conversation or ("last" if go_on else None)
     identifier = None if name is None else _find_conversation(settings, name)
     try:

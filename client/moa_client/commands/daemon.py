@@ -82,7 +82,7 @@ def run(settings: ClientSettings, options: list[str]) -> None:
 
     os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
     paths = find_paths()
-    configure_log(settings.log_file)
+    configure_log()
     use_threads(settings)
 
     def say(words: str) -> None:

@@ -20,7 +20,6 @@ OF_ANSWERS = (  # those that the daemon itself does not take
     "thinking",
     "daemon",
 )
-OF_SURFACES = (*OF_ANSWERS, "log_file")
 OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
     "endpoint",
     "endpoint_host",
@@ -32,7 +31,7 @@ OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
 
 def shared_settings(settings: ClientSettings) -> dict[str, Any]:
     """Those that a chat and its daemon must have in common, as JSON values."""
-    return {name: value for name, value in settings.json_values().items() if name not in OF_SURFACES + OF_ENDPOINT}
+    return {name: value for name, value in settings.json_values().items() if name not in OF_ANSWERS + OF_ENDPOINT}
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], named: Collection[str]) -> list[str]:

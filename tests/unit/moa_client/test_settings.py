@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from moa_client.commands.daemon import given_options
-from moa_client.logs import configure_log, default_log_file
+from moa_client.logs import configure_log, log_file
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
-from tests.support.messages import raises, says
+from tests.support.messages import raises
 from tests.support.programs import environment
 
 
@@ -96,35 +96,25 @@ def _log_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     LOG.handlers, LOG.level, LOG.propagate = before
 
 
-def test_lines_go_to_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configure_log(tmp_path / "log")
+def test_lines_go_to_a_file_alone_which_is_made_with_the_first_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_log()
     LOG.getChild("link.connection").debug("opened")
+    assert log_file().is_relative_to(tmp_path / "state")
+    assert not log_file().exists()
     LOG.getChild("link.connection").warning("lost")
-    [line] = (tmp_path / "log").read_text().splitlines()
+    [line] = log_file().read_text().splitlines()
     assert line.endswith(": lost")
     assert " WARNING client " in line
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_default_file_is_made_with_the_first_line(tmp_path: Path) -> None:
-    configure_log(None)
-    path = default_log_file()
-    assert path.is_relative_to(tmp_path / "state")
-    assert not path.exists()
-    LOG.warning("lost")
-    assert path.read_text().count("\n") == 1
-
-
-def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "state").write_text("a file, not a folder")
-    configure_log(None)
+    configure_log()
     LOG.warning("lost")
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with says(ConfigError, "The log file TMP/none/log cannot be written:"):
-        configure_log(tmp_path / "none" / "log")
 
 
 def test_the_package_as_a_library_logs_nothing_by_itself() -> None:
@@ -166,10 +156,10 @@ def test_paths_are_those_of_the_folder_in_which_they_were_given(
 ) -> None:
     (tmp_path / "d.safetensors").touch()
     monkeypatch.chdir(tmp_path)
-    flags = {"log_file": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
+    flags = {"mcp": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
     assert given(flags, Path("moa.toml")) == [
         *("--config", f"{tmp_path}/moa.toml"),
         *("--model", "ada/model"),
         *("--drafter", f"{tmp_path}/d.safetensors"),
-        *("--log-file", f"{tmp_path}/kept"),
+        *("--mcp", f"{tmp_path}/kept"),
     ]
