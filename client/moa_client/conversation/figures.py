@@ -1,16 +1,14 @@
-"""What an answer cost: counted as it arrives, shown as one line, or in full, and traced."""
+"""What an answer cost: counted as it arrives, shown as one line, or in full. Pure."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.tracing import Span, begin_span
 from rich.filesize import decimal
 
-from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState
+from moa_client.conversation.events import LinkState
 
 if TYPE_CHECKING:
     from moa_shared.protocol.messages import Verdict
@@ -105,10 +103,8 @@ class Figures:
         """Counts what a verdict cost and brought, besides its tokens."""
         self.verdicts += verdict.forwards
         self.accepted += verdict.accepted - verdict.server_accepted
-        self.drafted += verdict.drafted
-        self.server_drafted += verdict.server_drafted
-        self.server_accepted += verdict.server_accepted
-        self.stale += verdict.stale
+        for name in ("drafted", "server_drafted", "server_accepted", "stale"):
+            setattr(self, name, getattr(self, name) + getattr(verdict, name))
 
     def line(self) -> str:
         """What a reader wants to know, the most important first, on one line."""
@@ -135,46 +131,6 @@ class Figures:
             f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token, "
             f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token"
         )
-
-
-class AnswerSpans:
-    """The trace of one answer at the client. `parent`: traceparent of what asked; empty: nothing is above it."""
-
-    def __init__(self, parent: str) -> None:
-        self._span = begin_span("answer", parent)
-        self._away: Span | None = None
-        self._has_text = False
-        self.traceparent = self._span.traceparent
-
-    def on_opened(self, label: str, took_ms: float, cached_tokens: int) -> None:
-        now_ns = time.time_ns()
-        opening = begin_span("open stream", self.traceparent, at_ns=now_ns - round(1e6 * took_ms), server=label)
-        opening.note(cached_tokens=cached_tokens)
-        opening.end(at_ns=now_ns)
-
-    def on_event(self, event: Event) -> None:
-        match event:
-            case Committed() if not self._has_text:
-                self._has_text = True
-                self._span.mark("first token")
-            case LinkChanged(state=LinkState.OFFLINE | LinkState.WAITING as state) if self._away is None:
-                self._away = begin_span("without server", self.traceparent, state=state.value)
-            case LinkChanged(state=LinkState.GOOD | LinkState.SLOW | LinkState.BACK):
-                self._end_outage()
-            case Ended(provisional=provisional):
-                self._span.note(ended_standalone=provisional)
-
-    def end(self, figures: Figures, problem: str = "") -> None:
-        """The answer is over. `problem`: code of the error that ended it; empty: none."""
-        self._end_outage()
-        counts = {name: getattr(figures, name) for name in ("tokens", "drafted", "accepted")}
-        self._span.note(**counts, alone_tokens=figures.provisional, finish=figures.finish.name.lower())
-        self._span.end(problem=problem)
-
-    def _end_outage(self) -> None:
-        if self._away is not None:
-            self._away.end()
-            self._away = None
 
 
 def drafted_words(by_server: float, by_device: float) -> str:

@@ -19,7 +19,7 @@ from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Turn
 from moa_client.conversation.events import Committed, Event, Provisional
-from moa_client.conversation.figures import AnswerSpans, Figures, LinkStatus
+from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterFailed, TokenWritten
@@ -68,7 +68,6 @@ class ClientEngine:
         self._session = ServerSession(link, answers, availability, self.own, settings, inbox)
         self.connection = self._session.connection
         self._replaced = ReplacedServer(self._session, refit, adopt)
-        self._spans: AnswerSpans | None = None  # of the running answer
         self._failure: MoaError | None = None  # that ends the answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._may_write = settings.standalone.mode != "never"
@@ -104,8 +103,7 @@ class ClientEngine:
         up, down = traffic.up_bytes, traffic.down_bytes
         began, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
-        self._spans, problem = AnswerSpans(traceparent), ""
-        self.conversation.traceparent = self._spans.traceparent
+        self.conversation.traceparent = traceparent
         asked = turn if turn is None or callable(turn) else lambda _, question=turn: question
         begun = self.answers.begin(asked, settings)
         answer, figures = self.answers.current, self.figures
@@ -118,14 +116,8 @@ class ClientEngine:
                 if isinstance(event, Committed | Provisional):
                     figures.seconds = time.monotonic() - began
                     figures.first_token_seconds = figures.first_token_seconds or figures.seconds
-                self._spans.on_event(event)
                 yield event
-        except MoaError as error:
-            problem = error.code
-            raise
         finally:
-            self._spans.end(figures, problem)
-            self._spans = None
             if self.answers.current is not None and self.answers.current is answer:
                 self.answers.forget_current()
                 self.own.drafting.restart()
@@ -196,8 +188,6 @@ class ClientEngine:
                 case FrameReceived():
                     session.on_server_frame(item.frame)
                 case StreamOpened():
-                    if self._spans is not None:
-                        self._spans.on_opened(item.label, item.took_ms, item.opened.cached_tokens)
                     session.on_opened(item)
                     self._replaced.on_opened()
                 case StreamLost(error=MismatchError()):
