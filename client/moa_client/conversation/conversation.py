@@ -34,15 +34,11 @@ class Phase(Enum):
 class VerdictEffect:
     """What a verdict changed.
 
-    Args:
-        tokens: newly committed ones (none by a repeated verdict); `chances` and `writers`: of each, if they are told.
-        accepted: how many of them the draft in flight had proposed.
-        kept_draft: whether the draft in flight still hangs below the newest committed token.
-        finish: whether and why the answer ended.
+    `tokens`: newly committed ones (none by a repeated verdict); `chances` and `writers`: of each, if they are told.
+    `kept_draft`: the draft in flight still hangs below the newest one. `finish`: whether and why the answer ended.
     """
 
     tokens: tuple[int, ...]
-    accepted: int
     kept_draft: bool
     finish: Finish
     chances: tuple[TokenChances, ...] = ()
@@ -54,13 +50,11 @@ class OpenAnswer:
     """An answer that is still wanted: nobody, or only this device, has ended it.
 
     Args:
-        turn: makes its question's tokens.
         written: provisional tokens, after what is committed of it: what a reader sees as provisional.
         finish: why it has ended without the server; UNFINISHED: it has not.
         asked: the question's tokens when it was begun on provisional text.
-        verified: tokens that the server has decided since the user learned that it has ended.
-        corrected: whether provisional text was withdrawn since then.
-        figures: what it cost.
+        verified: tokens that the server has decided since the user learned that it has ended; `corrected`: provisional
+            text was withdrawn since then.
         left: the user waits for it no longer, although it has not ended: the server continues it when it is back.
     """
 
@@ -81,13 +75,10 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """A conversation as it was kept.
+    """A conversation as it was kept: all committed tokens, their writers, and where each question begins.
 
-    Args:
-        tokens: all committed ones; `provenance`: of each of them.
-        unverified: the answers that ended without the server and are not verified, oldest first. Only the first one
-            may have committed tokens.
-        is_begun: the newest turn is the question of the first of them.
+    `unverified`: the answers that ended without the server and are not verified, oldest first; only the first one may
+    have committed tokens. `is_begun`: the newest turn is its question.
     """
 
     tokens: Sequence[int]
@@ -304,7 +295,7 @@ class Conversation:
         """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here."""
         in_flight = self.in_flight
         if verdict.ask != self.ask_id or self.phase is not Phase.ANSWERING:
-            return VerdictEffect((), 0, not in_flight.is_left, Finish.UNFINISHED)
+            return VerdictEffect((), not in_flight.is_left, Finish.UNFINISHED)
         base, tokens, finish = verdict.base, verdict.tokens, verdict.finish
         held = len(self.tokens)
         if base > held:
@@ -339,7 +330,7 @@ class Conversation:
         kept = not in_flight.is_left
         if finish is not Finish.UNFINISHED:
             self.end()
-        return VerdictEffect(tuple(new), len(path), kept, finish, tuple(chances[: len(new)]), tuple(writers))
+        return VerdictEffect(tuple(new), kept, finish, tuple(chances[: len(new)]), tuple(writers))
 
     # ------------------------------------------------------------ inside
 

@@ -16,11 +16,10 @@ from itertools import takewhile
 from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
-from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING
-from moa_client.conversation.conversation import Conversation, ConversationState, OpenAnswer, Turn
+from moa_client.conversation.conversation import Conversation, ConversationState, OpenAnswer, Turn, VerdictEffect
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.figures import Figures
 
@@ -165,14 +164,9 @@ class OpenAnswers:
 
     # ------------------------------------------------------------ what the server decides
 
-    def on_committed(
-        self, tokens: Sequence[int], chances: Sequence[TokenChances] = (), writers: Sequence[Provenance] = ()
-    ) -> None:
-        """Takes in tokens of the front answer from a verdict.
-
-        `chances` and `writers` are those of each token, and empty where they are not known.
-        """
-        answer = self.front
+    def on_committed(self, effect: VerdictEffect) -> None:
+        """Takes in tokens of the front answer from a verdict."""
+        answer, tokens = self.front, effect.tokens
         if answer is None:
             return
         pairs = zip(answer.written, tokens, strict=False)
@@ -187,8 +181,8 @@ class OpenAnswers:
             figures.seconds *= confirmed == len(tokens)  # what changes after its end has another time
 
         def tell(part: slice, same: int = 0) -> None:
-            known = tuple(chances[part]), tuple(writers[part])
-            self._tell(answer, events.Committed(tuple(tokens[part]), same, chances=known[0], writers=known[1]))
+            known = {"chances": effect.chances[part], "writers": effect.writers[part]}
+            self._tell(answer, events.Committed(tokens[part], same, **known))  # type: ignore[arg-type]
 
         if confirmed:
             tell(slice(confirmed), confirmed)

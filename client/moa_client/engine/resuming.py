@@ -314,7 +314,7 @@ class ServerSession:
         if effect.tokens:
             if answers.current is not None and answers.current is answers.front:  # others belong to an earlier answer
                 answers.current.figures.count_verdict(verdict)
-            answers.on_committed(effect.tokens, effect.chances, effect.writers)
+            answers.on_committed(effect)
             drafting.tell(conversation.tokens, conversation.hashes)
             drafting.memory.on_verdict(now)
         if effect.finish is not Finish.UNFINISHED:

@@ -76,18 +76,6 @@ def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
     assert conversation.tokens == tokens
 
 
-def test_verdicts_of_an_answer_that_is_over_change_nothing() -> None:
-    conversation = asked()
-    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
-    assert conversation.phase is Phase.IDLE
-    assert (
-        conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)).tokens
-        == ()
-    )
-    assert conversation.commit_verdict(Verdict(conversation.ask_id, 4, hash_at([*PROMPT, 7], 4), [8], ON)).tokens == ()
-    assert conversation.tokens == [*PROMPT, 7]
-
-
 def test_verdicts_of_another_question_change_nothing() -> None:
     """The same question asked again, with another seed: what the first Ask still brings fits by base and hash."""
     conversation = Conversation(VOCAB)
@@ -111,12 +99,12 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     message = conversation.in_flight.propose(tree)
     assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
     progress = conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON, accepted=2))
-    assert (progress.accepted, progress.kept_draft) == (2, True)
+    assert progress.kept_draft
     assert conversation.in_flight.tree == DraftTree((7,), (-1,))
     assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
     epoch = conversation.in_flight.epoch
     progress = conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
-    assert (progress.accepted, progress.kept_draft) == (0, False)
+    assert not progress.kept_draft
     assert conversation.in_flight.epoch == epoch + 1
     assert conversation.provenance[-1] is Provenance.TARGET
     assert not conversation.in_flight.tree
@@ -135,31 +123,7 @@ def test_each_token_has_its_writer() -> None:
     conversation.in_flight.extend_draft([9])
     late = Verdict(conversation.ask_id, 7, hash_at(text, 7), [8, 9, 10, 11], ON, accepted=3, server_accepted=1)
     assert conversation.commit_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
-    assert conversation.provenance[3:] == [
-        Provenance.DRAFT,
-        copy,
-        server,
-        server,
-        target,
-        Provenance.DRAFT,
-        server,
-        target,
-    ]
-
-
-def test_streamed_tokens_extend_one_chain() -> None:
-    conversation = asked()
-    conversation.in_flight.extend_draft([4])
-    first = conversation.in_flight.draft_message(0)
-    conversation.in_flight.extend_draft([5, 6])
-    second = conversation.in_flight.draft_message(1)
-    assert (first.first_node, second.first_node) == (0, 1)
-    assert first.parents == second.parents == ()
-    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
-    conversation.in_flight.extend_draft([7])
-    third = conversation.in_flight.draft_message(3)
-    assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
-    assert conversation.in_flight.tree == DraftTree.chain([5, 6, 7])
+    assert "".join(each.letter for each in conversation.provenance[3:]) == "DCSSTDST"
 
 
 def test_replacing_a_draft_begins_an_epoch() -> None:
@@ -266,10 +230,8 @@ def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObje
             fresh = (len(expected), hash_at(expected, len(expected)), list(tokens), finish)
             for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
                 if (base, prefix_hash, old, ended) != fresh:
-                    assert (
-                        conversation.commit_verdict(Verdict(conversation.ask_id, base, prefix_hash, old, ended)).tokens
-                        == ()
-                    )
+                    again = Verdict(conversation.ask_id, base, prefix_hash, old, ended)
+                    assert conversation.commit_verdict(again).tokens == ()
                     assert conversation.phase is Phase.ANSWERING
             assert conversation.commit_verdict(Verdict(conversation.ask_id, *fresh)).tokens == tuple(tokens)
             expected += tokens

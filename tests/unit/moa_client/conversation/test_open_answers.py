@@ -35,7 +35,7 @@ def commit(answers: OpenAnswers, tokens: list[int]) -> None:
     progress = conversation.commit_verdict(
         Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, Finish.UNFINISHED)
     )
-    answers.on_committed(progress.tokens)
+    answers.on_committed(progress)
 
 
 def refuse(_: Sequence[int]) -> Sequence[int]:
@@ -130,7 +130,8 @@ def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
     settled = [event for event in answers.events if isinstance(event, events.Settled)]
     assert len(settled) == 2
     assert answers.rewind(1)
-    assert list(answers.events) == [events.Earlier(events.Committed((7,), 1)), settled[0]]
+    committed = events.Committed((7,), 1, writers=(events.Provenance.TARGET,))
+    assert list(answers.events) == [events.Earlier(committed), settled[0]]
     assert answers.conversation.tokens == [*PROMPT, 7]
 
 
@@ -298,7 +299,7 @@ class AnyOrder(RuleBasedStateMachine):
         progress = conversation.commit_verdict(
             Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, finish)
         )
-        self.queue.on_committed(progress.tokens)
+        self.queue.on_committed(progress)
         answer = list(conversation.answer)
         if progress.finish is not Finish.UNFINISHED:
             self.queue.on_finished(progress.finish)
