@@ -20,6 +20,7 @@ LEFT_FIRST = "ASGI callable returned without completing handshake."
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 Serve = Callable[..., ServedPage]
 Open = Callable[..., Reader]
+Ask = Callable[[Script, str], Reader]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,3 +79,15 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [complaint for reader in readers for complaint in reader.complaints] == []
+
+
+@pytest.fixture
+def ask(serve: Serve, open_page: Open) -> Ask:
+    """A tab of a daemon that plays a script, and a question that was asked there."""
+
+    def ask(script: Script, question: str) -> Reader:
+        reader = open_page(serve(script))
+        reader.ask(question)
+        return reader
+
+    return ask

@@ -133,6 +133,9 @@ class Reader:
         # pytest shows it where a test fails: a page that lacks one of its scripts says nothing itself.
         page.on("requestfailed", lambda request: logger.warning("%s failed: %s", request.url, request.failure))
 
+    def open_gate(self, name: str = "on") -> None:
+        self.served.open_gate(name)
+
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name)
 

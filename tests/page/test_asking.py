@@ -10,7 +10,7 @@ from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import Locator, expect
 
-from tests.page.conftest import Open, Serve
+from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import Stage, says
 from tests.page.served import Reader
 
@@ -21,21 +21,19 @@ async def echo(stage: Stage, question: str) -> None:
     stage.commit(f"You asked: {question}")
 
 
-def test_an_answer_appears_as_it_comes(serve: Serve, open_page: Open) -> None:
-    served = serve(TWO_PARTS)
-    reader = open_page(served)
-    reader.ask("What is it?")
+def test_an_answer_appears_as_it_comes(ask: Ask) -> None:
+    reader = ask(TWO_PARTS, "What is it?")
     expect(reader.page.locator(".question")).to_have_text("What is it?")
     expect(reader.answer).to_have_text("The first part,")
     expect(reader.answer.locator("strong")).to_have_text("first")
     expect(reader.button("Stop")).to_be_visible()
-    served.open_gate()
+    reader.open_gate()
     reader.expect_answer("The first part, and the second.")
     expect(reader.page.get_by_role("heading", level=1)).to_have_text("What is it?")
     expect(reader.page.locator(".cost")).to_contain_text("6 tokens")
 
 
-def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Serve, open_page: Open) -> None:
+def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.commit("It flashes. ")
         stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
@@ -44,15 +42,13 @@ def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Se
         stage.link(LinkState.GOOD)
         stage.commit("It is **red** and as round as a ball. Nobody has read this yet.")
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("How does it look?")
+    reader = ask(script, "How does it look?")
     expect(reader.provisional).to_have_text("It is white and as round as a ball.")
     expect(reader.standing).to_have_text("9 words by this device, not checked yet.")
     expect(reader.notice).to_have_text(
         "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
     )
-    served.open_gate()
+    reader.open_gate()
     expect(reader.page.locator(".corrected").first).to_contain_text("r")
     expect(reader.answer).to_have_text("It flashes. It is red and as round as a ball. Nobody has read this yet.")
     expect(reader.provisional).to_have_count(0)
@@ -60,7 +56,7 @@ def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Se
     expect(reader.notice).to_be_empty()
 
 
-def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, open_page: Open) -> None:
+def test_a_companion_s_text_has_two_shades_and_can_be_had_back(ask: Ask) -> None:
     unlikely = "as a bone is, in the sun of a long summer at the sea. "
 
     async def script(stage: Stage, question: str) -> None:
@@ -72,20 +68,18 @@ def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, ope
         stage.link(LinkState.BACK)
         stage.commit("It is red.", words=3)
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("How does it look?")
+    reader = ask(script, "How does it look?")
     expect(reader.page.locator(".answer .provisional:not(.unsure)")).to_have_text("It is white ")
     expect(reader.page.locator(".answer .unsure")).to_have_text(unlikely.strip())
-    served.open_gate()
+    reader.open_gate()
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.provisional).to_have_count(0)
     expect(reader.standing).to_have_text("The server has replaced 17 tokens of this device.")
     reader.button("Have this device’s text back").click()
-    served.wait_until(lambda: served.backend.open_conversations["c001"].requests == ["keep"])
+    reader.served.wait_until(lambda: reader.served.backend.open_conversations["c001"].requests == ["keep"])
 
 
-def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, open_page: Open) -> None:
+def test_an_answer_that_ended_without_its_server_is_decided_later(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.commit("It flashes. ")
         stage.link(LinkState.OFFLINE)
@@ -95,12 +89,10 @@ def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, 
         stage.link(LinkState.GOOD)
         stage.settle("It flashes. It is red.", AnswerOutcome.CORRECTED, 3, 2)
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("How does it look?")
+    reader = ask(script, "How does it look?")
     expect(reader.standing).to_have_text("3 words not checked yet: the server does so when it is back.")
     expect(reader.page.locator(".unverified")).to_have_text("1 to be checked")
-    served.open_gate()
+    reader.open_gate()
     expect(reader.standing).to_have_text("Corrected by the server: 2 of 3 tokens of this device were right.")
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.page.locator(".unverified")).to_be_hidden()
@@ -139,15 +131,13 @@ def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(ser
         reader.page.reload()
 
 
-def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Open) -> None:
+def test_the_device_writes_on_if_the_reader_wants_it(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.link(LinkState.OFFLINE)
         stage.hold(unread=True)
         await stage.gate("never")
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("Anybody?")
+    reader = ask(script, "Anybody?")
     expect(reader.standing).to_contain_text(
         "No server has read this question: it is answered when one is back. "
         "What this device would write by itself is much worse."
@@ -155,10 +145,10 @@ def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Op
     reader.button("Write anyway").click()
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
-    assert served.requests == ["standalone", "stop"]
+    assert reader.served.requests == ["standalone", "stop"]
 
 
-def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -> None:
+def test_an_answer_that_a_limit_has_cut_goes_on(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         if stage.conversation.requests:
             await stage.gate("on")
@@ -167,16 +157,14 @@ def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -
             stage.commit("One two")
             stage.end(Finish.MAX_TOKENS)
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("Count.")
+    reader = ask(script, "Count.")
     expect(reader.standing).to_have_text("It ends here because it has as many tokens as the options allow.")
     reader.button("Continue").click()
     expect(reader.button("Continue")).to_be_hidden()
-    served.open_gate()
+    reader.open_gate()
     reader.expect_answer("One two three")
     expect(reader.button("Continue")).to_be_hidden()
-    assert served.requests == ["continue 2048"]
+    assert reader.served.requests == ["continue 2048"]
 
 
 def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: Serve, open_page: Open) -> None:
@@ -222,10 +210,8 @@ def painted(reader: Reader, kind: str) -> Locator:
     return reader.answer.locator(f'[data-paint="{kind}"]')
 
 
-def test_an_answer_is_painted_by_its_writers(serve: Serve, open_page: Open) -> None:
-    served = serve(mixed)
-    reader = open_page(served)
-    reader.ask("Which wine?")
+def test_an_answer_is_painted_by_its_writers(ask: Ask) -> None:
+    reader = ask(mixed, "Which wine?")
     expect(reader.answer.get_by_role("region", name="Code, py")).to_have_text("print(1)")
     expect(reader.answer.locator("[data-paint]")).to_have_count(0)
     plain = reader.answer.inner_text()
@@ -240,7 +226,7 @@ def test_an_answer_is_painted_by_its_writers(serve: Serve, open_page: Open) -> N
         assert reader.answer.inner_text() == plain
 
     check()
-    served.open_gate()
+    reader.open_gate()
     reader.expect_end()
     check()
     reader.page.reload()  # the choice is the browser's, the writers are the daemon's

@@ -13,7 +13,7 @@ from moa_client.conversation.events import ExecutionChanged, LinkState, ServerCh
 from playwright.sync_api import expect
 
 from tests.cli.client_program import ENVIRONMENT, alone, make_drafter, make_model, serving, words
-from tests.page.conftest import Open, Serve
+from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import Stage, says
 from tests.page.served import ServedPage
 from tests.support.daemon_home import daemon_home
@@ -23,12 +23,10 @@ ANSWER = says("An answer ", "to the end.")
 KEY = "a-long-enough-key"
 
 
-def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve: Serve, open_page: Open) -> None:
-    served = serve(ANSWER)
-    reader = open_page(served)
-    reader.ask("Why?")
+def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(ask: Ask) -> None:
+    reader = ask(ANSWER, "Why?")
     expect(reader.answer).to_have_text("An answer")
-    served.kill()
+    reader.served.kill()
     expect(reader.notice).to_have_text(
         "moa-client does not run on this device any more. Trying again; nothing that you have typed is lost."
     )
@@ -39,8 +37,8 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve
     reader.ask("And then?")
     expect(reader.notice).to_contain_text("Not asked: there is no connection.")
     expect(reader.field).to_have_value("And then?")
-    served.open_gate()
-    served.start()
+    reader.open_gate()
+    reader.served.start()
     reader.expect_connection()
     expect(panel.locator("#link-state")).to_have_text("The link is good")
     expect(reader.answer).to_have_text("An answer to the end.")
@@ -49,15 +47,13 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve
     expect(reader.field).to_have_value("")
 
 
-def test_a_question_on_its_way_to_a_daemon_that_dies_is_not_lost(serve: Serve, open_page: Open) -> None:
-    served = serve(ANSWER)
-    reader = open_page(served)
-    reader.ask("First?")
+def test_a_question_on_its_way_to_a_daemon_that_dies_is_not_lost(ask: Ask) -> None:
+    reader = ask(ANSWER, "First?")
     reader.ask("Second?")
     expect(reader.page.locator(".waiting-question")).to_have_text("Second?")
-    served.kill()
-    served.call(lambda: served.backend.open_conversations["c001"].forget_waiting())
-    served.start()
+    reader.served.kill()
+    reader.served.call(lambda: reader.served.backend.open_conversations["c001"].forget_waiting())
+    reader.served.start()
     reader.expect_connection()
     expect(reader.field).to_have_value("Second?")
 
@@ -97,7 +93,7 @@ def test_the_switch_to_go_offline(serve: Serve, open_page: Open, companion: str,
     assert not served.call(lambda: served.backend.is_offline)
 
 
-def test_a_server_that_is_another_one_now_is_said(serve: Serve, open_page: Open) -> None:
+def test_a_server_that_is_another_one_now_is_said(ask: Ask) -> None:
     words = "Another model is served at lab.example:50051 now; the conversation waits for SmolLM2."
 
     async def script(stage: Stage, question: str) -> None:
@@ -109,11 +105,9 @@ def test_a_server_that_is_another_one_now_is_said(serve: Serve, open_page: Open)
         stage.conversation.publish(Update(ExecutionChanged("bf16", exact=False)))
         stage.commit("two.")
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("Count.")
+    reader = ask(script, "Count.")
     expect(reader.notice).to_have_text(words)
-    served.open_gate()
+    reader.open_gate()
     expect(reader.page.locator(".remark")).to_contain_text("This server computes differently (bf16)")
     expect(reader.notice).to_be_empty()
 

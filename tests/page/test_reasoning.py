@@ -13,7 +13,7 @@ from moa_client.tools.thinking import THINKINGS, ReasoningMarks
 from moa_client.tools.tool import ToolCall
 from playwright.sync_api import expect
 
-from tests.page.conftest import Open, Serve
+from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import Stage, says
 
 MARKS = [
@@ -110,10 +110,8 @@ async def looks(stage: Stage, question: str) -> None:
     stage.commit("It is sunny in Paris.")
 
 
-def test_a_call_waits_for_its_reader(serve: Serve, open_page: Open) -> None:
-    served = serve(looks)
-    reader = open_page(served)
-    reader.ask("Is it sunny?")
+def test_a_call_waits_for_its_reader(ask: Ask) -> None:
+    reader = ask(looks, "Is it sunny?")
     call = reader.page.locator(".call")
     expect(call).to_contain_text("get_weather of weather")
     expect(call.get_by_role("group", name="Arguments of get_weather")).to_have_text('{\n  "city": "Paris"\n}')
@@ -125,13 +123,13 @@ def test_a_call_waits_for_its_reader(serve: Serve, open_page: Open) -> None:
     reader.page.keyboard.press("Shift+Tab")
     reader.page.keyboard.press("Enter")
     expect(call).to_contain_text("It runs …")
-    served.open_gate("called")
+    reader.open_gate("called")
     first, second = call.nth(0), call.nth(1)
     first.get_by_text("Result, 17 characters").press("Enter")
     expect(first.locator(".call-result pre")).to_have_text("sunny, 21 degrees")
     second.get_by_role("button", name="Deny").click()
     expect(second).to_contain_text("You did not allow this call.")
-    served.open_gate("called")
+    reader.open_gate("called")
     expect(reader.answer).to_have_text("It is sunny in Paris.")
     reader.expect_end(3)
     expect(reader.page.locator(".question:visible")).to_have_text(["Is it sunny?"])
@@ -140,7 +138,7 @@ def test_a_call_waits_for_its_reader(serve: Serve, open_page: Open) -> None:
     expect(reader.page.locator(".call-buttons:visible")).to_have_count(0)
 
 
-def test_calls_that_were_left_go_on(serve: Serve, open_page: Open) -> None:
+def test_calls_that_were_left_go_on(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         conversation = stage.conversation
         if not conversation.requests:
@@ -153,13 +151,11 @@ def test_calls_that_were_left_go_on(serve: Serve, open_page: Open) -> None:
             await stage.call(PARIS, "weather", "sunny")
             stage.end()
 
-    served = serve(script)
-    reader = open_page(served)
-    reader.ask("Is it sunny?")
+    reader = ask(script, "Is it sunny?")
     expect(reader.standing).to_have_text("The model has called tools 8 times in a row.")
     expect(reader.page.locator(".remark")).to_have_text(["The server files does not start."])
     expect(reader.page.locator(".call")).to_have_count(0)
     reader.button("Continue").click()
     reader.button("Allow").click()
-    served.open_gate("called")
+    reader.open_gate("called")
     expect(reader.page.locator(".call")).to_contain_text("Result, 5 characters")

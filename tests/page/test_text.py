@@ -12,7 +12,7 @@ from moa_client.conversation.events import Asked, LinkState
 from moa_client.surface.messages import ConversationFacts, Fields, fields_of, opened_fields
 from playwright.sync_api import expect
 
-from tests.page.conftest import Open, Serve
+from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import GOOD, Stage, says
 from tests.support.answer_events import decode_bytes, events_of
 from tests.support.told import Told
@@ -44,9 +44,8 @@ def test_the_page_lets_no_script_make_html_of_a_text(serve: Serve, open_page: Op
     reader.complaints.clear()  # the browser says so too
 
 
-def test_code_and_answers_can_be_copied(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(says(CODE)))
-    reader.ask("Code?")
+def test_code_and_answers_can_be_copied(ask: Ask) -> None:
+    reader = ask(says(CODE), "Code?")
     reader.expect_end()
     expect(reader.answer.get_by_role("region", name="Code, python")).to_have_text("print('a')\nprint('b')")
     reader.button("Copy the code").click()
@@ -70,7 +69,7 @@ def test_code_and_answers_can_be_copied(serve: Serve, open_page: Open) -> None:
     ],
 )
 def test_provisional_text_begins_where_it_begins_inside_markdown(
-    serve: Serve, open_page: Open, committed: str, provisional: str, html: str
+    ask: Ask, committed: str, provisional: str, html: str
 ) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.commit(committed)
@@ -78,8 +77,7 @@ def test_provisional_text_begins_where_it_begins_inside_markdown(
         stage.write(provisional)
         await stage.gate("never")
 
-    reader = open_page(serve(script))
-    reader.ask("Go.")
+    reader = ask(script, "Go.")
     expect(reader.provisional.last).to_be_visible()
     if html == "table":
         expect(reader.answer.get_by_role("cell")).to_have_text(["b"])
@@ -91,13 +89,11 @@ def test_provisional_text_begins_where_it_begins_inside_markdown(
     assert shown == html
 
 
-def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(serve: Serve, open_page: Open) -> None:
-    served = serve(says("The first paragraph.\n\nThe second ", "goes on.\n\nThe third.", "never said"))
-    reader = open_page(served)
-    reader.ask("Go.")
+def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(ask: Ask) -> None:
+    reader = ask(says("The first paragraph.\n\nThe second ", "goes on.\n\nThe third.", "never said"), "Go.")
     expect(reader.answer).to_contain_text("The second")
     reader.answer.locator("p").first.select_text()
-    served.open_gate()
+    reader.open_gate()
     expect(reader.answer).to_contain_text("The third.")
     assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
 
