@@ -46,10 +46,8 @@ CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it
 class MemoryPlan:
     """What memory one client asks for, and what drafting waits for.
 
-    Args:
-        take_rows: takes in a frame, whose rows have so many numbers; None without a drafter that reads memory.
-        widths: numbers of a row of each plane, starting with the plane that drafts need most.
-        codec: of all rows.
+    `take_rows`: takes in a frame, whose rows have so many numbers; None without a drafter that reads memory. `widths`:
+    numbers of a row of each plane, starting with the plane that drafts need most.
     """
 
     def __init__(
@@ -124,12 +122,10 @@ class MemoryPlan:
         return bool(self._rows) and held < self._answer_start
 
     def hold(self, now: float, before: int, most_ms: float) -> None:
-        """Makes drafting wait for the row of the newest token, as long as that usually takes.
+        """Makes drafting wait for the row of the newest token, as long as that usually takes, at most `most_ms`.
 
-        Args:
-            before: tokens before the newest verdict. If their rows were late already, none is waited for: a
-                server that has no time for memory would keep the drafter from ever drafting.
-            most_ms: the longest time to wait.
+        `before`: tokens before the newest verdict. If their rows were late already, none is waited for: a server that
+        has no time for memory would keep the drafter from ever drafting.
         """
         if self._rows and self._first.stop >= before - 1 and not self.lacks_prompt:
             self.hold_until_ms = now + min(most_ms, self._row_lag.high)

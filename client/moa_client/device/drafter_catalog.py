@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -25,7 +26,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.drafter.companion import Companion
-from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.models.sources.cache import cache_root, recall, remember
 from moa_shared.models.weights.weights import WeightReader
@@ -41,22 +41,19 @@ COMPANION = "companion"  # the choice of the companion to draft for the server t
 
 @dataclass(frozen=True, slots=True)
 class DrafterCandidate:
-    """A drafter on this device.
-
-    A level of a draft takes `level_ms`; a forward yields `tokens_a_forward`, with the target's own (0: unknown).
-    """
+    """A drafter on this device."""
 
     name: str
-    level_ms: float
-    tokens_a_forward: float
+    level_ms: float  # of a level of a draft
+    tokens_a_forward: float  # that one yields, with the target's own; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPace:
-    """How fast a server is. `step_ms`: of a plain step; `row_ms`: of each additional row; `rtt_ms`: of a round trip."""
+    """How fast a server is."""
 
-    step_ms: float
-    row_ms: float
+    step_ms: float  # a plain step
+    row_ms: float  # each additional row
     rtt_ms: float
 
 
@@ -88,11 +85,9 @@ def choose(candidates: Sequence[DrafterCandidate], server: ServerPace) -> Drafte
     """The fastest candidate; the first wins a tie."""
     speeds = {each.name: speedup(each, server) for each in candidates}
     figures = ", ".join(f"{each.name} {speeds[each.name]:.2f} (a level {each.level_ms:.1f} ms)" for each in candidates)
-    reason = (
-        f"expected speed over plain streaming at {server.step_ms:.0f} ms a step and a round trip of "
-        f"{server.rtt_ms:.0f} ms: {figures}"
-    )
-    return DrafterChoice(max(speeds, key=speeds.__getitem__), reason)
+    where = f"{server.step_ms:.0f} ms a step and a round trip of {server.rtt_ms:.0f} ms"
+    best = max(speeds, key=speeds.__getitem__)
+    return DrafterChoice(best, f"expected speed over plain streaming at {where}: {figures}")
 
 
 def drafters_here(settings: ClientSettings, sources: Sources) -> dict[str, pb.Drafter]:
@@ -106,9 +101,7 @@ def choose_drafter(
 ) -> DrafterChoice | None:
     """The drafter to use: one of the server's, or the companion; None: there is none.
 
-    Args:
-        companion: of this device, which may draft where --drafter leaves the choice open, or nobody else drafts.
-        server: None: it is unavailable.
+    `companion`: may draft where --drafter leaves the choice open, or nobody else drafts. `server`: None: it is away.
     """
     here = drafters_here(settings, sources)
     is_open = settings.drafter in (AUTO, NONE) or (means_served(settings) and not here)
@@ -130,17 +123,22 @@ def measure_drafters(
 ) -> list[DrafterCandidate]:
     """The time of a level of each drafter that is here, and of the companion's."""
 
-    def prepared(drafter: pb.Drafter) -> ConversationDrafter | None:
+    def new_state(drafter: pb.Drafter) -> ConversationDrafter | None:
         checkpoint = load_checkpoint(sources.drafters[drafter.fingerprint])
-        if not checkpoint.config.traits.is_timed:
+        config = checkpoint.config
+        if not config.traits.is_timed:
             return None
-        state: ConversationDrafter = checkpoint.states(WeightReader(sources.files), settings.dtype)()
-        _prepare(state, checkpoint.config)
+        state = checkpoint.states(WeightReader(sources.files), settings.dtype)()
+        state.extend([0] * CONTEXT_TOKENS)
+        rng = np.random.default_rng(0)
+        state.append_memory(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32))
+        if config.reused_layers:
+            state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
         return state
 
     measured = []
     for each in drafters_here(settings, sources).values():
-        took = level_ms(settings, each.fingerprint.hex(), lambda drafter=each: prepared(drafter))  # type: ignore[misc]
+        took = level_ms(settings, each.fingerprint.hex(), partial(new_state, each))
         measured.append(DrafterCandidate(each.name, took, each.tokens_a_forward))
     if companion is not None:
         took = companion_level_ms(settings, companion)
@@ -149,14 +147,12 @@ def measure_drafters(
 
 
 def companion_level_ms(settings: ClientSettings, companion: Companion) -> float:
-    """Time of a level of a companion's drafts."""
-
-    def prepared() -> ConversationDrafter:
+    def new_state() -> ConversationDrafter:
         state = companion.new_state()
-        state.extend(_text(state.columns))
+        state.extend([0] * CONTEXT_TOKENS)
         return state
 
-    return level_ms(settings, companion.fingerprint, prepared)
+    return level_ms(settings, companion.fingerprint, new_state)
 
 
 CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
@@ -164,34 +160,21 @@ LEVELS = 5
 WIDEST_MS = 60_000.0  # a longer level is not a valid measurement
 
 
-def level_ms(settings: ClientSettings, fingerprint: str, prepared: Callable[[], ConversationDrafter | None]) -> float:
+def level_ms(settings: ClientSettings, fingerprint: str, new_state: Callable[[], ConversationDrafter | None]) -> float:
     """Time of a level of a drafter, or a block's for each of its levels; from the record if there is one.
 
-    `prepared`: makes its state after some text, only if the time is not known; None of a kind that is not measured: 0.
+    `new_state`: makes its state after a text, only if the time is not known; None of a kind that is not measured: 0.
     """
     root, breadth = cache_root(settings.cache_dir), 1 if settings.mode == "chain" else settings.breadth
     key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
     known = recall(root, key).get("ms")
     if isinstance(known, float) and math.isfinite(known) and 0 < known < WIDEST_MS:
         return known
-    if (state := prepared()) is None:
+    if (state := new_state()) is None:
         return 0.0
     measured = _measure(state, breadth)
     remember(root, key, {"ms": measured})
     return measured
-
-
-def _text(vocab_size: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(0).integers(0, vocab_size, CONTEXT_TOKENS)]
-
-
-def _prepare(state: ConversationDrafter, config: DrafterConfig) -> None:
-    rng = np.random.default_rng(0)
-    state.extend(_text(config.vocab_size))
-    rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
-    state.append_memory(0, rows)
-    if config.reused_layers:
-        state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
 
 
 def _measure(state: ConversationDrafter, breadth: int) -> float:

@@ -50,8 +50,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safet
 COMPANION_NAME = re.compile(rf"{NAME.pattern}|model-\d{{5}}-of-\d{{5}}\.gguf")
 TENSORS = (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED)
 UNASKED_BYTES = 1_000_000_000  # what a model of 3 billion weights needs; one of 8 billion needs twice as much
-# How large what is given for drafting may be, by the target's config.json; generously, for a drafter may have layers of
-# its own: what is to be refused is a thousand times as large.
 MOST_TEXT = 64 << 20  # the largest tokenizer.json has 34 MB
 HEADER_BYTES = 1 << 20  # of a file of tensors, at most, with vectors in float32
 DRAFTER_LAYERS = 16  # published drafters have one to eight
@@ -104,7 +102,7 @@ def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | No
             return None
         clean_texts(manifest)
         chosen = wanted.of(manifest)
-        if wanted.lacking(chosen) or not all(_is_whole(folder / entry.name, entry, root) for entry in chosen):
+        if wanted.lacking(chosen) or not all(_is_whole(folder, entry, root) for entry in chosen):
             return None
         return _describe(folder, root, manifest, chosen, digest)
     except (OSError, DecodeError, MoaError):
@@ -119,12 +117,7 @@ async def fetch(
     described: bytes = b"",
     allowed: int = UNASKED_BYTES,
 ) -> Fetched:
-    """Fetches what is missing, over a separate connection.
-
-    Args:
-        described: the manifest's sha256, if the server has said it.
-        allowed: the most bytes that the user wants fetched.
-    """
+    """Fetches what is missing, at most `allowed` bytes. `described`: the manifest's sha256, as far as it is known."""
     server = fleet.shown.widened(WINDOW_BYTES)
     try:
         manifest, digest = await fetch_manifest(server, described)
@@ -177,26 +170,21 @@ async def fetch_files(
     companion: bool = False,
 ) -> None:
     """Fetches those files of a manifest that are not in the folder, which is locked."""
-    missing = await asyncio.to_thread(_missing, folder, entries, root)  # which may hash large files
-    if not missing:
+
+    def find_missing() -> list[pb.PartFile]:
+        with writing(folder, PURPOSE):
+            folder.mkdir(parents=True, exist_ok=True)
+        return [each for each in entries if not (_is_whole(folder, each, root) or _adopt(folder, each, root))]
+
+    if not (missing := await asyncio.to_thread(find_missing)):  # which may hash large files
         return
-    total, there = sum(entry.size for entry in missing), sum(_partial_size(folder, entry) for entry in missing)
+    total, there = sum(entry.size for entry in missing), sum(_partial(folder, entry)[1] for entry in missing)
     await asyncio.to_thread(check_allowed, total - there, what, allowed, progress)  # which may ask
     require_space(folder, total - there, "What is fetched from the server")
     with progress.task(f"Fetching {what}", total, is_bytes=True) as task:
         task.reach(there)
         for entry in missing:
             await _fetch_file(server, folder, entry, task, companion=companion)
-
-
-def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[pb.PartFile]:
-    with writing(folder, PURPOSE):
-        folder.mkdir(parents=True, exist_ok=True)
-    return [
-        entry
-        for entry in entries
-        if not _is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
-    ]
 
 
 def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str]) -> None:
@@ -215,9 +203,8 @@ def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str]) -> None
 
 async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Task, *, companion: bool) -> None:
     """Fetches one file from where it broke off to its end, over as many calls and connections as it takes."""
-    partial = _partial(folder, entry)
     backoff, fruitless = Backoff(), 0
-    offset = _partial_size(folder, entry)
+    partial, offset = _partial(folder, entry)
     while offset < entry.size:
         before = offset
         try:
@@ -259,34 +246,31 @@ def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
         partial.replace(final)
 
 
-def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
+def _is_whole(folder: Path, entry: pb.PartFile, root: Path) -> bool:
+    path = folder / entry.name
     return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
 
 
 def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
     """Links the same file from another server or an earlier manifest; False if there is none."""
-    for other in (root / FETCHED).glob(f"*/{entry.name}"):
-        if other.parent != folder and _is_whole(other, entry, root):
+    for other in (root / FETCHED).glob("*/"):
+        if other != folder and _is_whole(other, entry, root):
             try:
                 (folder / entry.name).unlink(missing_ok=True)
-                (folder / entry.name).hardlink_to(other)
+                (folder / entry.name).hardlink_to(other / entry.name)
             except OSError:
                 return False  # a file system without links: then it is fetched
             return True
     return False
 
 
-def _partial(folder: Path, entry: pb.PartFile) -> Path:
-    return folder / f"{entry.name}.{entry.sha256.hex()[:12]}.partial"
-
-
-def _partial_size(folder: Path, entry: pb.PartFile) -> int:
-    path = _partial(folder, entry)
+def _partial(folder: Path, entry: pb.PartFile) -> tuple[Path, int]:
+    """Where a file grows, and how much of it is there."""
+    path = folder / f"{entry.name}.{entry.sha256.hex()[:12]}.partial"
     size = path.stat().st_size if path.is_file() else 0
     if size > entry.size:
         path.unlink()
-        return 0
-    return size
+    return path, size if size <= entry.size else 0
 
 
 def folder_of(root: Path, digest: bytes) -> Path:
@@ -313,35 +297,23 @@ def _describe(
 
 
 def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) -> None:
-    """Raises ProtocolError for a file that is larger than what it holds can be.
+    """Raises ProtocolError for a file of tensors that is larger than the target and a drafter in float32.
 
     `config`: the target's, which has passed `check_family`.
     """
-    hidden, table = int(config["hidden_size"]), int(config["hidden_size"]) * int(config["vocab_size"])
-    layer = _layer_numbers(config)
-    most_of = {  # bytes a number: packed ones take less than bfloat16
-        int(pb.PART_EMBEDDINGS_PACKED): HEADER_BYTES + 2 * table,
-        int(pb.PART_HEAD_PACKED): HEADER_BYTES + 2 * table,
-        int(pb.PART_LAYERS_PACKED): HEADER_BYTES + 2 * int(config["num_hidden_layers"]) * layer,
-        # in float32, with its own embeddings and head
-        int(pb.PART_DRAFTER): HEADER_BYTES + 4 * (2 * table + DRAFTER_LAYERS * (layer + 8 * hidden * hidden)),
-    }
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
+    inner, experts = int(config["intermediate_size"]), config.get("num_experts") or config.get("num_local_experts") or 0
+    width = 2 * inner + int(experts) * int(config.get("moe_intermediate_size") or inner)
+    layer = hidden * (6 * heads * dim + 3 * width + 8 * hidden + 16)
+    layers = int(config["num_hidden_layers"]) + DRAFTER_LAYERS
+    most = HEADER_BYTES + 4 * (2 * hidden * int(config["vocab_size"]) + layers * layer)
     for entry in entries:
-        most = most_of.get(entry.kind, MOST_TEXT)
-        if entry.size > most:
+        if entry.size > most and entry.kind != pb.PART_TEXT:
             hint = "Use another server, or give --model and --drafter."
             raise ProtocolError(
                 f"at most {si_bytes(most)} of {entry.name} for this model", si_bytes(entry.size), hint=hint
             )
-
-
-def _layer_numbers(config: Mapping[str, Any]) -> int:
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
-    inner = int(config["intermediate_size"])
-    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
-    expert = int(config.get("moe_intermediate_size") or inner)
-    return hidden * (6 * heads * dim + 3 * (2 * inner + experts * expert) + 16)
 
 
 def check_allowed(nbytes: int, what: str, allowed: int, progress: Progress) -> None:

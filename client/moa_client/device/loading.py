@@ -12,8 +12,10 @@ import ctypes
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,6 @@ from moa_shared.constraints import constraint_compiler
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
 from moa_shared.drafter.companion import Companion, find_companion, load_companion
-from moa_shared.drafter.kinds.config import NewState
 from moa_shared.drafter.layers.weights import DRAFT_IDS, INT8, TargetParts
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
@@ -38,61 +39,35 @@ from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.settings import NOTHING_SAID, SamplingDefaults
+from moa_shared.sampling.settings import NOTHING_SAID, Constraint, SamplingDefaults
 
 from moa_client.conversation.open_answers import EndRule
+from moa_client.device import sources as here
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice, ServerPace, choose_drafter, drafters_here
-from moa_client.device.sources import (
-    AUTO,
-    NONE,
-    Sources,
-    find_sources,
-    means_served,
-    meant_drafters,
-    named_drafter,
-    resolve_sources,
-)
-from moa_client.drafting.drafters import (
-    ClientDrafter,
-    CompanionDrafter,
-    CompanionPair,
-    ConversationForms,
-    DeviceForms,
-    LookupDrafter,
-    MoaDrafter,
-)
+from moa_client.drafting import drafters
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
-TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What this device holds of a server's model.
-
-    Args:
-        identity: without a drafter.
-        end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
-        execution: the arithmetic that decides the server's text; None: no server has reported it.
-        step_ms: time of a plain step at the server; 0: not known.
-        sampling: how the model's answers are sampled by default.
-        stands_in: it is the companion, which speaks for itself until a server names its model.
-    """
+    """What this device holds of a server's model."""
 
     files: ModelFiles
     tokenizer: Tokenizer
-    identity: pb.Identity
-    end_of_text: frozenset[int] = frozenset()
+    identity: pb.Identity  # without a drafter
+    end_of_text: frozenset[int] = frozenset()  # token ids; with `context_tokens`, what ends a standalone answer
     context_tokens: int = 1 << 31
-    execution: pb.Execution | None = None
-    step_ms: float = 0.0
-    sampling: SamplingDefaults = NOTHING_SAID
-    stands_in: bool = False
+    execution: pb.Execution | None = None  # the arithmetic that decides the text; None: no server has reported it
+    step_ms: float = 0.0  # time of a plain step at the server; 0: not known
+    sampling: SamplingDefaults = NOTHING_SAID  # how the model's answers are sampled by default
+    stands_in: bool = False  # it is the companion, which speaks for itself until a server names its model
 
     @property
     def fingerprint(self) -> str:
@@ -134,22 +109,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """How this device drafts for a target.
+    """How this device drafts for a target."""
 
-    Args:
-        new_drafter: makes one for a conversation, over the same weights.
-        fingerprint: of the drafter whose memory the server sends; empty: none.
-        planes: numbers of a row of each plane of that memory. States are worth more than memory rows and cost the
-            server less, so they come first (moa_server/memory/feed.py).
-        choice: which drafter it is, and why; None: look-up.
-        is_refused: the server has no memory for the drafter, which only writes without one, or was not asked for any.
-    """
-
-    new_drafter: Callable[[], ClientDrafter]
-    fingerprint: bytes = b""
-    planes: Mapping[Plane, int] = field(default_factory=dict)
-    choice: DrafterChoice | None = None
-    is_refused: bool = False
+    new_drafter: Callable[[], drafters.ClientDrafter]  # makes one for a conversation, over the same weights
+    fingerprint: bytes = b""  # of the drafter whose memory the server sends; empty: none
+    planes: Mapping[Plane, int] = field(default_factory=dict)  # numbers of a row of each plane of it, states first
+    choice: DrafterChoice | None = None  # which drafter it is, and why; None: look-up
+    is_refused: bool = False  # the server has no memory for the drafter, or was not asked for any
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +154,16 @@ def load_device(
     settings: ClientSettings,
     served: pb.DescribeResponse,
     progress: Progress,
-    sources: Sources | None = None,
+    sources: here.Sources | None = None,
     rtt_ms: float | None = 0.0,
     companion: Companion | None = None,
 ) -> Device:
     """Loads everything.
 
-    Args:
-        sources: the files; None: --model and the installed drafters, without asking the server for any.
-        rtt_ms: to the server, as far as known; None: the server is unavailable.
-        companion: that is loaded already, for another target; None: as --companion means.
+    `sources`: the files; None: --model and the installed drafters, without asking the server for any. `rtt_ms`: None:
+    the server is unavailable. `companion`: that is loaded already, for another target; None: as --companion means.
     """
-    _check_draft_size(settings, served.limits.draft_nodes)
-    sources = sources or resolve_sources(settings, served, progress)
+    sources = sources or here.resolve_sources(settings, served, progress)
     files = sources.files
     identity = pb.Identity(
         target_id=files.target_id,
@@ -230,27 +193,18 @@ def load_device(
     return device
 
 
-def _check_draft_size(settings: ClientSettings, most: int) -> None:
-    value = settings.length if settings.mode == "chain" or settings.drafter == "lookup" else settings.nodes
-    if (settings.drafter != NONE or settings.companion) and 0 < most < value:
-        raise ConfigError(
-            f"The server verifies at most {most} draft tokens at once, and this device drafts {value}.",
-            hint="Its operator raises that limit.",
-        )
-
-
 def _load_companion(
-    settings: ClientSettings, sources: Sources, tokenizer: Tokenizer, progress: Progress
+    settings: ClientSettings, sources: here.Sources, tokenizer: Tokenizer, progress: Progress
 ) -> Companion | None:
     """The companion that --companion means; None: the server offers none."""
-    files = sources.companion
-    if files is None and settings.companion != AUTO:
+    if (files := sources.companion) is None:
+        if settings.companion == here.AUTO:
+            return None
         files = find_companion(settings.companion, settings.cache_dir, progress)
-    if files is None:
-        return None
     companion = load_companion(files, sources.files, settings.cache_dir, progress, weights=settings.dtype)
     if companion.tokenizer.chat_template != tokenizer.chat_template:
-        log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=sources.files.target_id))
+        words = "the companion %s has another chat template than %s: it reads the conversation's"
+        log.warning(words, companion.name, sources.files.target_id)
     return companion
 
 
@@ -259,8 +213,8 @@ async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeRespo
 
     `device`: with nothing but the companion; stays usable meanwhile.
     """
-    without, progress = replace(settings, drafter=NONE), SilentProgress()
-    sources = await find_sources(without, fleet, served, progress)
+    without, progress = replace(settings, drafter=here.NONE), SilentProgress()
+    sources = await here.find_sources(without, fleet, served, progress)
     loaded = await asyncio.to_thread(load_device, without, served, progress, sources, None, device.companion)
     return replace(loaded, drafting=replace(loaded.drafting, is_refused=True) if loaded.drafting is not None else None)
 
@@ -273,15 +227,15 @@ async def refit(
     `device`: as it is; stays usable meanwhile.
     """
     check_identity(served.identity, device.target.identity)
-    meant = meant_drafters(settings, served)
-    if not meant and not means_served(settings):
-        named = named_drafter(settings, device.target.files, SilentProgress())
+    meant = here.meant_drafters(settings, served)
+    if not meant and not here.means_served(settings):
+        named = here.named_drafter(settings, device.target.files, SilentProgress())
         digest = bytes.fromhex(remembered_hash(named, cache_root(settings.cache_dir)))
         meant = [each for each in served.drafters if each.fingerprint == digest]
     if not meant:
         return None
     progress = SilentProgress()  # an answer may be on the screen
-    sources = await find_sources(settings, fleet, served, progress)
+    sources = await here.find_sources(settings, fleet, served, progress)
     bare = Device(replace(device.target, files=sources.files), companion=device.companion)
     fitted = await asyncio.to_thread(fit, bare, settings, sources, progress, rtt_ms)
     trim_heap()
@@ -289,50 +243,47 @@ async def refit(
 
 
 def trim_heap() -> None:
-    """Returns freed memory to the system; does nothing where the C library cannot."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, TypeError, AttributeError):  # not glibc
-        return
-    trim(0)
+    """Returns freed memory to the system; does nothing where the C library, not being glibc, cannot."""
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
-def fit(device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None) -> Device:
-    """The device, which has none, with the drafter that --drafter means, next to its companion."""
-    files, served = device.target.files, sources.served
-    if settings.drafter == "lookup":
-        return _with(device, Drafting(lambda: LookupDrafter(settings.length)), settings)
-    pace = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-    choice = choose_drafter(settings, sources, device.companion, pace)
-    if choice is not None and choice.name == COMPANION:
-        return _with(device, None, settings, choice)
-    if choice is not None:
-        path = sources.drafters[drafters_here(settings, sources)[choice.name].fingerprint]
-        return _with(device, _of_checkpoint(path, choice, device.target, settings), settings)
-    if means_served(settings):
-        where = "here" if served.identity.drafter_fingerprint else "at the server"
-        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
-    elif settings.drafter != NONE:
-        path, choice = named_drafter(settings, files, progress), DrafterChoice(settings.drafter, "as wished")
-        return _with(device, _of_checkpoint(path, choice, device.target, settings), settings)
-    return device
-
-
-def _with(
-    device: Device, drafting: Drafting | None, settings: ClientSettings, choice: DrafterChoice | None = None
+def fit(
+    device: Device, settings: ClientSettings, sources: here.Sources, progress: Progress, rtt_ms: float | None
 ) -> Device:
-    """The device with a drafter, and its companion for what no server decides; None: the companion does both."""
-    companion = device.companion
-    if companion is None:
-        return replace(device, drafting=drafting)
-    writers, online = _companion_drafters(companion, device.target.files, settings), drafting
-    choice = online.choice if online is not None else choice
-    choice = replace(choice, standalone=companion.name) if choice is not None else None
-    if online is None:
-        return replace(device, drafting=Drafting(writers, choice=choice))
-    new_online = online.new_drafter
-    pairs = replace(online, new_drafter=lambda: CompanionPair(new_online(), writers()), choice=choice)
-    return replace(device, drafting=pairs)
+    """The device, which has none, with the drafter that --drafter means, next to its companion."""
+    target, served, companion = device.target, sources.served, device.companion
+    pace = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
+    drafting, choice = None, choose_drafter(settings, sources, companion, pace)
+    if choice is not None and choice.name != COMPANION:
+        path = sources.drafters[drafters_here(settings, sources)[choice.name].fingerprint]
+        drafting = _of_checkpoint(path, choice, target, settings)
+    elif settings.drafter == "lookup":
+        drafting = Drafting(lambda: drafters.LookupDrafter(settings.length))
+    elif choice is None and here.means_served(settings):
+        where = "here" if served.identity.drafter_fingerprint else "at the server"
+        progress.note(f"There is no drafter for {target.files.target_id} {where}: the server answers by plain steps.")
+    elif choice is None and settings.drafter != here.NONE:
+        path = here.named_drafter(settings, target.files, progress)
+        drafting = _of_checkpoint(path, DrafterChoice(settings.drafter, "as wished"), target, settings)
+    if companion is not None:
+        drafting = _with_companion(drafting or choice, companion, target, settings)
+    return replace(device, drafting=drafting)
+
+
+def _with_companion(
+    online: Drafting | DrafterChoice | None, companion: Companion, target: Target, settings: ClientSettings
+) -> Drafting:
+    """What drafts for a server, or that it is the companion, with the companion writing where there is none."""
+    ngrams, forms = ngrams_for(target.files.fingerprint), _forms(target.files)
+
+    def writer() -> drafters.CompanionDrafter:
+        return drafters.CompanionDrafter(companion, shape=_shape(settings), guesser=TextGuesser(ngrams), forms=forms)
+
+    if not isinstance(online, Drafting):
+        return Drafting(writer, choice=online and replace(online, standalone=companion.name))
+    choice, drafter = online.choice and replace(online.choice, standalone=companion.name), online.new_drafter
+    return replace(online, new_drafter=lambda: drafters.CompanionPair(drafter(), writer()), choice=choice)
 
 
 def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: ClientSettings) -> Drafting:
@@ -345,18 +296,21 @@ def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: 
             config.target_fingerprint[:12],
             hint="Give a drafter that was trained for this target, or --drafter none.",
         )
-    states = drafter_states(checkpoint, files, settings, target.context_tokens)
+    reader = WeightReader(files)
+    parts = target_parts(reader, files, checkpoint, settings, target.context_tokens)
+    states = checkpoint.states(reader, settings.dtype, parts=parts)
+    reader.drop_pages()
     confidence = confidence_for(checkpoint.fingerprint, path)
-    ngrams, forms = ngrams_for(files.fingerprint, path), DeviceForms(partial(_new_compiler, files))
+    ngrams, forms = ngrams_for(files.fingerprint, path), _forms(files)
 
-    def new_drafter() -> ClientDrafter:
-        return MoaDrafter(
+    def new_drafter() -> drafters.ClientDrafter:
+        return drafters.MoaDrafter(
             states,
             reads_memory=config.memory_width > 0,
-            shape=_growth_shape(settings),
+            shape=_shape(settings),
             guesser=TextGuesser(ngrams),
             confidence=confidence,
-            forms=ConversationForms(forms),
+            forms=forms,
         )
 
     planes = {Plane.REUSED_STATE: config.hidden_size} if config.reused_layers else {}
@@ -364,34 +318,25 @@ def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: 
     return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, choice)
 
 
-def _companion_drafters(
-    companion: Companion, files: ModelFiles, settings: ClientSettings
-) -> Callable[[], CompanionDrafter]:
-    ngrams, forms = ngrams_for(files.fingerprint), DeviceForms(partial(_new_compiler, files))
-    return lambda: CompanionDrafter(
-        companion, shape=_growth_shape(settings), guesser=TextGuesser(ngrams), forms=ConversationForms(forms)
-    )
-
-
-def _growth_shape(settings: ClientSettings) -> GrowthShape:
+def _shape(settings: ClientSettings) -> GrowthShape:
     return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
 
 
-def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
-    tokenizer = load_tokenizer(files)
-    ends = end_of_text(files, tokenizer.eos_token_id)
-    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
+def _forms(files: ModelFiles) -> drafters.BeginForm:
+    """Begins answers under constraints, on a thread of its own; None where the library is missing."""
+    thread = ThreadPoolExecutor(1, "forms")  # begins with the first form
 
+    @cache
+    def compiler() -> ConstraintCompiler | None:
+        tokenizer = load_tokenizer(files)
+        ends = end_of_text(files, tokenizer.eos_token_id)
+        return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
 
-def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
-    """The factory of a conversation's draft state, over the parts of the target in `files`.
+    def begin(constraint: Constraint) -> ConstrainedText | None:
+        found = compiler()
+        return found.begin(constraint) if found is not None else None
 
-    `context`: the most tokens of a conversation at the server; 0: as many as the model was made for.
-    """
-    reader = WeightReader(files)
-    states = checkpoint.states(reader, settings.dtype, parts=target_parts(reader, files, checkpoint, settings, context))
-    reader.drop_pages()
-    return states
+    return lambda constraint: thread.submit(begin, constraint)
 
 
 def target_parts(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
-    TOKENS_A_FORWARD,
     installed_drafters,
     require_shipped_drafter,
 )
@@ -28,15 +28,7 @@ from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.gguf.entry import adopt_gguf, describe_entry, entry_of, is_ready
-from moa_shared.models.sources.cache import (
-    FORMAT,
-    MANIFEST,
-    cache_root,
-    locked_meanwhile,
-    recall,
-    remember,
-    remembered_hash,
-)
+from moa_shared.models.sources import cache
 from moa_shared.models.sources.files import describe_folder
 from moa_shared.models.sources.hub import PREFIX, HubModel, pulled
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, resolve_packaged
@@ -45,15 +37,7 @@ from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.programs.run_loop import run_reporting
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
-from moa_client.device.fetching import (
-    WINDOW_BYTES,
-    WantedParts,
-    fetch,
-    fetch_files,
-    fetch_manifest,
-    find_fetched,
-    folder_of,
-)
+from moa_client.device import fetching
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
@@ -66,20 +50,13 @@ NAME_ONE = "Name one with --companion FILE, or leave --companion out."
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Files for a device.
+    """Files for a device."""
 
-    Args:
-        served: what the server describes, or described when last available.
-        drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
-        companion: if it is known yet: the one that the server offers, if --companion means that one and it is here.
-        stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
-    """
-
-    served: pb.DescribeResponse
+    served: pb.DescribeResponse  # what the server describes, or described when last available
     files: ModelFiles
-    drafters: Mapping[bytes, Path]
-    companion: ModelFiles | None = None
-    stands_in: bool = False
+    drafters: Mapping[bytes, Path]  # checkpoints that --drafter means, by fingerprint
+    companion: ModelFiles | None = None  # the one that the server offers, if --companion means that and it is here
+    stands_in: bool = False  # nothing of a target is here: the files are those of the companion
 
 
 def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
@@ -103,29 +80,29 @@ async def find_sources(
     settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
     """Everything for this server's target; what is missing is fetched from it."""
-    root, described = cache_root(settings.cache_dir), served.manifest_sha256
-    _remember(root, settings.server, served)
+    root, described = cache.cache_root(settings.cache_dir), served.manifest_sha256
+    _remember(settings, served)
     found, wanted = find_present(settings, served, progress)
     if found is not None:
         return found
-    parts = await fetch(fleet, root, wanted, progress, described, settings.fetch_bytes)
+    parts = await fetching.fetch(fleet, root, wanted, progress, described, settings.fetch_bytes)
     if parts.manifest_sha256 != described:  # the server had not reported it yet
         served.manifest_sha256 = parts.manifest_sha256
-        _remember(root, settings.server, served)
+        _remember(settings, served)
     files = parts.files if wanted.target else _find_target(settings, served, progress) or parts.files
     return Sources(served, files, {**_installed(settings, served), **parts.drafters})
 
 
 def find_present(
     settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
-) -> tuple[Sources | None, WantedParts]:
+) -> tuple[Sources | None, fetching.WantedParts]:
     """What is here for this server; None if something must be fetched. And what is not installed."""
-    root, files = cache_root(settings.cache_dir), _find_target(settings, served, progress)
+    root, files = cache.cache_root(settings.cache_dir), _find_target(settings, served, progress)
     drafters, meant = _installed(settings, served), {each.fingerprint for each in meant_drafters(settings, served)}
     drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in FILELESS
-    wanted = WantedParts(drafts_itself and files is None, frozenset(meant - drafters.keys()))
+    wanted = fetching.WantedParts(drafts_itself and files is None, frozenset(meant - drafters.keys()))
     if files is None or wanted.drafters:
-        parts = find_fetched(root, served.manifest_sha256, wanted)
+        parts = fetching.find_fetched(root, served.manifest_sha256, wanted)
         if parts is None:
             return None, wanted
         files, drafters = files or parts.files, drafters | parts.drafters
@@ -138,7 +115,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     if settings.model:
         files = resolve(settings.model, settings.cache_dir, progress)
         if served is None or files.fingerprint != served.identity.target_fingerprint.hex():
-            served = _describe_standalone(settings, files, progress)
+            served = _describe_files(files)
     companion = None
     if settings.companion == AUTO and served is not None:
         companion = find_offered(settings, served.companion)
@@ -164,7 +141,7 @@ def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | N
     """
     if served is not None and served.HasField("companion"):
         return AUTO
-    root = cache_root(settings.cache_dir)
+    root = cache.cache_root(settings.cache_dir)
     if is_ready(entry_of(DEFAULT_MODEL.gguf_sha256, root)) and find_installed(DEFAULT_MODEL) is not None:
         default = resolve_packaged("default", DEFAULT_MODEL, root, QUIET)
         if default.tokenizer_hash == target.tokenizer_hash:
@@ -199,8 +176,8 @@ def _find_target(settings: ClientSettings, served: pb.DescribeResponse, progress
     """The whole model, as --model names it or where it is in the cache; None: it is not here."""
     if settings.model:
         return resolve(settings.model, settings.cache_dir, progress)
-    root = cache_root(settings.cache_dir)
-    for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
+    root = cache.cache_root(settings.cache_dir)
+    for manifest in sorted((root / "models").glob(f"*-v{cache.FORMAT}/{cache.MANIFEST}")):
         try:
             files = describe_entry(manifest.parent, root)
         except MoaError:
@@ -212,48 +189,30 @@ def _find_target(settings: ClientSettings, served: pb.DescribeResponse, progress
 
 def _installed(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
     """The installed drafters among those that --drafter means, by fingerprint."""
-    root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
+    root, target = cache.cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
     paths = installed_drafters(target).values() if meant else ()
-    installed = {bytes.fromhex(remembered_hash(path, root)): path for path in paths}
+    installed = {bytes.fromhex(cache.remembered_hash(path, root)): path for path in paths}
     return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
 
 
-def _describe_standalone(settings: ClientSettings, files: ModelFiles, progress: Progress) -> pb.DescribeResponse:
-    """What a server of this target with this device's drafters would describe."""
-    root, paths = cache_root(settings.cache_dir), installed_drafters(files.fingerprint)
-    if not means_served(settings) and settings.drafter not in FILELESS:
-        paths = {settings.drafter: named_drafter(settings, files, progress)}
-    drafters = [
-        pb.Drafter(
-            name=name,
-            fingerprint=bytes.fromhex(remembered_hash(path, root)),
-            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
-        )
-        for name, path in paths.items()
-    ]
-    return _describe_files(files, drafters)
-
-
-def _describe_files(files: ModelFiles, drafters: Sequence[pb.Drafter] = ()) -> pb.DescribeResponse:
-    return pb.DescribeResponse(
-        protocol_version=PROTOCOL_VERSION,
-        identity=pb.Identity(
-            target_id=files.target_id,
-            target_fingerprint=bytes.fromhex(files.fingerprint),
-            tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-            drafter_fingerprint=drafters[0].fingerprint if drafters else b"",
-        ),
-        drafters=drafters,
+def _describe_files(files: ModelFiles) -> pb.DescribeResponse:
+    """What a server of this model without drafters would describe."""
+    identity = pb.Identity(
+        target_id=files.target_id,
+        target_fingerprint=bytes.fromhex(files.fingerprint),
+        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
     )
+    return pb.DescribeResponse(protocol_version=PROTOCOL_VERSION, identity=identity)
 
 
-def _remember(root: Path, address: str, served: pb.DescribeResponse) -> None:
-    remember(root, _key(address), {"address": address, "described": served.SerializeToString().hex()})
+def _remember(settings: ClientSettings, served: pb.DescribeResponse) -> None:
+    described = {"address": settings.server, "described": served.SerializeToString().hex()}
+    cache.remember(cache.cache_root(settings.cache_dir), _key(settings.server), described)
 
 
 def _recall(settings: ClientSettings) -> pb.DescribeResponse | None:
-    known = recall(cache_root(settings.cache_dir), _key(settings.server))
+    known = cache.recall(cache.cache_root(settings.cache_dir), _key(settings.server))
     try:
         return pb.DescribeResponse.FromString(bytes.fromhex(str(known["described"])))
     except (KeyError, ValueError, DecodeError):
@@ -270,16 +229,18 @@ def offered_words(offered: pb.Companion) -> str:
 
 def find_offered(settings: ClientSettings, offered: pb.Companion) -> ModelFiles | None:
     """The companion, if it is on this device; None: it must be fetched."""
-    root = cache_root(settings.cache_dir)
-    if not offered.fingerprint:
-        return None
-    for found in (_find_installed, _find_pulled, _find_fetched):
-        try:
-            files = found(offered, root)
-        except MoaError:
-            continue  # damaged or gone: then it is fetched again
-        if files is not None and files.fingerprint == offered.fingerprint.hex():
-            return files
+    root, on_hub = cache.cache_root(settings.cache_dir), _on_hub(offered)
+    folder, places = fetching.folder_of(root, offered.manifest_sha256), list[Callable[[], ModelFiles]]()
+    if find_installed(DEFAULT_MODEL) is not None:  # the default model, which may have been installed with moa
+        places.append(partial(resolve, DEFAULT, root, QUIET))
+    if on_hub is not None and pulled(on_hub) is not None:
+        places.append(partial(resolve, offered.hub, root, QUIET))
+    if offered.manifest_sha256 and folder.is_dir():
+        places.append(partial(_describe_companion, folder, offered, root))
+    for find in places if offered.fingerprint else ():
+        with suppress(MoaError):  # damaged or gone: then it is fetched again
+            if (files := find()).fingerprint == offered.fingerprint.hex():
+                return files
     return None
 
 
@@ -290,35 +251,32 @@ async def take_offered(
     if not served.HasField("companion"):
         raise NotFoundError(f"The server of {served.identity.target_id} offers no companion.", hint=NAME_ONE)
     offered = served.companion
-    files = await asyncio.to_thread(find_offered, settings, offered)
-    if files is not None:
+    if (files := await asyncio.to_thread(find_offered, settings, offered)) is not None:
         return files
-    root = cache_root(settings.cache_dir)
+    root = cache.cache_root(settings.cache_dir)
     if _on_hub(offered) is not None:
         progress.note(f"The companion {offered_words(offered)} comes from the hub.")
         try:
             resolving = partial(resolve, offered.hub, settings.cache_dir)
-            files = await run_reporting(resolving, progress, "companion")
-            return _accept(files, offered)
+            return _accept(await run_reporting(resolving, progress, "companion"), offered)
         except MoaError as error:
             progress.note(f"{error.message} So it comes from the server.")
-    server = fleet.shown.widened(WINDOW_BYTES)
+    server = fleet.shown.widened(fetching.WINDOW_BYTES)
     try:
-        manifest, digest = await fetch_manifest(server, offered.manifest_sha256, companion=True)
+        manifest, digest = await fetching.fetch_manifest(server, offered.manifest_sha256, companion=True)
         for entry in manifest.files:
             if entry.kind not in (pb.PART_TEXT, pb.PART_COMPANION):
                 raise ProtocolError("files of a companion", f"{entry.name} of the kind {entry.kind}")
-        folder, what, allowed = folder_of(root, digest), f"the companion {offered.name}", settings.fetch_bytes
-        async with locked_meanwhile(folder, progress, asyncio.sleep):
-            await fetch_files(server, root, folder, manifest.files, progress, what, allowed, companion=True)
+        folder, what, allowed = fetching.folder_of(root, digest), f"the companion {offered.name}", settings.fetch_bytes
+        async with cache.locked_meanwhile(folder, progress, asyncio.sleep):
+            await fetching.fetch_files(server, root, folder, manifest.files, progress, what, allowed, companion=True)
             return _accept(await asyncio.to_thread(_describe_companion, folder, offered, root), offered)
     finally:
         await server.close()
 
 
 def _accept(files: ModelFiles, offered: pb.Companion) -> ModelFiles:
-    expected = offered.fingerprint.hex()
-    if files.fingerprint != expected:
+    if files.fingerprint != (expected := offered.fingerprint.hex()):
         raise MismatchError(f"companion {offered.name}", expected[:12], files.fingerprint[:12], hint=NAME_ONE)
     return files
 
@@ -328,24 +286,8 @@ def _on_hub(offered: pb.Companion) -> HubModel | None:
     return HubModel.parse(offered.hub) if offered.hub.startswith(PREFIX) else None
 
 
-def _find_installed(offered: pb.Companion, root: Path) -> ModelFiles | None:
-    """The default model, which may have been installed with moa."""
-    return None if find_installed(DEFAULT_MODEL) is None else resolve(DEFAULT, root, QUIET)
-
-
-def _find_pulled(offered: pb.Companion, root: Path) -> ModelFiles | None:
-    named = _on_hub(offered)
-    return resolve(offered.hub, root, QUIET) if named is not None and pulled(named) is not None else None
-
-
-def _find_fetched(offered: pb.Companion, root: Path) -> ModelFiles | None:
-    folder = folder_of(root, offered.manifest_sha256)
-    return _describe_companion(folder, offered, root) if offered.manifest_sha256 and folder.is_dir() else None
-
-
 def _describe_companion(folder: Path, offered: pb.Companion, root: Path) -> ModelFiles:
     """What was fetched; its files keep their names only once they are whole."""
-    ggufs = sorted(folder.glob("model-*.gguf"))
-    if ggufs:
-        return adopt_gguf(ggufs[0], root, QUIET, target_id=offered.name)
+    for gguf in sorted(folder.glob("model-*.gguf")):
+        return adopt_gguf(gguf, root, QUIET, target_id=offered.name)
     return describe_folder(folder, offered.name, root)

@@ -29,12 +29,8 @@ CALM_TOKENS = 64
 class DeviceDrafting:
     """The drafter of one conversation, its memory, and drafting with and without a server.
 
-    Args:
-        drafter: None: the server answers by plain steps.
-        planes: numbers of a row of each plane of memory that the drafter reads.
-        plain_ms: time of a plain step, as the server reports it; 0: not known.
-        post: takes the drafter's results.
-        executor: shared with other conversations; None: one of its own.
+    `drafter`: None: the server answers by plain steps. `planes`: numbers of a row of each plane of memory that it
+    reads. The other arguments are those of `OnlineDrafting` and `DrafterThread`.
     """
 
     def __init__(

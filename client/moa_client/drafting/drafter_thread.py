@@ -24,7 +24,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
-from moa_client.drafting.drafters import ClientDrafter, ReadingDrafter
+from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import DraftExtended, DraftStep
 
 Result = TypeVar("Result")
@@ -32,27 +32,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """One more token of standalone text; None: the drafter has nothing to say.
+    """One more token of standalone text."""
 
-    Args:
-        serial: of the text that it continues; `length`: how many tokens of it have been shown.
-        chance: that it is the target's, if all before it are.
-    """
-
-    serial: int
-    length: int
-    token: int | None
-    chance: float = 1.0
+    serial: int  # of the text that it continues
+    length: int  # how many tokens of that have been shown
+    token: int | None  # None: the drafter has nothing to say
+    chance: float = 1.0  # that it is the target's, if all before it are
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterFailed:
-    """The drafter has failed, or could not read the server's memory (ProtocolError)."""
-
-    error: MoaError
-
-
-DrafterResult = DraftExtended | TokenWritten | DrafterFailed
+DrafterResult = DraftExtended | TokenWritten | MoaError  # it failed, or could not read the memory (ProtocolError)
 
 
 class DrafterExecutor:
@@ -79,9 +67,8 @@ FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts br
 class DrafterThread:
     """Runs one drafter on its thread.
 
-    Args:
-        post: takes results, on the event loop.
-        executor: shared with other conversations, whose calls take turns; None: one of its own.
+    `post`: takes results, on the event loop. `executor`: shared with other conversations, whose calls take turns; None:
+    one of its own.
     """
 
     def __init__(
@@ -100,7 +87,7 @@ class DrafterThread:
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # how many of them the drafter has read in some step
         self._new_rows = 0  # of memory since the last step
-        self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
+        self._reads: Callable[..., bool] | None = getattr(drafter, "read_on", None)
         self._reading: asyncio.TimerHandle | None = None  # the text is read ahead from then on
         self._read_seconds = 0.0  # that the newest piece took
         self._pause_ends = 0.0  # until then no piece comes between drafts
@@ -116,7 +103,7 @@ class DrafterThread:
             new = tokens[len(told) :]
             told += new
             self._unsent += new
-            if self._reader is not None:
+            if self._reads is not None:
                 self._send_unsent()
             return 1 << 62
         pairs = enumerate(zip(told, tokens, strict=False))
@@ -144,7 +131,7 @@ class DrafterThread:
     @property
     def may_begin(self) -> bool:
         """Whether the drafter can begin an answer to a question that no server has read."""
-        return self._reader is not None
+        return self._reads is not None
 
     def close(self) -> None:
         """Lets the running call end; its result is no longer posted."""
@@ -175,7 +162,7 @@ class DrafterThread:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
-        if is_idle and self._reader is not None and not self.busy and not self._is_closed:
+        if is_idle and self._reads is not None and not self.busy and not self._is_closed:
             self._reading = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._read_piece)
 
     def _read_piece(self) -> None:
@@ -199,7 +186,7 @@ class DrafterThread:
             self._ask_drafter(call, writes=writes)
             return
         self.post(result)
-        if self._reader is not None and time.monotonic() >= self._pause_ends:
+        if self._reads is not None and time.monotonic() >= self._pause_ends:
             self._read_piece()  # before the next draft
         else:
             self._read_ahead(is_idle=True)
@@ -215,16 +202,16 @@ class DrafterThread:
             defect, error = error, InternalError(f"The drafter has failed ({type(error).__name__}).")
             error.__cause__ = defect
         if not self._is_closed:
-            self.post(DrafterFailed(error))
+            self.post(error)
         return True
 
     # ------------------------------------------------------------ on the thread
 
     def _read_on(self, *, writes: bool) -> bool:
-        if self._reader is None or self._is_closed:
+        if self._reads is None or self._is_closed:
             return False
         began = time.monotonic()
-        is_left = self._reader.read_on(self.sampling, writes=writes)
+        is_left = self._reads(self.sampling, writes=writes)
         self._read_seconds = time.monotonic() - began
         return is_left
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,40 +27,19 @@ from moa_shared.sampling.settings import Constraint, Sampling
 from moa_shared.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from moa_shared.constraints.compiler import ConstraintCompiler
     from moa_shared.constraints.constrained_text import ConstrainedText
     from moa_shared.drafter.companion import Companion
     from moa_shared.drafter.kinds.companion import CompanionState
 
 
-class DeviceForms:
-    """Compiles the forms to which a server holds answers; it has tried them.
-
-    `new_compiler`: called on a thread, for the first form; it gives None where the library is missing.
-    """
-
-    def __init__(self, new_compiler: Callable[[], ConstraintCompiler | None]) -> None:
-        self._new_compiler = new_compiler
-        self._compiler: ConstraintCompiler | None = None
-        self._thread: ThreadPoolExecutor | None = None  # from the first form on
-
-    def begin(self, constraint: Constraint) -> Future[ConstrainedText | None]:
-        """An answer under a constraint, before its first token; None: it cannot be had."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "forms")
-        return self._thread.submit(self._begin, constraint)
-
-    def _begin(self, constraint: Constraint) -> ConstrainedText | None:
-        if self._compiler is None:
-            self._compiler = self._new_compiler()
-        return self._compiler.begin(constraint) if self._compiler is not None else None
+BeginForm = Callable[[Constraint], "Future[ConstrainedText | None]"]  # an answer's, before its first token
 
 
 class ConversationForms:
     """The form of one conversation's running answer."""
 
-    def __init__(self, forms: DeviceForms) -> None:
-        self._forms = forms
+    def __init__(self, begin: BeginForm) -> None:
+        self._begin = begin
         self._key: tuple[Constraint, int] | None = None  # of the running answer: its constraint and its place
         self._begun: Future[ConstrainedText | None] | None = None
         self._form: DraftForm | None = None
@@ -75,7 +54,7 @@ class ConversationForms:
         key = sampling.constraint, sampling.answer_start
         if key != self._key or answer[: len(self._answer)] != self._answer:
             self._key, self._form, self._answer = key, None, []
-            self._begun = self._forms.begin(sampling.constraint)
+            self._begun = self._begin(sampling.constraint)
         begun = self._begun
         if self._form is None and begun is not None and begun.done() and begun.exception() is None:
             form = begun.result()
@@ -92,7 +71,7 @@ MOST_UNSEEN = 64
 
 
 class ClientDrafter(Protocol):
-    """What the drafting loop needs from a drafter."""
+    """What the drafting loop needs from a drafter. One with `read_on` may also begin an answer by itself."""
 
     @property
     def reads_memory(self) -> bool: ...  # whether it uses the server's memory
@@ -114,28 +93,14 @@ class ClientDrafter(Protocol):
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None: ...
 
 
-@runtime_checkable
-class ReadingDrafter(ClientDrafter, Protocol):
-    """A drafter that knows a text only once it has read it, and needs nothing else to write: it may begin answers."""
-
-    # Reads a piece of the text, where there is one to read; whether there is more. sampling: of the newest answer,
-    # which tells how often the drafter's own choice is the target's. writes: for text without a server; else for a
-    # draft.
-    def read_on(self, sampling: Sampling, *, writes: bool) -> bool: ...
-
-
 class MoaDrafter:
     """A Mixture of Attentions drafter, or another one trained for the target.
 
     One that reads memory, and has none of the newest text, knows nothing: of what it writes then only copies have a
     chance of being right.
 
-    Args:
-        new_state: makes an empty state.
-        reads_memory: False for a drafter whose memory encoder the server does not have.
-        guesser: merges what the text suggests into drafts.
-        confidence: of standalone text; None: it was never measured, and the stated chances are taken for it.
-        forms: of the answers; None: drafts do not keep to any.
+    `new_state` makes an empty state; `guesser` merges what the text suggests into drafts. `confidence`: of standalone
+    text; None: it was never measured, and the stated chances are taken for it. `forms`: None: drafts keep to none.
     """
 
     def __init__(
@@ -146,11 +111,11 @@ class MoaDrafter:
         shape: GrowthShape = CHAIN,
         guesser: TextGuesser | None = None,
         confidence: Confidence | None = None,
-        forms: ConversationForms | None = None,
+        forms: BeginForm | None = None,
     ) -> None:
         self.reads_memory = reads_memory
         self._confidence = confidence
-        self._forms = forms
+        self._forms = ConversationForms(forms) if forms is not None else None
         self._guesser = guesser
         self._draft = ConversationDraft(new_state, shape, guesser)
         self._rows_stop = 0  # after the newest memory row that has come
@@ -247,9 +212,7 @@ class CompanionDrafter(MoaDrafter):
     It reads the committed text when nothing else is to be done, in pieces that are short enough for the drafts of all
     conversations to come between. What its chances and its drafts are worth is learnt from what servers decide.
 
-    Args:
-        companion: whose trust and agreement all conversations share.
-        shape, guesser, forms: as of `MoaDrafter`; the guesser is for drafts alone.
+    `companion`: whose trust and agreement all conversations share. The guesser is for drafts alone.
     """
 
     def __init__(
@@ -258,7 +221,7 @@ class CompanionDrafter(MoaDrafter):
         *,
         shape: GrowthShape,
         guesser: TextGuesser | None = None,
-        forms: ConversationForms | None = None,
+        forms: BeginForm | None = None,
     ) -> None:
         self._state: CompanionState
 
@@ -288,7 +251,11 @@ class CompanionDrafter(MoaDrafter):
                 self._learn(math.exp(choice[1]), right=choice[0] == token)
 
     def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
-        """As of `ReadingDrafter`."""
+        """Reads a piece of the text, where there is one to read; whether there is more.
+
+        `sampling`: of the newest answer, by which its own choices are compared with the target's. `writes`: for text
+        without a server; else for a draft.
+        """
         state = self._state
         if state.unread < LEAST_PIECE or not self._has_room(0):
             return False
@@ -310,7 +277,7 @@ class CompanionDrafter(MoaDrafter):
         return super().grow(draft, sampling) if self._has_room(0) else Growth()
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        """As of `ClientDrafter`: the model's own choice, of any token, like the target's would be."""
+        """The model's own choice, of any token, like the target's would be."""
         if not self._has_room(len(draft)):
             return None
         self._follow_form(sampling)
@@ -357,5 +324,4 @@ class CompanionPair:
         return self._companion.write(draft, sampling)
 
     def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
-        """As of `ReadingDrafter`: no draft waits for the companion."""
-        return writes and self._companion.read_on(sampling, writes=True)
+        return writes and self._companion.read_on(sampling, writes=True)  # no draft waits for the companion

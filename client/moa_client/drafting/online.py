@@ -78,7 +78,7 @@ class DraftRule(Protocol):
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool: ...  # whether this draft is worth another level
     # Whether to send the newest `unsent` nodes of this draft now; `flush`: none follow for now.
     def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool: ...
-    def on_sent(self, nodes: int) -> None: ...  # called when a frame with this many nodes is sent
+    def on_sent(self, nodes: int) -> None: ...
 
 
 class WholeDrafts:
@@ -99,32 +99,20 @@ class WholeDrafts:
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """One step of the drafter to run: new nodes below a draft.
+    """One step of the drafter to run: new nodes below a draft."""
 
-    Args:
-        serial: of the draft that it extends.
-        committed: how many tokens of the conversation the drafter must have read.
-        numbers: of the newest committed token and of the draft's nodes in the whole tree in flight.
-        text: of the text that has only grown since.
-    """
-
-    serial: int
-    committed: int
+    serial: int  # of the draft that it extends
+    committed: int  # tokens of the conversation that the drafter must have read
     draft: DraftTree
-    numbers: tuple[int, ...]
-    text: int = 0
+    numbers: tuple[int, ...]  # of the newest committed token and of the draft's nodes in the whole tree in flight
+    text: int = 0  # of the text that has only grown since
 
 
 @dataclass(frozen=True, slots=True)
 class DraftExtended:
-    """A step of a draft.
-
-    `took_ms`: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
-    """
-
     step: DraftStep
     growth: Growth
-    took_ms: float | None
+    took_ms: float | None  # on the thread; None if the drafter had a prompt to read first, which is not typical
 
 
 class OnlineDrafter(Protocol):
@@ -138,11 +126,8 @@ class OnlineDrafter(Protocol):
 class OnlineDrafting:
     """Drafts for one conversation while the server is connected.
 
-    Args:
-        drafter: None: it does not draft here.
-        memory: whose newest row drafting waits for.
-        plain_ms: of a plain step, as the server reports; 0: not known.
-        rule: how far to draft ahead, and how many nodes a frame waits for; None: as the settings have it.
+    `drafter`: None: it does not draft here. `memory`: whose newest row drafting waits for. `plain_ms`: of a plain step,
+    as the server reports; 0: not known. `rule`: None: as the settings have it.
     """
 
     def __init__(
@@ -158,8 +143,8 @@ class OnlineDrafting:
     ) -> None:
         bytes_a_token = TREE_BYTES if settings.tree else CHAIN_BYTES
         self.window = DraftWindow(bytes_a_token, plain_ms=plain_ms, block_levels=block_levels)
-        self._rule = rule or (WholeDrafts(settings.rounds) if settings.rounds else self.window)
         self._in_rounds = settings.rounds > 0
+        self._rule = rule or (WholeDrafts(settings.rounds) if self._in_rounds else self.window)
         self.rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation
         self._drafter = drafter

@@ -1,8 +1,9 @@
 """Writes the current answer on the device while no server decides its text: the counterpart of `drafting.online`.
 
-State: whether the drafter has more to say, which text the step under way continues, and a token that is too unlikely to
-be shown. What is shown goes to the answer queue as provisional text. Invariant: a token that continues a text since
-changed is discarded.
+State: whether the drafter has more to say, which text the step under way continues, how likely it is that all of that
+since the newest decided token is right, and a token that is too unlikely to be shown. What is shown is an answer's
+provisional text. Clock readings are arguments, in milliseconds. Invariant: a token that continues a text since changed
+is discarded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from moa_client.conversation import events
 from moa_client.conversation.conversation import OpenAnswer
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterThread, TokenWritten
-from moa_client.drafting.settings import StandaloneRule, StandaloneText
+from moa_client.drafting.settings import READING_SPEED, StandaloneRule
 from moa_client.memory import MemoryPlan
 
 
@@ -25,7 +26,9 @@ class StandaloneDrafting:
         self._answers = answers
         self._thread = thread
         self._memory = memory
-        self._text = StandaloneText(rule)
+        self._rule = rule
+        self._due_ms = 0.0  # when the next token may be shown
+        self._chance = 1.0  # that all of the text is right
         self._has_more = True
         self._held: TokenWritten | None = None
         self._left: OpenAnswer | None = None  # the answer that is left to the server, which has not read its question
@@ -54,7 +57,7 @@ class StandaloneDrafting:
         """Called when the text that the drafter is writing after has changed."""
         self._serial += 1
         self._held = None
-        self._text.begin()
+        self._chance = 1.0
 
     def renew(self) -> None:
         """Called when the drafter may have something to say again: for a new answer, or one that a server continues."""
@@ -83,7 +86,7 @@ class StandaloneDrafting:
             self._show(now, job, held)
             if job.has_ended:
                 return
-        if now < self._text.due_ms:
+        if now < self._due_ms:
             return
         if self._told != (self._serial, job):  # it knows what it writes itself
             self._told = self._serial, job
@@ -105,7 +108,7 @@ class StandaloneDrafting:
     def wake_ms(self) -> float | None:
         """When to call `write_on` again if nothing happens; None: no need."""
         job = self._next_job
-        return self._text.due_ms if self._held is None and job is not None and self._may_begin(job) else None
+        return self._due_ms if self._held is None and job is not None and self._may_begin(job) else None
 
     @property
     def _next_job(self) -> OpenAnswer | None:
@@ -119,7 +122,7 @@ class StandaloneDrafting:
         """Whether there is anything to go by: without the server's memory of a question a drafter writes no sense; a
         companion reads the question itself.
         """
-        mode = self._text.rule.mode
+        mode = self._rule.mode
         if self.asked_for or mode == "always" or self.is_read(job):
             return True
         return mode == "auto" and self._thread is not None and self._thread.may_begin
@@ -129,10 +132,23 @@ class StandaloneDrafting:
         return answer is self._answers.front and self._answers.conversation.answer_length > 0
 
     def _may_show(self, written: TokenWritten) -> bool:
+        """A companion's text is worth reading also where the target would say something else."""
+        if self.asked_for or self._rule.mode == "always":
+            return True
         is_companion = self._thread is not None and self._thread.may_begin
-        return self._text.takes(written.chance, asked_for=self.asked_for, is_companion=is_companion)
+        return self._rule.mode == "auto" and (is_companion or self._is_likely(written.chance))
+
+    def _is_likely(self, chance: float) -> bool:
+        return self._chance * chance >= self._rule.least_chance
 
     def _show(self, now: float, job: OpenAnswer, written: TokenWritten) -> None:
-        if written.token is not None:
-            likely = self._text.add(now, written.chance, asked_for=self.asked_for)
-            self._answers.write(job, [written.token], [written.chance], likely=likely)
+        if written.token is None:
+            return
+        likely = self._is_likely(written.chance)
+        self._chance *= written.chance
+        is_wanted = likely or self.asked_for or self._rule.mode == "always"
+        # What may be withdrawn is not worth more than reading speed, also where nobody reads along.
+        if speed := self._rule.tokens_per_s or (0.0 if is_wanted else READING_SPEED):
+            step_ms = 1e3 / speed
+            self._due_ms = max(self._due_ms, now - step_ms) + step_ms  # what the token has taken is not added to it
+        self._answers.write(job, [written.token], [written.chance], likely=likely)

@@ -22,7 +22,7 @@ from moa_client.conversation.events import Committed, Event, Provisional
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.device.loading import Device
-from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterFailed, TokenWritten
+from moa_client.drafting.drafter_thread import DrafterExecutor, TokenWritten
 from moa_client.drafting.online import DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.conversation_device import ConversationDevice
@@ -199,10 +199,10 @@ class ClientEngine:
                 case TokenWritten():
                     if not is_served:
                         drafting.standalone.on_written(now_ms(), item)
-                case DrafterFailed(error=ProtocolError() as fault):
-                    raise fault
-                case DrafterFailed():
-                    self._failure = item.error
+                case ProtocolError():
+                    raise item
+                case MoaError():
+                    self._failure = item
                 case happened:
                     reaction = happened()
         except ProtocolError as error:

@@ -101,7 +101,7 @@ def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.M
     table = np.ones((64, 32), np.float32)
     made = Checkpoint(config, fresh_tensors(config, seed=0), "ab" * 32)
     state: Any = made.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")()
-    drafter_catalog._prepare(state, config)
+    state.extend([0] * 100)
     now = iter(float(tick) for tick in range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     settings = ClientSettings(cache_dir=tmp_path)

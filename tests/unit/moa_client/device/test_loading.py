@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.device import loading
+from moa_client.device import sources as sources_module
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice
 from moa_client.device.loading import Device, Drafting, adopt, load_device
 from moa_client.device.sources import Sources, find_local_sources
@@ -195,7 +195,7 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
     async def find_sources(*_: object) -> Sources:
         return Sources(described, resolve(str(large)), {})
 
-    monkeypatch.setattr(loading, "find_sources", find_sources)
+    monkeypatch.setattr(sources_module, "find_sources", find_sources)
     if not fits:
         with pytest.raises(MismatchError):
             await adopt(settings, cast("Any", None), described, device)

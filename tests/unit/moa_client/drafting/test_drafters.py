@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,11 +20,8 @@ from moa_client.drafting.drafters import (
     MOST_UNSEEN,
     CompanionDrafter,
     CompanionPair,
-    ConversationForms,
-    DeviceForms,
     LookupDrafter,
     MoaDrafter,
-    ReadingDrafter,
 )
 from moa_kernels import F32
 from moa_shared.constraints.constrained_text import ConstrainedText
@@ -101,8 +100,6 @@ def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
 def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
     pair = CompanionPair(LookupDrafter(4), drafter())
     pair.restart(text(100))
-    assert isinstance(pair, ReadingDrafter)
-    assert not isinstance(LookupDrafter(4), ReadingDrafter)
     assert not pair.reads_memory
     assert not pair.read_on(GREEDY, writes=False)
     assert pair.read_on(GREEDY, writes=True)
@@ -228,29 +225,20 @@ class Flat(RecordingDrafter):
         return np.zeros((len(tokens), END + 1), np.float32)
 
 
-def forms(compiler: ToyForms | None) -> tuple[DeviceForms, ConversationForms]:
-    device = DeviceForms(lambda: compiler.as_compiler() if compiler is not None else None)
-    return device, ConversationForms(device)
-
-
-def wait_for(device: DeviceForms) -> None:
-    """Until the thread has done what it was asked before."""
-    device.begin(CHOICE).result(20)
-
-
 def sampling(start: int) -> Sampling:
     return Sampling(constraint=CHOICE).within(start)
 
 
 def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
-    compiler = Compiler()
-    device, conversation = forms(compiler)
-    drafter = MoaDrafter(Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=conversation)
+    compiler, thread = Compiler(), ThreadPoolExecutor(1)
+    drafter = MoaDrafter(
+        Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=partial(thread.submit, compiler.begin)
+    )
     question = tokens_of("What?")
     drafter.restart([*question, *tokens_of("r")])
     assert drafter.grow(EMPTY, sampling(5)).tokens != ()  # anything
     compiler.may.set()
-    wait_for(device)
+    thread.submit(int).result(20)  # after what it was asked before
     assert drafter.grow(EMPTY, sampling(5)).tokens == tuple(tokens_of("ed "))
     drafter.commit(tokens_of("ed p"))
     assert drafter.grow(EMPTY, sampling(5)).tokens[:3] == tuple(tokens_of("ear"))

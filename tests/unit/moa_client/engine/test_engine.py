@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device, Target
-from moa_client.drafting.drafter_thread import DrafterFailed
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.connection import StreamOpened
 from moa_client.link.fleet import Fleet
@@ -52,7 +51,7 @@ def test_frames_of_a_conversation_that_was_rewound_or_wants_no_server_are_ignore
 
 
 async def test_a_drafter_that_fails_ends_the_answer(engine: ClientEngine) -> None:
-    engine._inbox.post(DrafterFailed(InternalError("The drafter has failed.")))
+    engine._inbox.post(InternalError("The drafter has failed."))
     with pytest.raises(InternalError, match="The drafter has failed"):
         await anext(engine.attend())
 
