@@ -186,8 +186,8 @@ async def _answer(chat: Chat, question: str) -> None:
             answer = await chat.ask(question)
     finally:
         chat.view.close()
-        if chat.figures is not None:
-            remark(chat.figures.line())
+        if (figures := chat.follower.figures) is not None:
+            remark(figures.line())
     if answer.is_unsettled and not settings.offline:
         raise UnavailableError(
             "No server has verified the answer to its end.", hint="Ask again when a server is available."

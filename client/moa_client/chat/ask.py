@@ -5,10 +5,9 @@ State: the answers of the conversation as far as their updates were read.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from enum import Enum
-from typing import Any, cast
 
 from moa_client.chat.keys import Permit
 from moa_client.chat.views import View
@@ -72,11 +71,6 @@ class AnswerFollower:
         begun = AnswerText(text.question)
         await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, events.Asked))
 
-    @asynccontextmanager
-    async def updates(self) -> AsyncIterator[AsyncIterator[Update]]:
-        async with aclosing(cast("Any", self._conversation.updates())) as updates:
-            yield updates
-
     @property
     def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
@@ -113,7 +107,7 @@ class AnswerFollower:
 
         async def stream() -> None:
             nonlocal text, phase, is_shown, asking
-            async with limit, self.updates() as updates:
+            async with limit, aclosing(self._conversation.updates()) as updates:
                 view.begin()
                 begin()
                 async for update in updates:

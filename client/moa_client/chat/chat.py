@@ -5,7 +5,7 @@ figures and remarks go to standard error.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from moa_shared.defaults import BF16
@@ -20,7 +20,6 @@ from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import Folding, View
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
@@ -53,7 +52,6 @@ class Chat:
     ) -> None:
         self.settings = settings
         self.files: list[TextFile] = []  # that go with the next question
-        self.conversation = conversation
         self.view = view
         view.status = self.status
         self.say = view.say
@@ -66,7 +64,7 @@ class Chat:
 
     def _follow(self, conversation: OpenConversation) -> None:
         self.conversation = conversation
-        self._follower = AnswerFollower(conversation, self.view, self._permit, self._settle_seconds)
+        self.follower = AnswerFollower(conversation, self.view, self._permit, self._settle_seconds)
         self.view.folding = Folding(conversation.facts.thinking, lambda: self.settings.thinking)
 
     def greet(self) -> None:
@@ -89,7 +87,7 @@ class Chat:
         """Asks one question; its answer. `is_only`: the chat is about nothing else."""
         await self._open_again()
         question, self.files = with_files(question, self.files), []
-        text, finished = await self._follower.answer(question, self._options())
+        text, finished = await self.follower.answer(question, self._options())
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
@@ -109,13 +107,13 @@ class Chat:
 
     async def attend(self) -> AsyncGenerator[None, None]:
         """Reports what happens between questions; yields after each update."""
-        async with self._follower.updates() as updates:
+        async with aclosing(self.conversation.updates()) as updates:
             async for update in updates:
                 self._tell(update)
                 yield
 
     def _tell(self, update: Update) -> None:
-        about, event = self._follower.take(update), update.event
+        about, event = self.follower.take(update), update.event
         words = messages.event_words(event)
         if isinstance(event, events.CallWanted) and event.waits:
             words = messages.waiting_words(event)
@@ -144,7 +142,7 @@ class Chat:
     def status(self, reason: str = "", text: AnswerText | None = None) -> str:
         """The status line. `reason`: why the link is as it is; `text`: what is shown of an answer that is written."""
         folding = self.view.folding
-        earlier = [folding.shown(each) for each in self._follower.unsettled]
+        earlier = [folding.shown(each) for each in self.follower.unsettled]
         provisional = [each.provisional for each in (*earlier, *filter(None, [text]))]
         thinking = folding.thinking_tokens(self.last_answer) if text is not None and self.last_answer is not None else 0
         return messages.status_line(self.conversation.status, provisional, len(earlier), reason, thinking)
@@ -154,7 +152,7 @@ class Chat:
 
     def show_answers(self) -> None:
         """Shows the newest questions and answers of before, as if they were asked here."""
-        texts = self._follower.texts
+        texts = self.follower.texts
         if hidden := max(0, len(texts) - SHOWN_ANSWERS):
             identifier = self.conversation.facts.identifier
             self.say(f"({hidden} earlier questions: moa-client history show {identifier})")
@@ -177,17 +175,12 @@ class Chat:
         """Opens the conversation again if the process that ran it has gone; says what has become of its answers."""
         if not self.conversation.is_gone:
             return
-        before = {text.number: text.committed for text in self._follower.texts}
+        before = {text.number: text.committed for text in self.follower.texts}
         await self.switch(self.conversation.facts.identifier or None)
-        for text in self._follower.texts:
+        for text in self.follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
                 shown = self.view.folding.shown(text).committed
                 self.say(f"(The answer to {text.question!r} has been completed meanwhile:)\n{shown}")
-
-    @property
-    def figures(self) -> Figures | None:
-        """Of the newest answer that has ended; None before one has."""
-        return self._follower.figures
 
     async def put(self, question: str) -> None:
         self._say_left(await self.ask(question, is_only=False))
@@ -197,14 +190,14 @@ class Chat:
         await self._open_again()
         if (last := self.last_answer) is None:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
-        text, finished = await self._follower.continue_answer(last, self.settings.max_tokens)
+        text, finished = await self.follower.continue_answer(last, self.settings.max_tokens)
         self._say_left(self._ended(text, finished=finished))
 
     async def keep(self) -> None:
         """Has this device's text back where the server has replaced it in the newest answer."""
         if (last := self.last_answer) is None or not last.withdrawn:
             raise nothing_withdrawn()
-        await self._follower.keep(last)
+        await self.follower.keep(last)
 
     def _say_left(self, answer: AnswerText) -> None:
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
@@ -214,7 +207,7 @@ class Chat:
     @property
     def last_answer(self) -> AnswerText | None:
         """The newest answer; None: nothing was asked."""
-        texts = self._follower.texts
+        texts = self.follower.texts
         return texts[-1] if texts else None
 
     @property
@@ -228,7 +221,7 @@ class Chat:
     @property
     def last_asked(self) -> AnswerText | None:
         """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
-        return next((text for text in reversed(self._follower.texts) if not text.options.results), None)
+        return next((text for text in reversed(self.follower.texts) if not text.options.results), None)
 
     @property
     def waiting_question(self) -> AnswerText | None:
@@ -254,4 +247,4 @@ class Chat:
 
     def _forget(self, answers: int) -> None:
         """No answer after the first `answers` will be decided any more."""
-        self.view.forget(self._follower.forget(answers))
+        self.view.forget(self.follower.forget(answers))

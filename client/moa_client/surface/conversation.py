@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partialmethod
@@ -99,7 +99,7 @@ class OpenConversation:
         online = self.status.state is not events.LinkState.OFFLINE
         return replace(self._facts, server=self.status.server, online=online)
 
-    async def updates(self) -> AsyncIterator[Update]:
+    async def updates(self) -> AsyncGenerator[Update, None]:
         """May be read by one reader after another: nothing is lost in between."""
         while not (self.is_gone or self._writer.is_closing()):
             yield await self._next()
