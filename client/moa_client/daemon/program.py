@@ -106,7 +106,7 @@ class Hub:
     def status(self) -> Fields:
         host = self._library.host if self._library is not None else None
         link = host.status() if host is not None else NO_LINK
-        facts = facts_of(host.device, link) if host is not None else ConversationFacts("", "", "", "", online=False)
+        facts = facts_of(host.device, link) if host is not None else ConversationFacts()
         return {
             "version": version("moa-split"),
             "since": self.since,

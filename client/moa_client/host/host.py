@@ -130,7 +130,7 @@ class Host:
         is_read: bool,
         lasts: bool = True,
         for_program: bool = False,
-        facts: ConversationFacts | None = None,
+        facts: ConversationFacts = ConversationFacts(),  # noqa: B008 (it is frozen)
         system: str | None = None,
         make_journal: Callable[[Conversation], HistoryRecorder] | None = None,
         box: ToolBox | None = None,
@@ -141,7 +141,7 @@ class Host:
             is_read: by a person, as it comes; `lasts`: for more than one answer.
             for_program: which ends an answer that has waited for the server for too long, and reads marks of reasoning
                 from tokens, so that special ones are not in the text.
-            facts: its names; None: it is not kept.
+            facts: its names; none: it is not kept.
             system: the system prompt; None: the model's own.
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
@@ -165,12 +165,11 @@ class Host:
             adopt=self._adopt,
             executor=self._executor,
         )
-        engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier if facts is not None else "")
+        engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier)
         if reached.absent is not None and not self.is_offline:
             engine.go_online()
-        why = "You are offline." if reached.absent is None else reached.absent.message
-        absent = why if reached.served is None else ""
-        facts = replace(facts or ConversationFacts("", "", "", "", online=False), absent=absent, offer=self._offer)
+        absent = reached.absent.message if reached.absent is not None else "You are offline."
+        facts = replace(facts, absent=absent if reached.served is None else "", offer=self._offer)
         journal = make_journal(engine.conversation) if make_journal is not None else None
         conversation = TextConversation(
             engine,

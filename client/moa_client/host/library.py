@@ -142,7 +142,7 @@ class Library:
         title = stored.title if stored is not None else ""
         return self.host.converse(
             is_read=is_read,
-            facts=ConversationFacts(identifier, title, "", "", online=False),
+            facts=ConversationFacts(identifier, title),
             system=system,
             make_journal=lambda tokens: HistoryRecorder(store, identifier, tokens, stored),
             box=self._box,

@@ -44,11 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A conversation as one surface has it open.
-
-    Args:
-        leave: called when the surface has left, unless the conversation is to stay open.
-    """
+    """A conversation as one surface has it open, until it leaves; `leave`: called then."""
 
     def __init__(
         self, conversation: TextConversation, leave: Callable[[TextConversation], Awaitable[None]] | None = None
@@ -74,14 +70,30 @@ Open = Callable[[str | None, str | None, bool], Awaitable[Watch]]  # of an ident
 Control = Callable[[Fields], Awaitable[Fields]]
 
 
-async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields], send: Send, open_it: Open) -> None:
-    """Serves a surface until it leaves.
+async def only_opens(message: Fields) -> Fields:
+    raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
 
-    Args:
-        first: its `open` message; `messages`: those after it.
-        send: waits as long as the surface takes nothing in.
-        open_it: opens the conversation of an identifier; None: a new one.
+
+async def serve_surface(
+    messages: AsyncIterator[Fields], send: Send, open_it: Open, control: Control = only_opens
+) -> None:
+    """Serves a surface until it leaves; `control` answers what comes before it opens a conversation.
+
+    `send` waits as long as the surface takes nothing in.
     """
+    async for message in messages:
+        try:
+            if message.get("do") == "open":
+                await _serve(message, messages, send, open_it)
+                return
+            await send(await control(message))
+        except GONE:
+            raise
+        except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
+            await send(error_fields(told(error, "What was asked for")))
+
+
+async def _serve(first: Fields, messages: AsyncIterator[Fields], send: Send, open_it: Open) -> None:
     identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
     watch = await open_it(identifier, system, first.get("single") is True)
     try:
@@ -194,10 +206,6 @@ _DO: Mapping[str, Callable[[TextConversation, Mapping[str, Any]], None]] = {
 }
 
 
-async def only_opens(message: Fields) -> Fields:
-    raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
-
-
 class SocketServer:
     """Serves our own programs: one conversation a connection. `control` answers what is about no conversation."""
 
@@ -247,18 +255,8 @@ class SocketServer:
             async with asyncio.timeout(WRITE_SECONDS):
                 await writer.drain()
 
-        messages = _read(reader, send)
         try:
-            async for message in messages:
-                try:
-                    if message.get("do") == "open":
-                        await serve_surface(message, messages, send, self._open)
-                        return
-                    await send(await self._control(message))
-                except GONE:
-                    raise
-                except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
-                    await send(error_fields(told(error, "What was asked for")))
+            await serve_surface(_read(reader, send), send, self._open, self._control)
         except GONE:
             log.info("a program has left")
         finally:

@@ -33,10 +33,8 @@ def facts_of(device: Device, link: LinkStatus) -> ConversationFacts:
     """What can be said about all conversations of a device."""
     choice = device.choice
     return ConversationFacts(
-        "",
-        "",
-        device.target.files.target_id,
-        link.server,
+        target=device.target.files.target_id,
+        server=link.server,
         online=link.state is not LinkState.OFFLINE,
         level=device.target.level,
         exact=device.target.is_exact,

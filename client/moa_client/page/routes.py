@@ -23,7 +23,6 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from moa_client.failures import told
 from moa_client.history.reading import Summary
 from moa_client.host.host import Crossing
 from moa_client.host.surface_session import Watch, serve_surface
@@ -118,14 +117,7 @@ class Tab:
 async def _converse(tab: Tab, backend: PageBackend) -> None:
     """One conversation: the messages of docs/device.md."""
     async with aclosing(tab.messages()) as messages:
-        async for message in messages:
-            try:
-                if message.get("do") != "open":
-                    raise DataError("The first message must open a conversation.", hint="Reload the page.")
-                await serve_surface(message, messages, tab.send, backend.open)
-                return
-            except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
-                await tab.send(error_fields(told(error, "What was asked for")))
+        await serve_surface(messages, tab.send, backend.open)
 
 
 async def _show_crossings(tab: Tab, backend: PageBackend) -> None:

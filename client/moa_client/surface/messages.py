@@ -49,11 +49,11 @@ class ConversationFacts:
         thinking: how answers mark reasoning; None: they have none that is known.
     """
 
-    identifier: str
-    title: str
-    target: str
-    server: str
-    online: bool
+    identifier: str = ""
+    title: str = ""
+    target: str = ""
+    server: str = ""
+    online: bool = False
     absent: str = ""
     level: str = ""
     exact: bool = True

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given
@@ -30,119 +30,70 @@ from tests.support.messages import raises
 from tests.support.tool_calls import NOW, WEATHER, call
 
 
-def test_a_surface_may_ask_for_chances() -> None:
-    assert options_of({"chances": {"likeliest": 3, "processed": True}}).chances == WantedChances(3, processed=True)
-    assert options_of({"chances": {}}).chances == WantedChances()
-    assert options_of({}).chances is None
-
-
 @pytest.mark.parametrize(
-    ("chances", "message"),
+    ("options", "message"),
     [
-        (3, "The option chances cannot be 3"),
-        ({"likeliest": 21}, "21 likeliest tokens were asked for, expected 0 to 20"),
-        ({"likeliest": True}, "expected likeliest"),
-        ({"processed": 1}, "expected likeliest"),
-        ({"top": 1}, "expected likeliest"),
+        ({"chances": 3}, "The option chances cannot be 3"),
+        ({"chances": {"likeliest": 21}}, "21 likeliest tokens were asked for, expected 0 to 20"),
+        ({"chances": {"processed": 1}}, "expected likeliest"),
+        ({"chances": {"top": 1}}, "expected likeliest"),
+        ({"seed": 1.5}, "The option seed cannot be 1.5"),
+        ({"top_k": True}, "The option top_k cannot be True"),
+        ({"reasoning_effort": "most"}, "The option reasoning_effort cannot be 'most'"),
+        ({"tools": []}, "There is no option 'tools'"),
     ],
 )
-def test_chances_that_cannot_be_told_are_refused(chances: object, message: str) -> None:
+def test_options_that_cannot_be_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        options_of({"chances": chances})
+        options_of(options)
+    given = {"temperature": 1, "seed": None, "chances": {"likeliest": 3, "processed": True}}
+    assert options_of(given) == AnswerOptions(temperature=1, chances=WantedChances(3, processed=True))
 
 
-COUNT = st.integers(0, 2**40)
-TEXT = st.text(max_size=8)
-NAME = st.text(min_size=1, max_size=8)
-TOKENS = st.lists(st.integers(0, 2**20), max_size=5).map(tuple)
-FINISH = st.sampled_from(Finish)
-
-
-DECIMALS = st.floats(0, 1e6).map(lambda number: round(number, 4))
-ERRORS = st.builds(error_from_code, st.sampled_from(sorted(CATALOGUE)), TEXT, TEXT)
-STATUSES = st.builds(
-    LinkStatus,
-    st.sampled_from(events.LinkState),
-    st.none() | DECIMALS,
-    DECIMALS,
-    DECIMALS,
-    COUNT,
-    COUNT,
-    COUNT,
-    COUNT,
-    st.booleans(),
-    DECIMALS,
-    DECIMALS,
+COUNT, TEXT = st.integers(0, 2**40), st.text(max_size=8)
+DECIMALS = st.floats(-100, 1e6).map(lambda number: round(number, 4))  # as many as are sent
+LIKELIEST = st.dictionaries(COUNT, DECIMALS, max_size=3)
+TOLD = st.builds(lambda chosen, each: TokenChances(chosen, tuple(each), tuple(each.values())), DECIMALS, LIKELIEST)
+RUNS = st.builds(TextRun, COUNT, st.none() | st.sampled_from(Provenance), st.none() | DECIMALS)
+RESULTS = (AnsweredCall(call("now"), "12:00", is_error=True),)
+OPTIONS = (
+    AnswerOptions(tools=(WEATHER, NOW), results=RESULTS),
+    AnswerOptions(temperature=0.5, stop=("a",), logit_bias=((3, -1.0),), chances=WantedChances(3, processed=True)),
 )
-COUNTED = [each.name for each in fields(Figures) if each.type == "int" and each.name != "stale"]
-TIMED = [each.name for each in fields(Figures) if each.type == "float"]
-FIGURES = st.builds(Figures, **dict.fromkeys(COUNTED, COUNT), **dict.fromkeys(TIMED, DECIMALS))
-NUMBER = st.integers(1, 9)
-CHANCES = st.lists(DECIMALS, max_size=5).map(tuple)
-LOGARITHM = st.floats(-100, 0).map(lambda each: round(each, 4))
-LIKELIEST = st.dictionaries(st.integers(0, 2**20), LOGARITHM, max_size=3)
-TOLD_CHANCES = st.builds(
-    lambda chosen, likeliest: TokenChances(chosen, tuple(likeliest), tuple(likeliest.values())), LOGARITHM, LIKELIEST
-)
+OF_TYPE: dict[str, st.SearchStrategy[Any]] = {  # as their classes write them
+    "int": COUNT,
+    "str": TEXT,
+    "bool": st.booleans(),
+    "float": DECIMALS,
+    "float | None": st.none() | DECIMALS,
+    "tuple[int, ...]": st.lists(COUNT, max_size=5).map(tuple),
+    "tuple[float, ...]": st.lists(DECIMALS, max_size=5).map(tuple),
+    "tuple[TokenChances, ...]": st.lists(TOLD, max_size=4).map(tuple),
+    "tuple[TextRun, ...]": st.lists(RUNS, max_size=3).map(tuple),
+    "tuple[Provenance, ...]": st.just(()),  # for the history alone
+    "Finish": st.sampled_from(Finish),
+    "LinkState": st.sampled_from(LinkState),
+    "AnswerOutcome": st.sampled_from(events.AnswerOutcome),
+    "Permission": st.sampled_from(Permission),
+    "AnswerOptions": st.sampled_from(OPTIONS),
+    "MoaError": st.builds(error_from_code, st.sampled_from(sorted(CATALOGUE)), TEXT, TEXT),
+    "Literal['address', 'drafter', 'model']": st.sampled_from(("drafter", "model")),
+}
+
+
+def made(kind: type, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Any object of a class of messages."""
+    return st.builds(kind, **{each.name: OF_TYPE[str(each.type)] for each in fields(kind)} | fixed)
 
 
 @st.composite
-def told_committed(draw: st.DrawFn) -> events.Committed:
-    """Tokens with their chances."""
-    chances = draw(st.lists(TOLD_CHANCES, min_size=1, max_size=4))
-    pieces = [draw(TEXT) for _ in chances]
-    lengths = tuple(map(len, pieces))
-    return events.Committed(tuple(range(len(pieces))), draw(COUNT), "".join(pieces), tuple(chances), lengths)
-
-
-WITH_TOOLS = AnswerOptions(tools=(WEATHER, NOW), results=(AnsweredCall(call("now"), "12:00", is_error=True),))
-OF_AN_ANSWER = st.one_of(
-    st.builds(
-        Update,
-        st.one_of(
-            st.builds(events.Committed, TOKENS, COUNT, TEXT),
-            told_committed(),
-            st.builds(events.Provisional, TOKENS, CHANCES, TEXT),
-            st.builds(events.Corrected, COUNT),
-            st.builds(events.Settled, TOKENS, st.sampled_from(events.AnswerOutcome), FINISH, COUNT, COUNT, TEXT),
-            st.builds(events.Failed, ERRORS, st.booleans(), TEXT),
-            st.builds(events.HeldBack, st.booleans()),
-            st.builds(events.Refused, ERRORS),
-            st.builds(events.Asked, TEXT),
-            st.builds(events.Asked, st.just(""), st.just(WITH_TOOLS)),
-            st.builds(events.CallWanted, TEXT, TEXT, TEXT, TEXT, st.booleans()),
-            st.builds(events.CallDecided, TEXT, st.sampled_from(events.Permission)),
-            st.builds(events.CallAnswered, TEXT, TEXT, st.booleans()),
-            st.builds(events.CallsLeft, TEXT),
-            st.builds(events.Continued, st.just(AnswerOptions(temperature=0.5, stop=("a",), logit_bias=((3, -1.0),)))),
-            st.builds(events.Continued, st.just(AnswerOptions(chances=WantedChances(3, processed=True)))),
-        ),
-        NUMBER,
-    ),
-    st.builds(
-        lambda event, figures, answer: Update(event, answer, figures=replace(figures, finish=event.finish)),
-        st.builds(events.Ended, FINISH, st.booleans(), TEXT, TEXT, st.integers(0, 3)),
-        FIGURES,
-        NUMBER,
-    ),
-)
-OF_NONE = st.builds(
-    Update,
-    st.one_of(
-        st.builds(
-            events.LinkChanged, st.sampled_from(events.LinkState), TEXT, st.integers(0, 600).map(lambda each: each / 10)
-        ),
-        st.builds(events.ExecutionChanged, TEXT, st.booleans(), TEXT),
-        st.builds(events.ServerChanged, st.sampled_from(("drafter", "model")), TEXT),
-        st.builds(events.DrafterChanged, NAME, TEXT, NAME),
-        st.builds(events.Failed, ERRORS, st.booleans()),
-        st.builds(events.NotKept, ERRORS),
-        st.builds(events.ToolsChanged, TEXT),
-        st.builds(events.Rewound, COUNT),
-        st.builds(events.Titled, TEXT),
-    ),
-)
-UPDATES = st.builds(lambda update, status: replace(update, status=status), OF_AN_ANSWER | OF_NONE, st.none() | STATUSES)
+def updates(draw: st.DrawFn) -> Update:
+    kind = draw(st.sampled_from(get_args(events.SurfaceEvent)))
+    event = draw(made(kind, standalone=st.just("deep")) if kind is events.DrafterChanged else made(kind))
+    figures = None
+    if isinstance(event, events.Ended):
+        figures = draw(made(Figures, stale=st.just(0), finish=st.just(event.finish)))
+    return Update(event, draw(st.integers(0, 9)), draw(st.none() | made(LinkStatus)), figures)
 
 
 NO_ERROR = InternalError("none")
@@ -157,14 +108,14 @@ def compared(update: Update) -> tuple[Update, object]:
     return replace(update, event=replace(event, error=NO_ERROR)), (type(error), error.message, error.hint)
 
 
-@given(UPDATES)
+@given(updates())
 def test_an_update_comes_back_as_it_was(update: Update) -> None:
     fields = fields_of(update)
     assert compared(update_of(fields)) == compared(update)
     assert compared(update_of(json.loads(json.dumps(fields)))) == compared(update)
 
 
-@given(UPDATES)
+@given(updates())
 def test_what_is_no_update_of_a_known_kind_is_not_read_as_another(update: Update) -> None:
     fields = fields_of(update)
     with pytest.raises((KeyError, ValueError, TypeError)):
@@ -214,7 +165,7 @@ class Surface:
         self._asked = asked
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        for each in self._asked:
+        for each in ({"do": "open"}, *self._asked):
             yield dict(each)
         await self.has_left.wait()
 
@@ -223,12 +174,12 @@ class Surface:
         if fields["event"] == "titled":
             self.has_left.set()
 
-    async def be_served(self, conversation: Conversation, **opening: object) -> None:
+    async def be_served(self, conversation: Conversation) -> None:
         async def open_it(identifier: str | None, system: str | None, single: bool) -> Watch:
             return Watch(cast("Any", conversation))
 
         async with asyncio.timeout(20):
-            await serve_surface(opening, self.messages(), self.send, open_it)
+            await serve_surface(self.messages(), self.send, open_it)
         assert conversation.is_closed
 
 
@@ -276,15 +227,10 @@ async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
 
 
 async def test_updates_that_cannot_be_sent_end_the_session() -> None:
-    conversation = Conversation()
+    conversation, surface = Conversation(), Surface()
     conversation.subscription.push_update(cast("Any", "no update"))
-    surface = Surface()
-    try:
-        await surface.be_served(conversation)
-    except AttributeError:
-        assert conversation.is_closed
-    else:
-        raise AssertionError("It was served on.")
+    await surface.be_served(conversation)
+    assert [each["event"] for each in surface.sent] == ["opened", "error"]
 
 
 def numbered(count: int, start: int = 0) -> list[Update]:
@@ -302,24 +248,16 @@ async def read(subscription: Subscription, count: int) -> list[Update]:
     return got
 
 
-async def read_all(subscription: Subscription) -> list[Update]:
-    return [update async for update in subscription.updates()]
-
-
-async def test_updates_are_read_in_order_and_none_is_lost_between_two_readers() -> None:
-    subscription = Subscription()
+async def test_updates_are_read_in_order_and_a_reader_that_lags_too_far_is_cut_off_for_good() -> None:
+    subscription = Subscription(most_unread=5)
     for update in numbered(5):
         subscription.push_update(update)
     assert await read(subscription, 2) == numbered(2)
     subscription.push_update(*numbered(1, 5))
     assert await read(subscription, 4) == numbered(4, 2)
-
-
-async def test_a_reader_that_lags_too_far_is_cut_off_for_good() -> None:
-    subscription = Subscription(most_unread=3)
-    for update in numbered(4):
+    for update in numbered(6):
         subscription.push_update(update)
     for _ in range(2):
-        with raises(OverloadedError, snapshot("More than 3 events were not read. Open the conversation again.")):
-            await read_all(subscription)
+        with raises(OverloadedError, snapshot("More than 5 events were not read. Open the conversation again.")):
+            await read(subscription, 1)
         subscription.push_update(*numbered(1))
