@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-from collections import deque
-from collections.abc import AsyncGenerator
 from typing import cast
 
 import pytest
@@ -34,7 +32,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
-from moa_client.surface.conversation import OpenConversation
+from moa_client.surface.conversation import OpenConversation, Subscription
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -86,7 +84,7 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
 # ---------------------------------------------------------------- one question after another
 
 
-class Conversation:
+class Conversation(Subscription):
     """Tells what a script says after each question, all at once.
 
     `later`: what happens after the answer has ended without the server.
@@ -95,25 +93,14 @@ class Conversation:
     is_gone = False
 
     def __init__(self, *later: Event) -> None:
+        super().__init__()
         self.answers: list[AnswerText] = []
-        self.is_gone = False
         self.told: list[Told] = []
         self.later = later
-        self.waits = asyncio.Event()  # all was read
-        self._unread: deque[Update] = deque()
-        self._arrived = asyncio.Event()
-
-    async def updates(self) -> AsyncGenerator[Update, None]:
-        while True:
-            while self._unread:
-                yield self._unread.popleft()
-            self.waits.set()
-            self._arrived.clear()
-            await self._arrived.wait()
 
     def push(self, *updates: Update) -> None:
-        self._unread.extend(updates)
-        self._arrived.set()
+        for update in updates:
+            self.push_update(update)
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.begin(question)
@@ -199,7 +186,8 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
     there = Conversation(LinkChanged(LinkState.BACK))
     asked = OnAPipe(there, 0.01)
     waiting = asyncio.ensure_future(asked.answer())
-    await there.waits.wait()
+    for _ in range(100):  # until all was read: nothing in it waits
+        await asyncio.sleep(0)
     await asyncio.wait((waiting,), timeout=0.05)
     assert not waiting.done()
     interrupt()
