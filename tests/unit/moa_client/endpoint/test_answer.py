@@ -10,7 +10,6 @@ from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Updat
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
-    Corrected,
     Ended,
     Failed,
     HeldBack,
@@ -54,13 +53,6 @@ def shown(answer: Answer) -> tuple[str, str]:
 def link(answer: Answer, state: LinkState, at: float) -> None:
     words = "The server lets this key read and write 600 tokens a minute."
     answer.apply(Update(LinkChanged(state, *((words, 11.2) if state is LinkState.WAITING else ()))), at)
-
-
-def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
-    before = Committed((1, 2), text="He"), Provisional((3, 4), added="xy")
-    assert shown(told(*before)) == ("He", "xy")
-    answer = told(*before, Corrected(2), Committed((5,), text="y"))
-    assert (*shown(answer), answer.text.tokens, answer.is_over) == ("Hey", "", 3, False)
 
 
 def test_no_token_costs_more_because_the_answer_is_long() -> None:

@@ -18,7 +18,6 @@ from moa_shared.errors import ContextLengthError
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKind
 
 from tests.support.scripted_answers import ScriptedSource
-from tests.support.scripted_engine import PlainTokenizer
 from tests.support.thinking_templates import GPT_OSS, QWEN
 from tests.support.tool_calls import NOW, WEATHER
 from tests.unit.moa_client.endpoint.test_dialects import asked
@@ -183,27 +182,20 @@ def test_tools_are_told_of_and_a_call_that_is_required_is_enforced_after_reasoni
     assert "get_weather" not in prompt.constraint.text
 
 
-class BeginningTokenizer(PlainTokenizer):
-    """Raw texts begin with token 1."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(map(chr, tokens))
-
-    def with_bos(self, ids: list[int]) -> list[int]:
-        return [1, *ids]
-
-
 def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_spelled() -> None:
     target = SimpleNamespace(
         files=SimpleNamespace(target_id="tiny", config={"vocab_size": 300}),
+        tokenizer=SimpleNamespace(
+            encode=lambda text, is_guarded: [*map(ord, text)],
+            with_bos=lambda tokens: [1, *tokens],
+            decode=lambda tokens: "".join(map(chr, tokens)),
+        ),
         context_tokens=64,
-        tokenizer=BeginningTokenizer(),
         sampling=NOTHING_SAID,
         fingerprint="fp",
-        end_of_text=frozenset({ord("z")}),
+        end_of_text={ord("z")},
     )
     target.spelled = partial(Target.spelled, cast(Target, target))
     model = HostModel(cast(Host, SimpleNamespace(device=Device(cast(Target, target)))))
     assert model.encode("hi") == [1, ord("h"), ord("i")]
-    assert model.render(TemplateInput([{"role": "user", "content": "hi"}]))[0] == ord("[")
     assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"

@@ -268,23 +268,16 @@ def test_what_a_request_becomes_whatever_else_it_has(api: str, given: dict[str, 
 
 def test_a_result_of_ollamas_finds_its_call_by_id_by_name_or_in_turn() -> None:
     def calling(*names: str, **more: str) -> dict[str, Any]:
-        return {"role": "assistant", "tool_calls": [{"function": {"name": name}, **more} for name in names]}
+        return assistant(tool_calls=[{"function": {"name": name}, **more} for name in names])
 
-    messages = [
-        USER,
-        calling("now", "then", "now"),
-        {"role": "tool", "tool_name": "then", "content": "1"},
-        {"role": "tool", "content": "2"},
-        {"role": "tool", "name": "now", "content": "3"},
-        calling("now", id="x"),
-        {"role": "tool", "tool_call_id": "x", "content": "4"},
-    ]
+    results = [{"tool_name": "then"}, {}, {"name": "now"}, {"tool_call_id": "x"}]
+    said = [{"role": "tool", "content": str(number), **each} for number, each in enumerate(results)]
+    messages = [USER, calling("now", "then", "now"), *said[:3], calling("now", id="x"), said[3]]
     made = asked("ollama", {"messages": messages}).messages
-    results = [each for each in made if isinstance(each, ToolResult)]
-    assert [(each.name, each.content) for each in results] == [("then", "1"), ("now", "2"), ("now", "3"), ("now", "4")]
-    calls = [call.id for each in made if isinstance(each, ChatMessage) for call in each.calls]
-    assert [each.call_id for each in results] == [calls[1], calls[0], calls[2], "x"]
-    assert len(set(calls)) == 4
+    first, second, third, last = [call.id for each in made if isinstance(each, ChatMessage) for call in each.calls]
+    found = [(each.call_id, each.name) for each in made if isinstance(each, ToolResult)]
+    assert found == [(second, "then"), (first, "now"), (third, "now"), (last, "now")]
+    assert (last, len({first, second, third, last})) == ("x", 4)
 
 
 # ------------------------------------------------------------ what is ignored, and what is refused
@@ -339,15 +332,12 @@ chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
 chat {"tools": [{"type": "function", "function": {"name": "a b"}}]} -> tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
 chat {"tool_choice": "required"} -> tool_choice: A call is required, but no tool is offered. Offer one, or require none.
 chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
-chat {"tools": [TOOL], "tool_choice": "must"} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}.
 chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
-chat {"response_format": {"type": "json_schema", "json_schema": {}}} -> response_format.json_schema.schema is missing.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
 chat {"structured_outputs": {"x": 1}} -> structured_outputs: Exactly one of json, regex, choice and grammar is expected, 0 were given.
-chat {"messages": null} -> messages is missing.
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
@@ -356,19 +346,16 @@ chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id"
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
-responses {"input": [USER, ASSISTANT]} -> input: the last item must not be a message from assistant, or a call: answers are not continued.
 responses {"tool_choice": {"type": "web_search"}} -> tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}.
 responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
 anthropic {"moa": {"provisional": true}} -> moa.provisional is not supported. Streams have committed text only.
-anthropic {"messages": [{"role": "user", "content": [{"type": "image"}]}]} -> messages[0].content[0].type is 'image', which is not supported. What there is: text, tool_use, tool_result, thinking, redacted_thinking.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
 anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}]} -> messages[0].content[0].tool_use_id: nothing before it made the call '1'.
 anthropic {"messages": [{"role": "user", "content": [USE]}]} -> messages[0].content[0]: only a message from assistant has calls.
 anthropic {"messages": [USER, {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}, USER]} -> messages[1].content[0]: only a message from user answers a call.
 ollama {"options": {"mirostat": 2}} -> options.mirostat is not supported. There is no such sampler.
 ollama {"options": {"top_p": 2}} -> options: top_p is 2.0, expected more than 0 and at most 1.
-ollama {"format": "xml"} -> format: expected 'json' or a JSON schema.
 ollama {"think": "much"} -> think: expected true, false, low, medium, high, max.
 generate {"raw": true, "system": "a"} -> system: raw uses no template: write it into the prompt.
 """.strip().split("\n")
@@ -516,20 +503,17 @@ def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> No
     assert whole["moa"]["seed"] == 5
 
 
-@pytest.mark.parametrize(
-    ("finish", "stops", "reason"),
-    [
-        (Finish.END_OF_TEXT, ("END",), ("end_turn", None)),
-        (Finish.STOP, ("END",), ("stop_sequence", "END")),
-        (Finish.STOP, ("STOP", "END"), ("stop_sequence", None)),
-        (Finish.MAX_TOKENS, (), ("max_tokens", None)),
-        (Finish.LOOP, (), ("max_tokens", None)),
-        (Finish.CONTEXT, (), ("model_context_window_exceeded", None)),
-    ],
-)
-def test_why_an_answer_has_ended_as_anthropic_has_it(finish: Finish, stops: Any, reason: tuple[str, Any]) -> None:
-    whole, _ = ended("anthropic", ["Good day "], finish, stops=stops)
-    assert (whole["stop_reason"], whole["stop_sequence"]) == reason
+def test_why_an_answer_has_ended_as_anthropic_has_it() -> None:
+    for finish, stops, reason, stop in (
+        (Finish.END_OF_TEXT, ("END",), "end_turn", None),
+        (Finish.STOP, ("END",), "stop_sequence", "END"),
+        (Finish.STOP, ("STOP", "END"), "stop_sequence", None),
+        (Finish.MAX_TOKENS, (), "max_tokens", None),
+        (Finish.LOOP, (), "max_tokens", None),
+        (Finish.CONTEXT, (), "model_context_window_exceeded", None),
+    ):
+        whole, _ = ended("anthropic", ["Good day "], finish, stops=stops)
+        assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, stop)
 
 
 def test_thinking_may_be_left_out() -> None:

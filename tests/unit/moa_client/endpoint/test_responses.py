@@ -58,12 +58,6 @@ def is_kept(response: Response) -> object:
     return (response.model_extra or {})["store"]
 
 
-def call_of(response: Response) -> ResponseFunctionToolCall:
-    """The only call."""
-    (call,) = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
-    return call
-
-
 # ------------------------------------------------------------ answers
 
 
@@ -96,9 +90,8 @@ async def test_a_response_continues_kept_ones_without_their_instructions(store: 
     async with asking(saying(*CALLING), history=store) as (client, source):
         first = await created(client, instructions="Be kind.", tools=[NOW])
         source.script = saying("Noon", ".")
-        result: list[Any] = [
-            {"type": "function_call_output", "call_id": call_of(first).call_id, "output": "12:00"},
-        ]
+        (call,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
+        result = [{"type": "function_call_output", "call_id": call.call_id, "output": "12:00"}]
         second = await created(client, input=result, previous_response_id=first.id)
         third = await created(client, input="Thanks.", previous_response_id=second.id, store=False)
     assert (is_kept(first), second.previous_response_id, is_kept(third)) == (True, first.id, False)
@@ -148,28 +141,24 @@ async def test_nothing_is_kept_by_the_users_wish() -> None:
             await client.responses.retrieve("resp_1")
 
 
-async def test_a_response_that_cannot_be_kept_is_given_and_says_so(
+async def test_what_cannot_be_kept_says_so_and_what_fails_or_whose_client_leaves_is_not(
     store: HistoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fill(_: KeptResponse) -> None:
         raise DiskFullError("The disk is full.", hint="Free some space.")
 
-    monkeypatch.setattr(store.responses, "keep", fill)
-    async with asking(saying(*WORDS), history=store) as (client, _):
-        made = await created(client)
-    assert (made.output_text, is_kept(made)) == ("Good day.", False)
-    assert "The disk is full" in caplog.text
-
-
-async def test_what_fails_or_whose_client_leaves_is_not_kept(store: HistoryStore) -> None:
     async with asking(history=store) as (client, source):
         asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))
         (await source.answer()).commit("Good")
-        stream = await asked
-        await stream.close()
+        await (await asked).close()
         await source.answers[0].closed.wait()
         refused = asyncio.create_task(created(client))
         (await source.answer(2)).fail(UnavailableError("Nobody there.", hint=""))
         with pytest.raises(openai.InternalServerError):
             await refused
-    assert store.responses.count() == 0
+        assert store.responses.count() == 0
+        monkeypatch.setattr(store.responses, "keep", fill)
+        source.script = saying(*WORDS)
+        made = await created(client)
+    assert (made.output_text, is_kept(made)) == ("Good day.", False)
+    assert "The disk is full" in caplog.text

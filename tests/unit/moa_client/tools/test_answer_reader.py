@@ -159,29 +159,14 @@ def test_a_token_costs_the_same_at_the_end_of_a_long_call(form: ToolFormat) -> N
         )  # not 256 times, as where a token costs what all do
 
 
-TEMPLATES = {
-    "Harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ message.thinking }}<|end|>",
-    "Gemma4": "{{- '<|tool_call>call:' + function['name'] + '{' -}}",
-    "QwenXml": "'\\n<tool_call>\\n<function=' + tool_call.name + '>\\n'",
-    "Hermes": '{{- \'<tool_call>\\n{"name": "\' }}{{- tool_call.name }}',
-    "Mistral11": '{{- "[TOOL_CALLS]" + name + "[ARGS]" + arguments }}',
-    "Mistral": '{{- "[TOOL_CALLS] [" }}{%- for tool_call in tool_calls %}',
-    "Llama": "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{{- '\"parameters\": ' }}",
-}
-
-
 def test_a_family_is_known_by_its_template() -> None:
-    assert [type(find_format(template)).__name__ for template in TEMPLATES.values()] == list(TEMPLATES)
-    others = ("phi 4", "olmo", "llama 3", "granite", "gemma 3")
-    assert all(find_format(FAMILY_TEMPLATES[family]) is DEFAULT for family in others)
-    reasoning = {
-        TEMPLATES["Harmony"]: HARMONY,
-        "{{- '<|channel>thought\\n<channel|>' -}}": GEMMA4,
-        "{{ '[THINK]' + block.thinking + '[/THINK]' }}": MISTRAL,
-        "{{- '<think>\\n' }}": TAGS,
-        "{{ message.content }}": None,
-    }
-    assert [find_thinking(template) for template in reasoning] == list(reasoning.values())
+    assert [find_format(" ".join(form.signs)) for form in FORMATS] == list(FORMATS)
+    coder = "'\\n<tool_call>\\n<function=' + tool_call.name + '>\\n'"
+    assert isinstance(find_format(coder), QwenXml)
+    families = ("phi 4", "olmo", "llama 3", "granite", "gemma 3")
+    assert all(find_format(FAMILY_TEMPLATES[family]) is DEFAULT for family in families)
+    assert [find_thinking(each.sign) for each in THINKINGS] == list(THINKINGS)
+    assert find_thinking(FAMILY_TEMPLATES["phi 4"]) is None
     assert TAGS.is_open("<|im_start|>assistant\n<think>\n")
     assert not TAGS.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert GEMMA4.is_open("<|turn>model\n<|channel>thought\n")

@@ -31,7 +31,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
 from tests.support.byte_vocabulary import END, TOKENS, begin
-from tests.support.tool_calls import NOTE, NOW, TOOLS, read
+from tests.support.tool_calls import NOTE, NOW, TOOLS, call, read
 
 NO_TREE = DraftTree((), ())
 
@@ -77,11 +77,6 @@ def test_an_answer_is_calls_of_the_tools_that_are_offered(form: ToolFormat, seed
     names = check_calls(form, text)
     assert len(names) == 1 or (names and is_parallel and form.is_parallel)
     assert check_calls(form, walk(forced_grammar(form, [NOTE], {}), Random(seed))) == ["take-note"]
-
-
-@each_format
-@given(seed=st.integers(0, 1 << 32))
-def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
     schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
     text = walk(forced_grammar(form, TOOLS, {}, otherwise=schema), Random(seed))
     assert read(form, text) == [TextPiece(text)] if text == '{"o": "p"}' else len(check_calls(form, text)) == 1
@@ -239,6 +234,11 @@ PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
             forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2)),
             [CALLED, f"{ANALYSIS}Hm{THEN}{CALLED}"],
             [f"{ANALYSIS}Hmm{THEN}{CALLED}", f"{ANALYSIS}Hm{THEN}{FINAL}No"],
+        ),
+        (
+            forced_grammar(Hermes(), [NOW], IDS, reasoning=reasoning(is_open=True)),
+            [f"Hm</think>\n{Hermes().render('', [call('now')])}"],
+            [Hermes().render("", [call("now")]), "Hm</think>\nNo"],
         ),
         *(
             (
