@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.companion import find_companion, fitting_companions, load_companion
+from moa_shared.drafter.companion import find_companion, load_companion
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, si_bytes
@@ -52,7 +52,6 @@ WITHOUT_DRAFTER = (
     "See docs/drafters.md, or try --drafter lookup."
 )
 _TAKE = "--companion auto fetches it, once: it writes here while no server answers."
-_NAME_ONE = "With --companion ID it writes here while no server answers (docs/drafters.md#a-companion)."
 
 
 async def check_tls(address: str, security: Security) -> Check:
@@ -132,19 +131,21 @@ def find_drafters(
     return None, Check("drafter", "warn", f"not here yet: {names}", f"The first chat fetches {what} from the server.")
 
 
-def examine_companion(
-    settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None, progress: Progress
-) -> Check:
-    """The companion: whether it has the vocabulary of the server's model, and what it takes; else which there could be.
-
-    `sources`: the device's half for this server; None: nothing is here.
-    """
+def examine_companion(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Check:
+    """The companion: whether it has the vocabulary of the server's model, and what it takes."""
     if settings.companion == AUTO:
         files = find_offered(settings, served.companion)
     else:
         files = find_companion(settings.companion, settings.cache_dir, progress) if settings.companion else None
+    if files is None and served.HasField("companion"):
+        words = f"the server offers {offered_words(served.companion)}"
+        if settings.companion:
+            return Check("companion", "warn", f"{words}, which is not here yet", "The first chat fetches it.")
+        return Check("companion", "ok", words, _TAKE)
+    if files is None and settings.companion:
+        return Check("companion", "warn", "the server offers none", "Name one with --companion FILE.")
     if files is None:
-        return _possible_companion(settings, served, sources)
+        return Check("companion", "ok", "none (docs/drafters.md#a-companion)")
     present, _ = find_present(replace(settings, drafter=NONE), served, progress)
     target = present.files if present is not None else files
     companion = load_companion(files, target, settings.cache_dir, progress, weights=settings.dtype)
@@ -154,22 +155,6 @@ def examine_companion(
     if present is None:
         return Check("companion", "warn", message, "Its vocabulary is compared when the first chat has the server's.")
     return Check("companion", "ok", message)
-
-
-def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None) -> Check:
-    name, target = "companion", served.identity.target_id
-    if served.HasField("companion"):
-        words = f"the server offers {offered_words(served.companion)}"
-        if settings.companion:
-            return Check(name, "warn", f"{words}, which is not here yet", "The first chat fetches it.")
-        return Check(name, "ok", words, _TAKE)
-    if settings.companion:
-        return Check(name, "warn", "the server offers none", "Name one with --companion FILE.")
-    if sources is None:
-        return Check(name, "skip", f"none; nothing of {target} is here to look for one by")
-    if not (fitting := " or ".join(each.hub for each in fitting_companions(sources.files.config))):
-        return Check(name, "ok", f"none, and none is known for {target}")
-    return Check(name, "ok", f"none; {fitting} would fit {target}", _NAME_ONE)
 
 
 class ServerExamination:
@@ -267,7 +252,7 @@ class ServerExamination:
         return check
 
     async def _examine_companion(self) -> Check:
-        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._sources, self._progress)
+        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._progress)
 
     async def _measure_drafts(self) -> Check:
         if self._sources is None:

@@ -78,8 +78,7 @@ class ServerEntry:
             return f"Ask the operator for another invitation (moa-server invite NAME), then: {join}."
         if self.key_file is not None:
             return f"Ask the operator for another key, and write it into {self.key_file}."
-        add = f"moa-client servers add {self.name} {self.address}"
-        return f"Ask the operator for a key, then add the server again with its options and --key-file FILE: {add} ..."
+        return f"Ask for a key, and add it: moa-client servers add {self.name} {self.address} --key-file FILE ..."
 
 
 # Of a table of the file; all but the address may be left out.

@@ -10,12 +10,10 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
-from moa_client.device.sources import Sources
 from moa_client.doctor import examine_companion, judge_download, judge_drafts, judge_round_trip
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import MismatchError
-from moa_shared.models import resolve
 from moa_shared.programs.machine import Check, exit_code, si_bytes
 from moa_shared.programs.progress import SilentProgress
 
@@ -29,9 +27,9 @@ def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None
     large, small = (save_tiny_model(tmp_path / name, template="{{ messages }}") for name in ("large", "small"))
     served = pb.DescribeResponse(identity=pb.Identity(target_id="large", target_fingerprint=b"l" * 32))
     settings = ClientSettings(companion=str(small), model=str(large), cache_dir=tmp_path)
-    checks = [examine_companion(settings, served, None, SilentProgress())]
+    checks = [examine_companion(settings, served, SilentProgress())]
     unknown = ClientSettings(companion=str(small), cache_dir=tmp_path)
-    checks.append(examine_companion(unknown, served, None, SilentProgress()))
+    checks.append(examine_companion(unknown, served, SilentProgress()))
     assert [(check.state, TIME.sub("N", check.message), check.hint) for check in checks] == snapshot(
         [
             ("ok", "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms", ""),
@@ -44,30 +42,24 @@ def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None
     )
     save_tokenizer(small, [*WORDS[:5], "other", *WORDS[6:]])
     with pytest.raises(MismatchError):
-        examine_companion(settings, served, None, SilentProgress())
+        examine_companion(settings, served, SilentProgress())
 
 
-def test_without_one_it_says_which_there_could_be(tmp_path: Path) -> None:
-    served = pb.DescribeResponse(identity=pb.Identity(target_id="large"))
+def test_without_one_it_says_what_the_server_offers(tmp_path: Path) -> None:
+    offered = pb.Companion(name="small", bytes=250_000_000, fingerprint=b"s" * 32)
+    none, offering = pb.DescribeResponse(), pb.DescribeResponse(companion=offered)
     settings = ClientSettings(cache_dir=tmp_path)
-    files = resolve(str(save_tiny_model(tmp_path / "large")), tmp_path)
-    shapes = {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096}
-    found = [Sources(served, replace(files, config=config), {}) for config in (files.config, shapes)]
-    checks = [examine_companion(settings, served, sources, SilentProgress()) for sources in (None, *found)]
-    offering = pb.DescribeResponse(companion=pb.Companion(name="small", bytes=250_000_000, fingerprint=b"s" * 32))
     auto = replace(settings, companion="auto")
-    checks += [examine_companion(each, offering, None, SilentProgress()) for each in (settings, auto)]
-    checks.append(examine_companion(auto, served, None, SilentProgress()))
-    assert [f"{check.state}: {check.message}. {check.hint}".strip() for check in checks] == snapshot(
-        [
-            "skip: none; nothing of large is here to look for one by.",
-            "ok: none, and none is known for large.",
-            "ok: none; Qwen/Qwen3-0.6B would fit large. With --companion ID it writes here while no server answers (docs/drafters.md#a-companion).",
-            "ok: the server offers small (250 MB). --companion auto fetches it, once: it writes here while no server answers.",
-            "warn: the server offers small (250 MB), which is not here yet. The first chat fetches it.",
-            "warn: the server offers none. Name one with --companion FILE.",
-        ]
-    )
+    said = []
+    for wanted, served in ((settings, none), (settings, offering), (auto, offering), (auto, none)):
+        check = examine_companion(wanted, served, SilentProgress())
+        said.append(f"{check.state}: {check.message}. {check.hint}".strip())
+    assert said == [
+        "ok: none (docs/drafters.md#a-companion).",
+        "ok: the server offers small (250 MB). --companion auto fetches it, once: it writes here while no server answers.",
+        "warn: the server offers small (250 MB), which is not here yet. The first chat fetches it.",
+        "warn: the server offers none. Name one with --companion FILE.",
+    ]
 
 
 QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
