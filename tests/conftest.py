@@ -10,8 +10,7 @@ import io
 import os
 import re
 import signal
-import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
@@ -25,11 +24,9 @@ from hypothesis import settings
 from moa_shared.programs.machine import collector_paused
 from xdist.scheduler import LoadGroupScheduling
 
-from tests.support.forked_workers import fork_workers
 from tests.support.skipping import cannot_run
 
 if TYPE_CHECKING:
-    from execnet import XSpec
     from moa_shared.models import ModelFiles
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
@@ -78,7 +75,7 @@ _MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", r
 # The longest of what waits more than it computes: for links, timers and other programs. The longest comes first.
 WAITING = (
     "real target",
-    "forked programs",  # one worker has the process from which they are forked
+    "torch programs",  # two at once would take a machine's memory and time
     "ray",
     "images",
     "endpoints",
@@ -190,12 +187,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (chosen if wanted else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = sorted(chosen, key=rank)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
-    if sys.platform == "linux":  # elsewhere a fork may not use what was imported before it
-        fork_workers(config, specs)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,10 +12,9 @@ import pytest
 from moa_bench.cli import cli
 from moa_shared.programs.entry import run_program
 
-from tests.support.forked import forked
-from tests.support.programs import started
+from tests.support.programs import module, started
 
-pytestmark = pytest.mark.xdist_group("forked programs")
+pytestmark = pytest.mark.xdist_group("torch programs")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 WAYS = (("plain", None), ("server", None), ("oracle", 0.9), ("shipped", None), ("auto", 0.9), ("everything", None))
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
@@ -27,12 +26,12 @@ def measure(tmp_path: Path) -> Measure:
     """Runs a suite with --quick; gives its result and what it printed."""
 
     def run(suite: str, *arguments: str) -> tuple[dict[str, Any], CompletedProcess[str]]:
-        written, errors = tmp_path / "result.json", tmp_path / "errors"
+        written = tmp_path / "result.json"
         words = [suite, "--quick", *arguments, "--json", str(written)]
-        with forked("moa_bench.cli", words, ENVIRONMENT, errors) as program:
-            out, code = program.out.read(), program.wait()
-        assert code == 0, errors.read_text()
-        return json.loads(written.read_text()), CompletedProcess(words, code, out, errors.read_text())
+        with started(module("moa_bench.cli", words), ENVIRONMENT) as program:
+            code, out, errors = program.end()
+        assert code == 0, errors
+        return json.loads(written.read_text()), CompletedProcess(words, code, out, errors)
 
     return run
 

@@ -17,8 +17,8 @@ from moa_shared.errors import MoaError
 from moa_shared.protocol.invitation import Invitation
 
 from tests.cli.client_program import ENVIRONMENT, Run, Served, options
+from tests.support.certificates import Authority
 from tests.support.messages import steady
-from tests.support.secure_server import authority
 from tests.support.terminal import opened
 
 
@@ -111,7 +111,7 @@ def test_a_chat_talks_to_the_server_in_use_and_to_named_ones(run: Run, served: S
 
 
 KEY = "moa_ab12_" + "s" * 43
-CERTIFICATE = ssl.PEM_cert_to_DER_cert(authority().certificate.decode())
+CERTIFICATE = ssl.PEM_cert_to_DER_cert(Authority().certificate.decode())
 GONE = Invitation("127.0.0.1:1", KEY, CERTIFICATE)
 
 

@@ -21,11 +21,10 @@ from moa_training.fit.run_state import NAME as STATE
 from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 
-from tests.support.forked import forked
-from tests.support.programs import environment, free_port
+from tests.support.programs import environment, free_port, module, started
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("forked programs")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch programs")]
 
 LOSSES = ("total", "cross_entropy", "feature", "state", "agreement", "gradient_norm", "tokens")
 
@@ -42,20 +41,19 @@ def start_by_torchrun(config: Path, cache: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def train_on_two_nodes(config: Path, cache: Path, folder: Path) -> tuple[str, str]:
+def train_on_two_nodes(config: Path, cache: Path) -> tuple[str, str]:
     """Trains to the end, in processes that know each other by the variables of torch: what they print and report."""
     group = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    logs = [folder / f"node-{rank}.log" for rank in range(2)]
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(
-                forked("moa_training.cli", ["fit", str(config)], {**variables(cache), **group, "RANK": str(rank)}, log)
+                started(module("moa_training.cli", ["fit", str(config)]), {**variables(cache), **group, "RANK": rank})
             )
-            for rank, log in enumerate(logs)
+            for rank in ("0", "1")
         ]
-        out = "".join([node.out.read() for node in nodes])
-        errors = "".join([log.read_text() for log in logs])
-        assert [node.wait() for node in nodes] == [0, 0], errors[-3000:]
+        ends = [node.end() for node in nodes]
+        out, errors = "".join(out for _, out, _ in ends), "".join(errors for *_, errors in ends)
+        assert [code for code, *_ in ends] == [0, 0], errors[-3000:]
     return out, errors
 
 
@@ -104,7 +102,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
     assert (two / "out" / STATE).is_file()
     shutil.copytree(two / "out", continued / "out")
 
-    out, errors = train_on_two_nodes(two / "fit.toml", tmp_path / "cache", tmp_path)
+    out, errors = train_on_two_nodes(two / "fit.toml", tmp_path / "cache")
     assert "Going on from update" in errors
     assert out.count(DRAFTER_FILE) == 1  # one of them writes and speaks
     assert "Warning" not in errors

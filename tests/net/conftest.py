@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -12,7 +11,6 @@ from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.net.fleet_servers import Servers
 from tests.net.server_peer import make_host, serving, tiny_target
-from tests.support.secure_server import authority
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +34,3 @@ async def channel(server: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
 async def servers(target: KernelTarget) -> AsyncIterator[Servers]:
     async with Servers(target) as made:
         yield made
-
-
-@pytest.fixture(scope="session")
-def trusted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The authority of `secured` servers."""
-    return authority().write(tmp_path_factory.mktemp("tls"))

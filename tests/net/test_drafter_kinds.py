@@ -88,8 +88,7 @@ async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, roun
 @pytest.mark.parametrize("family", ["qwen 3", "gpt-oss", "gemma 4", SHARING])
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
 async def test_the_text_of_a_mixture_of_experts_is_its_own(family: str, kind: str, rounds: bool) -> None:
-    from tests.support.dense_families import tiny_dense
-    from tests.support.mixtures import tiny_mixture, weights_of
+    from tests.support.families import tiny_dense, tiny_mixture, weights_of
 
     model = (tiny_dense if family == SHARING else tiny_mixture)(family, max_position_embeddings=CONTEXT)
     weights = weights_of(model)

@@ -27,7 +27,7 @@ from structlog.testing import capture_logs
 
 from tests.net.hosted import Hosted, hosting
 from tests.net.server_peer import decode, plain_text, until
-from tests.support.openai_client import openai_client
+from tests.support.scripted_answers import openai_client
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=180)

@@ -35,13 +35,12 @@ from tests.net.client_talk import Screen, watch
 from tests.net.fleet_servers import WAITING
 from tests.net.server_peer import VOCAB, Peer, generate, plain_text, row_of
 from tests.net.test_server_converse import answer_in_rounds
-from tests.support.forked import ForkedProgram, forked
 from tests.support.messages import steady
-from tests.support.programs import PATIENCE, environment, free_port
+from tests.support.programs import PATIENCE, Program, environment, free_port, module, started
 from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
 from tests.support.torch_models import torch_model
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("forked programs")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch programs")]
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 CHANGES = {**SMALL, "seed": 3}
@@ -55,8 +54,7 @@ LONG = AnswerSettings(max_tokens=110, ignore_end_of_text=True)
 class Replica:
     """The processes of a replica, rank 0 first, and where it serves."""
 
-    processes: list[ForkedProgram]
-    errors: list[Path]
+    programs: list[Program]
     address: str
 
     @property
@@ -64,7 +62,7 @@ class Replica:
         return grpc.aio.insecure_channel(self.address)
 
     def ends(self) -> list[int]:
-        return [process.wait() for process in self.processes]
+        return [program.process.wait(PATIENCE) for program in self.programs]
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +90,25 @@ def arguments(files: Path, *options: str) -> list[str]:
 
 
 @contextmanager
-def serving_alone(files: Path, folder: Path) -> Iterator[str]:
+def serving_alone(files: Path) -> Iterator[str]:
     """A server of the same target in one process; gives its address."""
-    with forked("moa_server", arguments(files), ENVIRONMENT, folder / "errors-alone") as process:
-        yield process.out.readline().split()[-1]
+    with started(module("moa_server", arguments(files)), ENVIRONMENT) as program:
+        yield program.out.readline().split()[-1]
 
 
 @contextmanager
-def sharing(files: Path, folder: Path, *options: str) -> Iterator[Replica]:
+def sharing(files: Path, *options: str) -> Iterator[Replica]:
     """Two processes that share the target, as torchrun starts them; they are killed at the end."""
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    errors = [folder / f"errors-{rank}" for rank in range(2)]
+    command = module("moa_server", arguments(files, *options))
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                forked(
-                    "moa_server",
-                    arguments(files, *options),
-                    {**ENVIRONMENT, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    path,
-                )
-            )
-            for rank, path in enumerate(errors)
+        programs = [
+            stack.enter_context(started(command, {**ENVIRONMENT, **group, "RANK": rank, "LOCAL_RANK": rank}))
+            for rank in ("0", "1")
         ]
-        line = processes[0].out.readline()
-        assert line.startswith("serving tiny on "), errors[0].read_text()
-        yield Replica(processes, errors, line.split()[-1])
+        line = programs[0].out.readline()
+        assert line.startswith("serving tiny on "), programs[0].err.read()
+        yield Replica(programs, line.split()[-1])
 
 
 async def identity_of(channel: grpc.aio.Channel) -> pb.Identity:
@@ -130,7 +121,7 @@ async def identity_of(channel: grpc.aio.Channel) -> pb.Identity:
 async def test_two_processes_give_the_texts_and_the_memory_of_one_and_drain(
     files: Path, tmp_path: Path, alone: TorchTarget
 ) -> None:
-    with sharing(files, tmp_path) as replica:
+    with sharing(files) as replica:
         async with replica.channel as channel:
             for settings in (GREEDY, SAMPLED):
                 assert await generate(channel, PROMPT, settings) == plain_text(alone, PROMPT, settings)
@@ -146,8 +137,8 @@ async def test_two_processes_give_the_texts_and_the_memory_of_one_and_drain(
             waiting = Peer(channel)
             await waiting.open(identity=identity)
             await asyncio.wait([answer], timeout=0.1)
-            for process in reversed(replica.processes):  # as torchrun does
-                process.send_signal(signal.SIGTERM)
+            for program in reversed(replica.programs):  # as torchrun does
+                program.process.send_signal(signal.SIGTERM)
             await waiting.done()
             assert waiting.go_away is not None
             assert await answer == plain_text(alone, PROMPT, LONG)
@@ -189,8 +180,8 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
     expected, _ = plain_text(alone, PROMPT, LONG)
     screen = Screen()
     async with AsyncExitStack() as stack:
-        other = stack.enter_context(serving_alone(files, tmp_path))
-        replica = stack.enter_context(sharing(files, tmp_path, "--peers", other))
+        other = stack.enter_context(serving_alone(files))
+        replica = stack.enter_context(sharing(files, "--peers", other))
         channel = await stack.enter_async_context(replica.channel)
         identity = await identity_of(channel)
         peer = Peer(channel)
@@ -206,14 +197,14 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
                 await peer.open(identity=identity, run_ahead=True, memory=False)
                 await peer.ask(PROMPT, LONG)
                 await peer.verdict()
-                replica.processes[1].kill()
+                replica.programs[1].process.kill()
 
         await watch(engine, screen, PROMPT, LONG, kill)
         began = time.monotonic()
         await peer.done()
         assert replica.ends() == [69, -signal.SIGKILL]
         assert time.monotonic() - began < PATIENCE / 2
-        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
+        assert steady(replica.programs[0].err.read()).splitlines()[-1] == snapshot(
             "Error: The process of rank 1 is gone (its connection is closed). "
             "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
         )
@@ -231,10 +222,10 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
 
 @pytest.mark.long
 async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_path: Path) -> None:
-    with sharing(files, tmp_path) as replica:
-        replica.processes[1].send_signal(signal.SIGSTOP)
-        assert replica.processes[0].wait() == 69
-        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
+    with sharing(files) as replica:
+        replica.programs[1].process.send_signal(signal.SIGSTOP)
+        assert replica.programs[0].process.wait(PATIENCE) == 69
+        assert steady(replica.programs[0].err.read()).splitlines()[-1] == snapshot(
             "Error: The process of rank 1 is gone (it says nothing). "
             "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
         )
@@ -242,8 +233,8 @@ async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_pat
 
 @pytest.mark.long
 async def test_followers_end_with_rank_0(files: Path, tmp_path: Path) -> None:
-    with sharing(files, tmp_path) as replica:
-        replica.processes[0].kill()
+    with sharing(files) as replica:
+        replica.programs[0].process.kill()
         assert replica.ends() == [-signal.SIGKILL, 69]
 
 

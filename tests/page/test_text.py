@@ -14,8 +14,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import GOOD, Stage, says
-from tests.support.answer_events import decode_bytes, events_of
-from tests.support.told import Told
+from tests.support.answer_events import Told, decode_bytes, events_of
 
 HOSTILE = """<img src=x onerror="alert(1)"> <script>alert(2)</script> [click](javascript:alert(3)) \
 [data](data:text/html,hi) ![picture](https://elsewhere.example/p.png) [page](https://elsewhere.example/)"""

@@ -4,9 +4,10 @@ may cut a character in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
@@ -14,10 +15,14 @@ from moa_client.conversation.events import (
     Corrected,
     Earlier,
     Ended,
+    Event,
+    LinkChanged,
+    Notice,
     Provenance,
     Provisional,
     Settled,
 )
+from moa_client.conversation.figures import Figures
 from moa_shared.protocol.finish_rule import Finish
 
 
@@ -75,3 +80,32 @@ def events_of(draw: st.DrawFn, text: str) -> list[AnswerEvent | Earlier]:
     while done < told:
         events += [Earlier(each) for each in commit(told)]
     return [*events, Settled(tuple(whole[ended:]), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)]
+
+
+def letters(tokens: Sequence[int]) -> str:
+    """Token 0 is the letter a."""
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+class Told:
+    """One answer.
+
+    Args:
+        decode: text of some tokens.
+        question: what it answers; `number`: in its conversation.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str] = letters, question: str = "", number: int = 1, *events: Event
+    ) -> None:
+        self.text = AnswerText(question, number)
+        self._decoder = AnswerDecoder(self.text, decode)
+        for event in events:
+            self.tell(event)
+
+    def tell(self, event: Event) -> Update:
+        """The update of an event of this answer, which its text has applied."""
+        if isinstance(event, LinkChanged | Notice):
+            return Update(event)
+        figures = Figures(finish=event.finish) if isinstance(event, Ended) else None
+        return Update(self._decoder.take_event(event), self.text.number, figures=figures)

@@ -4,8 +4,11 @@ and a clock that a test moves on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 
 class CountedList(list[Any]):
@@ -33,3 +36,34 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class TouchedTokens(Sequence[int]):
+    """A repeated field of the same token: NumPy takes it as a whole, and everything else is counted in `touched`."""
+
+    def __init__(self, count: int, token: int = 1) -> None:
+        self._values = np.full(count, token, dtype=np.uint32)
+        self.touched = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            chosen: list[int] = self._values[index].tolist()
+            self.touched += len(chosen)
+            return chosen
+        self.touched += 1
+        return int(self._values[index])
+
+    def __iter__(self) -> Iterator[int]:
+        for token in self._values.tolist():
+            self.touched += 1
+            yield token
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self._values, dtype=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Program:
         """Waits for the end: exit status, and what was not read of both pipes."""
         out, err = self.out.read(), self.err.read()
         return self.process.wait(PATIENCE), out, err
+
+
+def module(name: str, arguments: Sequence[str]) -> list[str]:
+    """The command of a program of ours."""
+    return [sys.executable, "-m", name, *arguments]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from moa_client.conversation.figures import Figures, LinkStatus
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import NOTHING_SAID
 
-from tests.support.told import letters
+from tests.support.answer_events import letters
 
 
 class PlainTokenizer:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings
 
 
 def cannot_run(reason: str) -> NoReturn:
@@ -22,3 +23,11 @@ def needs_package(name: str) -> None:
     """
     if find_spec(name) is None and not os.environ.get("MOA_NO_SKIPS"):
         pytest.skip(f"{name} is not installed: pip install '.[test-clients]'", allow_module_level=True)
+
+
+_IN_CI = 100  # of the profile `ci`
+
+
+def examples(in_ci: int) -> int:
+    """This many in CI, and elsewhere in proportion to the profile: a test that is much cheaper or dearer than most."""
+    return max(1, settings().max_examples * in_ci // _IN_CI)

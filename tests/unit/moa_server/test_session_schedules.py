@@ -17,7 +17,7 @@ from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 VOCAB = 4
 LENGTH = 24  # of the answer

@@ -24,8 +24,8 @@ from moa_shared.tree import (
     subtree,
 )
 
+from tests.support.counted import TouchedTokens
 from tests.support.messages import raises
-from tests.support.touched_tokens import TouchedTokens
 
 any_parents = st.integers(0, 14).flatmap(lambda count: st.tuples(*(st.integers(ROOT, at - 1) for at in range(count))))
 

@@ -11,7 +11,7 @@ from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.models import ModelFiles
 
-from tests.support.dense_families import tiny_dense
+from tests.support.families import tiny_dense
 
 pytestmark = pytest.mark.torch
 

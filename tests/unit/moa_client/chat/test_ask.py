@@ -36,8 +36,8 @@ from moa_client.surface.conversation import OpenConversation, Subscription
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
+from tests.support.answer_events import Told, letters
 from tests.support.messages import raises
-from tests.support.told import Told, letters
 
 
 def interrupt() -> None:

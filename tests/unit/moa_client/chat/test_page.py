@@ -25,8 +25,8 @@ from moa_client.conversation.events import (
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
 
+from tests.support.answer_events import Told
 from tests.support.terminal import Display
-from tests.support.told import Told
 
 SIZE = (70, 12)
 WORDS = ["sure ", "guessed ", "wrong ", "right ", "more"]

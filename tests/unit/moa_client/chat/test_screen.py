@@ -9,7 +9,7 @@ from moa_client.chat.screen import MARKED_S, SAID_AGAIN, Block, Screen, wrap_wor
 from moa_shared.text.plain_text import without_controls
 from wcwidth import wcswidth
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.terminal import Display
 
 COLUMNS, ROWS = 12, 8

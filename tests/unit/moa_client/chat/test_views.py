@@ -36,7 +36,7 @@ from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import TokenChances
 
-from tests.support.told import Told, letters
+from tests.support.answer_events import Told, letters
 
 GOOD, AWAY = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.GOOD, LinkState.OFFLINE))
 SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)

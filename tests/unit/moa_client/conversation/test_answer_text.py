@@ -31,9 +31,8 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import TokenChances
 
-from tests.support.answer_events import decode_bytes, events_of
-from tests.support.properties import examples
-from tests.support.told import Told
+from tests.support.answer_events import Told, decode_bytes, events_of
+from tests.support.skipping import examples
 
 
 @pytest.fixture(scope="module")

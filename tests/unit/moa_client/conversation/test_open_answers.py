@@ -18,7 +18,7 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tree import DraftTree
 
 from tests.support.messages import raises, says
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 PROMPT = [1, 2, 3]
 

@@ -214,7 +214,7 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
 @pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
 @pytest.mark.parametrize("context", [32, 128])
 def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: int, tmp_path: Path) -> None:
-    from tests.support.dense_families import tiny_dense
+    from tests.support.families import tiny_dense
 
     folder = tmp_path / "tiny"
     tiny_dense("phi 4", eos_token_id=2).save_pretrained(folder)

@@ -17,8 +17,8 @@ from moa_client.web.error_form import RequestError
 from moa_shared.errors import ContextLengthError
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKind
 
+from tests.support.family_templates import GPT_OSS, QWEN
 from tests.support.scripted_answers import ScriptedSource
-from tests.support.thinking_templates import GPT_OSS, QWEN
 from tests.support.tool_calls import NOW, WEATHER
 from tests.unit.moa_client.endpoint.test_dialects import asked
 

@@ -21,8 +21,16 @@ from moa_shared.errors import (
 )
 from moa_shared.protocol.finish_rule import Finish
 
-from tests.support.openai_client import openai_client
-from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
+from tests.support.scripted_answers import (
+    MODEL,
+    Script,
+    ScriptedAnswer,
+    ScriptedSource,
+    openai_client,
+    saying,
+    serving,
+    silence,
+)
 
 HI: Any = [{"role": "user", "content": "Hi there"}]
 WORDS = ("Good", " day", ".")

@@ -17,8 +17,7 @@ from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
 
-from tests.support.openai_client import openai_client
-from tests.support.scripted_answers import MODEL, Script, ScriptedSource, saying, serving, silence
+from tests.support.scripted_answers import MODEL, Script, ScriptedSource, openai_client, saying, serving, silence
 
 WORDS = ("Good", " day", ".")
 ASKED: dict[str, Any] = {"model": MODEL, "input": "Hi there", "extra_body": {"seed": 5}}

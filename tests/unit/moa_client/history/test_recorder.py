@@ -22,7 +22,7 @@ from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.unit.moa_client.conversation.test_open_answers import VOCAB, AnyOrder, Shown
 
 

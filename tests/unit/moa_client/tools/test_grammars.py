@@ -30,8 +30,8 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, begin
 from tests.support.tool_calls import NOTE, NOW, TOOLS, call, read
+from tests.support.toy_forms import END, TOKENS, begin
 
 NO_TREE = DraftTree((), ())
 

@@ -14,7 +14,7 @@ from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, Heads, KernelError, Page, 
 from moa_kernels.transformer.reference import ReferenceCache
 
 from tests.support.messages import raises
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 HEAD_DIM = 32
 HEADS = (Heads(2, HEAD_DIM), Heads(1, 96))  # which differ, as Gemma 4's do

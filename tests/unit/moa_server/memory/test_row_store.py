@@ -13,7 +13,7 @@ from moa_server.memory.feed import RowStore, most_nbytes
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 
 def numbered(start: int, count: int, mark: int = 0) -> npt.NDArray[np.float32]:

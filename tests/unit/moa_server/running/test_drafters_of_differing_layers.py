@@ -12,7 +12,7 @@ from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
 
-from tests.support.dense_families import tiny_dense
+from tests.support.families import tiny_dense
 from tests.support.tiny_models import SIZES, save_drafter
 
 pytestmark = pytest.mark.torch

@@ -19,7 +19,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, begin, text_of
+from tests.support.toy_forms import END, TOKENS, begin, text_of
 
 SCHEMA = {
     "type": "object",

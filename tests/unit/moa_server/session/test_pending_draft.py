@@ -14,7 +14,7 @@ from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
-from tests.support.touched_tokens import TouchedTokens
+from tests.support.counted import TouchedTokens
 
 TEXT = [10, 11, 12, 13]
 

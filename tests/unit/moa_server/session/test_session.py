@@ -17,9 +17,8 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
-from tests.support.counted import CountedList
-from tests.support.properties import examples
-from tests.support.touched_tokens import TouchedTokens
+from tests.support.counted import CountedList, TouchedTokens
+from tests.support.skipping import examples
 
 VOCAB = 5
 END_OF_TEXT = 4

@@ -16,7 +16,7 @@ from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree import add_depths, path_to
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 pytestmark = pytest.mark.torch
 

@@ -20,7 +20,7 @@ from moa_shared.errors import InternalError, ModelSourceError
 from moa_shared.tree import path_to
 
 from tests.support.messages import raises
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
 VARIANTS = [

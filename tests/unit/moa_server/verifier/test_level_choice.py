@@ -22,9 +22,8 @@ from moa_shared.models.sources.source import LocalModel, examine
 from moa_shared.programs.progress import SilentProgress
 from transformers import PreTrainedModel
 
-from tests.support.dense_families import tiny_dense
-from tests.support.dense_gguf import write_dense_gguf
-from tests.support.mixtures import tiny_mixture
+from tests.support.families import tiny_dense, tiny_mixture
+from tests.support.family_gguf import write_family_gguf
 from tests.support.tiny_models import save_tokenizer
 from tests.support.torch_models import torch_model
 
@@ -95,7 +94,7 @@ def test_what_no_level_computes_is_refused_alike_everywhere(
 @needs_kernels
 def test_a_gguf_file_too(tmp_path: Path) -> None:
     model = tiny_dense("ministral 3", intermediate_size=48)
-    assert assert_all_refuse(write_dense_gguf(model, tmp_path / "tiny.gguf"), tmp_path) == snapshot(
+    assert assert_all_refuse(write_family_gguf(model, tmp_path / "tiny.gguf"), tmp_path) == snapshot(
         "The int8 kernels do not compute this target: The MLP width is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
     )
 

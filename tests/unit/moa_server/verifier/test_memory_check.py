@@ -41,7 +41,7 @@ def test_the_limit_and_the_bytes_of_keys_and_values_are_named(files: ModelFiles)
 @pytest.fixture
 def mixture(tmp_path: Path) -> ModelFiles:
     """A model of 3.9 MB, of which a token reads 1.1 MB."""
-    from tests.support.mixtures import tiny_mixture
+    from tests.support.families import tiny_mixture
 
     folder = tmp_path / "mixture"
     tiny_mixture("qwen 3", num_experts=64, moe_intermediate_size=96).save_pretrained(folder)

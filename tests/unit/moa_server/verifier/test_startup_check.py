@@ -114,7 +114,7 @@ def test_a_network_of_a_few_layers_stands_for_all() -> None:
 
 @pytest.mark.torch
 def test_layers_with_a_window_stand_for_themselves() -> None:
-    from tests.support.dense_families import tiny_dense
+    from tests.support.families import tiny_dense
     from tests.support.torch_models import from_torch
 
     assert tiny_kernel_target(from_torch(tiny_dense("gemma 3"))).network.different_layers() == [0, 1, 2]
@@ -143,7 +143,7 @@ def test_each_family_passes(load: Load, family: str) -> None:
 
 @pytest.mark.torch
 def test_each_family_of_another_form_passes(load: Load) -> None:
-    from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+    from tests.support.families import DENSE_FAMILIES, tiny_dense
     from tests.support.torch_models import from_torch
 
     for family in DENSE_FAMILIES:

@@ -19,9 +19,8 @@ from moa_shared.models.network.served import is_for_torch
 from moa_shared.programs.progress import SilentProgress
 from transformers.activations import ACT2FN
 
-from tests.support.dense_families import DENSE_FAMILIES, tiny_dense, tiny_in_gguf
-from tests.support.dense_gguf import write_dense_gguf
-from tests.support.mixtures import MIXTURES, tiny_mixture
+from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_in_gguf, tiny_mixture
+from tests.support.family_gguf import write_family_gguf
 from tests.support.tiny_models import SIZES, Floats
 
 pytestmark = pytest.mark.torch
@@ -76,7 +75,7 @@ def test_bfloat16_stays_close(family: str) -> None:
 )
 def test_a_gguf_file_is_loaded_for_torch(family: str, tmp_path: Path) -> None:
     model = tiny_in_gguf(family)
-    files = resolve(str(write_dense_gguf(model, tmp_path / "tiny.gguf")), tmp_path / "cache")
+    files = resolve(str(write_family_gguf(model, tmp_path / "tiny.gguf")), tmp_path / "cache")
     with torch.no_grad():
         expected = model(torch.tensor([TEXT]), use_cache=False).logits[0].numpy()
     loaded = load_execution(files, ServerSettings(execution="float32", threads=1), SilentProgress())

@@ -21,8 +21,8 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.sandbox.child import constraint_child
 from moa_shared.tree import DraftTree
 
-from tests.support.byte_vocabulary import END, begin, byte_vocabulary
 from tests.support.messages import says
+from tests.support.toy_forms import END, begin, byte_vocabulary
 
 ROWS = 49_160  # eight more than the tokenizer has tokens
 NO_TREE = DraftTree((), ())

@@ -12,8 +12,8 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, begin, byte_vocabulary, text_of
 from tests.support.messages import says
+from tests.support.toy_forms import END, TOKENS, begin, byte_vocabulary, text_of
 
 SCHEMA = Constraint(
     ConstraintKind.JSON_SCHEMA,

@@ -36,7 +36,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 from tests.support.decoders import Rows
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.tiny_models import SIZES, ModelWeights, save_tiny_model, tiny_model
 
 

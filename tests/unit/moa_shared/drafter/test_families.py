@@ -22,8 +22,7 @@ from moa_shared.sampling.settings import Sampling
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of
-from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
-from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
+from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES
 
 LENGTH, PREDICTED, DRAFT = 40, 3, 4

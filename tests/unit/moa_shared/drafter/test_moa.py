@@ -13,7 +13,7 @@ from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from tests.support import decoders
 from tests.support.counted import CountedList
 from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 

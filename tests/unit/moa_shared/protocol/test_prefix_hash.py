@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from tests.support.touched_tokens import TouchedTokens
+from tests.support.counted import TouchedTokens
 
 tokens_strategy = st.lists(st.integers(0, 2**32 - 1), max_size=80)
 

@@ -17,7 +17,7 @@ from moa_shared.tree import DraftTree, longest_path
 from scipy import stats
 
 from tests.support.messages import raises
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 VOCAB = 12
 SAMPLES = 20_000

@@ -12,7 +12,7 @@ from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.sandbox.chat_template import is_known, render
 from moa_shared.sandbox.child import ChildError, TextChild
 
-from tests.support.hostile_tokenizers import write_hostile
+from tests.support.tiny_gguf import write_hostile
 
 MESSAGES = [{"role": "user", "content": "Hi \ud800 日本語"}]
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ add_generation_prompt }}"

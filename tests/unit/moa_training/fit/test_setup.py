@@ -13,7 +13,7 @@ from moa_training.fit.setup import choose_draft_ids, drafter_config, starting_te
 from moa_training.settings import DrafterSettings, FitSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
 
-from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+from tests.support.families import DENSE_FAMILIES, tiny_dense
 from tests.support.tiny_models import SMALL, tiny_model
 
 SETTINGS = FitSettings.model_validate({"shards": ["a"], "output": "out", "budget": {"tokens": 1}})

@@ -24,7 +24,7 @@ from moa_training.teacher.teacher import Activations, load_teacher
 from torch.nn import functional
 
 from tests.support.decoders import decoder_of, encoder_of
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.torch_models import torch_model
 from tests.support.training_blocks import build_blocks
 

@@ -12,7 +12,7 @@ from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
 from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import BETA, INITIAL_SEGMENTS, MAX_SEGMENTS, MSS, StreamSender, Window
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 ONE_WAY_S = 0.0213
 RTT_S = 2 * ONE_WAY_S

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 SIZE = 2  # tokens of a page
 Key = tuple[str, tuple[int, ...]]  # an owner and all tokens up to a page's end

@@ -20,7 +20,7 @@ from moa_shared.errors import ContextLengthError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 TOKENS = count()
 PAGE, PAGE_NBYTES = 4, 10  # tokens of a page

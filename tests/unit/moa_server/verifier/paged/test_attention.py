@@ -13,7 +13,7 @@ from moa_server.verifier.paged.attention import Attention
 from moa_server.verifier.paged.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
 
 from tests.support.paged_targets import ATTENTIONS, fake_flashinfer
-from tests.support.properties import examples
+from tests.support.skipping import examples
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.tree import path_to
 
 from tests.support.paged_targets import ATTENTIONS, paged_target, played_again
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch

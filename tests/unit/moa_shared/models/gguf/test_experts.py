@@ -17,10 +17,9 @@ from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import SilentProgress
 from transformers import PreTrainedModel
 
-from tests.support.gemma4_gguf import write_gemma4_gguf
+from tests.support.families import tiny_mixture, weights_of
+from tests.support.family_gguf import write_family_gguf
 from tests.support.messages import says
-from tests.support.mixture_gguf import write_mixture_gguf
-from tests.support.mixtures import tiny_mixture, weights_of
 from tests.unit.moa_shared.models.network.test_network import needs_kernels, of_transformers
 from tests.unit.moa_shared.models.weights.test_experts import logits_of
 
@@ -35,11 +34,6 @@ def model_of(family: str) -> PreTrainedModel:
     return tiny_mixture(family, **({"swiglu_limit": 7.0} if family == "gpt-oss" else {}))
 
 
-def written(model: PreTrainedModel, path: Path) -> Path:
-    write = write_gemma4_gguf if model.config.model_type == "gemma4_text" else write_mixture_gguf
-    return write(model, path)
-
-
 def files_of(path: Path) -> ModelFiles:
     return ModelFiles("tiny", path.parent, make_config(read_header(path)), (path,), "tiny" * 8, "")
 
@@ -48,7 +42,7 @@ def files_of(path: Path) -> ModelFiles:
 @pytest.mark.parametrize("family", IN_GGUF)
 def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) -> None:
     model = model_of(family)
-    files = files_of(written(model, tmp_path / "tiny.gguf"))
+    files = files_of(write_family_gguf(model, tmp_path / "tiny.gguf"))
     reader, expected = WeightReader(files), weights_of(model).tensors
     assert set(reader.names()) == expected.keys()
     for name, tensor in expected.items():
@@ -57,7 +51,7 @@ def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) 
 
 
 def test_a_file_with_tensors_for_each_expert_is_refused(tmp_path: Path) -> None:
-    path = write_mixture_gguf(
+    path = write_family_gguf(
         tiny_mixture("mixtral"), tmp_path / "tiny.gguf", **{"blk.0.ffn_down.0.weight": np.zeros((64, 96))}
     )
     with says(ModelSourceError, "TMP/tiny.gguf has a tensor for each expert, as files from before April 2024 do"):
@@ -67,7 +61,7 @@ def test_a_file_with_tensors_for_each_expert_is_refused(tmp_path: Path) -> None:
 @needs_kernels
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16"])
 def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -> None:
-    path = write_mixture_gguf(tiny_mixture("gpt-oss"), tmp_path / "tiny.gguf", gguf.GGMLQuantizationType[kind])
+    path = write_family_gguf(tiny_mixture("gpt-oss"), tmp_path / "tiny.gguf", gguf.GGMLQuantizationType[kind])
     files = files_of(path)
     whole = next(each for each in gguf.GGUFReader(path).tensors if each.name == GATES)
     values = gguf.quants.dequantize(whole.data, gguf.GGMLQuantizationType[kind])
@@ -85,7 +79,7 @@ def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -
 @pytest.mark.parametrize("family", IN_GGUF)
 def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> None:
     model = model_of(family)
-    config, theirs = make_config(read_header(written(model, tmp_path / "tiny.gguf"))), model.config.to_dict()
+    config, theirs = make_config(read_header(write_family_gguf(model, tmp_path / "tiny.gguf"))), model.config.to_dict()
     generic = {"dtype", "head_dim", "eos_token_id", "bos_token_id", "pad_token_id", "architectures", "mlp_bias"}
     for key in config.keys() - generic:
         if key == "rope_parameters" and "rope_theta" in theirs[key]:
@@ -114,6 +108,6 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
 def test_files_that_make_no_sense_are_refused(
     family: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    path = write_mixture_gguf(tiny_mixture(family), tmp_path / "tiny.gguf", **changes)
+    path = write_family_gguf(tiny_mixture(family), tmp_path / "tiny.gguf", **changes)
     with says(ModelSourceError, message):
         make_config(read_header(path))

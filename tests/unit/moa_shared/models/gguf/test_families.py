@@ -19,9 +19,8 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.weights.weights import WeightReader
 
-from tests.support.dense_families import GGUF_FAMILIES, tiny_in_gguf
-from tests.support.dense_gguf import write_dense_gguf
-from tests.support.gemma4_gguf import write_gemma4_gguf
+from tests.support.families import GGUF_FAMILIES, tiny_in_gguf
+from tests.support.family_gguf import write_family_gguf
 from tests.support.messages import says
 from tests.support.tiny_models import SIZES
 
@@ -38,7 +37,7 @@ def files_of(path: Path) -> ModelFiles:
 @pytest.mark.parametrize("family", GGUF_FAMILIES)
 def test_the_weights_are_those_of_the_model(tmp_path: Path, family: str) -> None:
     model = tiny_in_gguf(family)
-    reader = WeightReader(files_of(write_dense_gguf(model, tmp_path / "tiny.gguf")))
+    reader = WeightReader(files_of(write_family_gguf(model, tmp_path / "tiny.gguf")))
     expected = model.state_dict()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     assert set(reader.names()) == expected.keys() - tied
@@ -50,7 +49,7 @@ def test_the_weights_are_those_of_the_model(tmp_path: Path, family: str) -> None
 @pytest.mark.parametrize("family", GGUF_FAMILIES)
 def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     model = tiny_in_gguf(family)
-    files = files_of(write_dense_gguf(model, tmp_path / "tiny.gguf"))
+    files = files_of(write_family_gguf(model, tmp_path / "tiny.gguf"))
     network = Network(WeightReader(files), files.config, plain=True)
     target = KernelTarget(network, SIZES["max_position_embeddings"], kv="f32")
     with torch.no_grad():
@@ -61,7 +60,7 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> No
 @pytest.mark.parametrize("family", ["llama 3", "llama, linear", "qwen 2", "qwen 3"])
 def test_the_torch_levels_compute_scaled_positions(tmp_path: Path, cache: Path, family: str) -> None:
     model = tiny_in_gguf(family)
-    files = resolve(str(write_dense_gguf(model, tmp_path / "tiny.gguf")), cache)
+    files = resolve(str(write_family_gguf(model, tmp_path / "tiny.gguf")), cache)
     target = TorchTarget(load_target_model(files))
     with torch.no_grad():
         expected = model(torch.tensor([TEXT])).logits[0].numpy()
@@ -83,6 +82,6 @@ def test_the_torch_levels_compute_scaled_positions(tmp_path: Path, cache: Path, 
 )
 def test_what_no_gemma_4_says_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     model = tiny_in_gguf("gemma 4 with embeddings by layer")
-    path = write_gemma4_gguf(model, tmp_path / "tiny.gguf", **changes)
+    path = write_family_gguf(model, tmp_path / "tiny.gguf", **changes)
     with says(ModelSourceError, message):
         make_config(read_header(path))

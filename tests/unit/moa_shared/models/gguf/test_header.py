@@ -13,7 +13,7 @@ from moa_shared.models.gguf.entry import is_gguf
 from moa_shared.models.gguf.header import read_header
 
 from tests.support.messages import says
-from tests.support.properties import examples
+from tests.support.skipping import examples
 from tests.support.tiny_gguf import GgufWriter
 
 

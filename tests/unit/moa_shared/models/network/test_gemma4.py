@@ -21,9 +21,8 @@ from moa_shared.models.weights.packing import plan_places
 from moa_shared.models.weights.weights import LAYER_EMBEDDINGS
 from safetensors.numpy import load_file, save_file
 
-from tests.support.dense_families import tiny_dense
+from tests.support.families import tiny_dense, tiny_mixture, weights_of
 from tests.support.messages import says
-from tests.support.mixtures import tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, save_tokenizer
 
 pytestmark = pytest.mark.torch

@@ -18,10 +18,8 @@ from moa_shared.models.network.plan import plan_of
 from moa_shared.models.network.served import check_family
 from transformers import PreTrainedModel
 
-from tests.support.dense_families import DENSE_FAMILIES, GGUF_FAMILIES, tiny_dense, tiny_in_gguf
-from tests.support.dense_gguf import write_dense_gguf
-from tests.support.mixture_gguf import write_mixture_gguf
-from tests.support.mixtures import MIXTURES, tiny_mixture
+from tests.support.families import DENSE_FAMILIES, GGUF_FAMILIES, MIXTURES, tiny_dense, tiny_in_gguf, tiny_mixture
+from tests.support.family_gguf import write_family_gguf
 
 pytestmark = pytest.mark.torch
 
@@ -49,8 +47,8 @@ def tiny(family: str) -> PreTrainedModel:
 def in_file(family: str, path: Path) -> Path:
     """The family's tiny model in GGUF."""
     if family.startswith(MIXTURE):
-        return write_mixture_gguf(tiny(family), path)
-    return write_dense_gguf(tiny_in_gguf(family), path)
+        return write_family_gguf(tiny(family), path)
+    return write_family_gguf(tiny_in_gguf(family), path)
 
 
 def mutated(values: Mapping[str, Any], random: Random) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from moa_shared.models.network.network import LayerEmbeddings, Network, read_lay
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.network.served import check_family
 
-from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture, weights_of
 from tests.support.messages import says
-from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, Floats, tiny_kernel_target
 from tests.support.torch_models import from_torch
 

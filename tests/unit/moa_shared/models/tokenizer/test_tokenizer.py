@@ -15,9 +15,8 @@ from moa_shared.sandbox.child import text_child
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 from tests.support.family_templates import FAMILY_TEMPLATES
-from tests.support.hostile_tokenizers import write_hostile
 from tests.support.messages import says
-from tests.support.tiny_gguf import TOKENS
+from tests.support.tiny_gguf import TOKENS, write_hostile
 
 MESSAGES = [
     {"role": "system", "content": 'Be "brief" <b>'},

@@ -11,8 +11,8 @@ from moa_shared.models.tokenizer import trial
 from moa_shared.models.tokenizer.trial import accept_tokenizer, hash_tokenizer
 from moa_shared.sandbox.child import TextChild
 
-from tests.support.hostile_tokenizers import write_hostile
 from tests.support.messages import says
+from tests.support.tiny_gguf import write_hostile
 
 
 @pytest.fixture

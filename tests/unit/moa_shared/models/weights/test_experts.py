@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from tests.support.families import MIXTURES, tiny_mixture, weights_of
 from tests.support.messages import says
-from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, Floats, save_tokenizer
 from tests.unit.moa_shared.models.network.test_network import TEXT, needs_kernels, of_transformers
 
