@@ -7,9 +7,12 @@ Invariants: committed text is the target's; standalone text is provisional until
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 from moa.v1 import moa_pb2 as pb
@@ -27,7 +30,7 @@ from moa_client.drafting.online import DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.conversation_device import ConversationDevice
 from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
-from moa_client.engine.resuming import Inbox, InboxItem, ServerSession, now_ms
+from moa_client.engine.resuming import Inbox, InboxItem, ServerSession, now_ms, taken
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
@@ -64,7 +67,7 @@ class ClientEngine:
             1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
         )
         self._inbox = inbox = Inbox()
-        self.own = ConversationDevice(device, codec, settings, answers, availability, inbox.post, executor)
+        self.own = ConversationDevice(device, codec, settings, answers, availability, inbox.put_nowait, executor)
         self._session = ServerSession(link, answers, availability, self.own, settings, inbox)
         self.connection = self._session.connection
         self._replaced = ReplacedServer(self._session, refit, adopt)
@@ -171,12 +174,15 @@ class ClientEngine:
             drafting.wake_ms(now),
         )
         wake_ms = min((each for each in times if each is not None and each < math.inf), default=None)
-        item = await self._inbox.take(None if wake_ms is None else max(0.0, (wake_ms - now) / 1e3))
+        item = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if wake_ms is None else max(0.0, (wake_ms - now) / 1e3)):
+                item = await self._inbox.get()
         if wake_ms is not None:
             availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
         while item is not None:
             await self._handle(item)
-            item = None if self.answers.events else self._inbox.take_now()
+            item = None if self.answers.events else next(taken(self._inbox), None)
 
     async def _handle(self, item: InboxItem) -> None:
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
@@ -233,7 +239,7 @@ class ClientEngine:
 
     def wake(self) -> None:
         """Has the loop look at what is due now."""
-        self._inbox.post(lambda: NOTHING)
+        self._inbox.put_nowait(lambda: NOTHING)
 
     def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
@@ -291,8 +297,8 @@ class ClientEngine:
         await self._session.leave_outdated()
         if self.answers.front is None and self.own.next is not None:
             await self.connection.drop()
-            self._inbox.clear()
+            deque(taken(self._inbox), 0)
             self.own.change(self.own.next)
-        while (item := self._inbox.take_now()) is not None:
+        for item in taken(self._inbox):
             await self._handle(item)
         self.connection.dialer.look_around()  # for the next question

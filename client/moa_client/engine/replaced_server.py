@@ -80,7 +80,7 @@ class ReplacedServer:
     # ------------------------------------------------------------ what the tasks find out, on the engine's loop
 
     def _post(self, found: Callable[[], Reaction | None], *, while_asking: bool = True) -> None:
-        self._session.inbox.post(lambda: (found() if self.is_asking or not while_asking else None) or NOTHING)
+        self._session.inbox.put_nowait(lambda: (found() if self.is_asking or not while_asking else None) or NOTHING)
 
     def _on_recognised(self, served: pb.DescribeResponse) -> Reaction | None:
         """The server has the conversation's model: what else did it refuse?"""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
@@ -37,26 +38,13 @@ from moa_client.link.stream import FrameReader
 InboxItem = FrameReceived | StreamOpened | StreamLost | DrafterResult | Callable[[], Reaction]
 
 
-class Inbox(asyncio.Queue[InboxItem]):
-    """What a conversation's engine handles, one thing at a time; to be used on the event loop."""
+Inbox = asyncio.Queue[InboxItem]  # what a conversation's engine handles, one thing at a time
 
-    def post(self, item: InboxItem) -> None:
-        self.put_nowait(item)
 
-    async def take(self, seconds: float | None) -> InboxItem | None:
-        """The oldest item, once there is one; None: none has come in `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.get()
-        except TimeoutError:
-            return None
-
-    def take_now(self) -> InboxItem | None:
-        return None if self.empty() else self.get_nowait()
-
-    def clear(self) -> None:
-        while not self.empty():
-            self.get_nowait()
+def taken(inbox: Inbox) -> Iterator[InboxItem]:
+    """What is in an inbox, oldest first."""
+    while not inbox.empty():
+        yield inbox.get_nowait()
 
 
 class ServerSession:
@@ -78,7 +66,7 @@ class ServerSession:
         settings: DraftingSettings,
         inbox: Inbox,
     ) -> None:
-        self.connection = ServerConnection(link, self._open, inbox.post, answers.conversation.hashes)
+        self.connection = ServerConnection(link, self._open, inbox.put_nowait, answers.conversation.hashes)
         self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
         self.answers = answers
         self._conversation = answers.conversation
@@ -246,7 +234,7 @@ class ServerSession:
             await self.connection.leave()
             self._resume_tokens.clear()
             self.own.drafting.memory.restart()
-        self.inbox.clear()  # of frames about the previous conversation
+        deque(taken(self.inbox), 0)  # frames about the previous conversation
         self.is_outdated = False
 
     def on_lost(self, lost: StreamLost) -> Reaction:

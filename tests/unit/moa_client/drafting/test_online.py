@@ -90,11 +90,11 @@ class Reader(LookupDrafter):
 
 async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> None:
     reader, inbox, executor = Reader(3), Inbox(), DrafterExecutor()
-    thread = DrafterThread(reader, inbox.post, executor)
+    thread = DrafterThread(reader, inbox.put_nowait, executor)
     thread.tell([1, 2, 3])
     thread.write(5, [], Sampling())
     other = executor.submit(lambda: reader.done.append("another's"))
-    assert await inbox.take(10.0) == TokenWritten(5, 0, 7)
+    assert await inbox.get() == TokenWritten(5, 0, 7)
     await other
     assert reader.done == ["restart", "read", "another's", "read", "read", "write"]
     await asyncio.to_thread(executor.close)

@@ -51,7 +51,7 @@ def test_frames_of_a_conversation_that_was_rewound_or_wants_no_server_are_ignore
 
 
 async def test_a_drafter_that_fails_ends_the_answer(engine: ClientEngine) -> None:
-    engine._inbox.post(InternalError("The drafter has failed."))
+    engine._inbox.put_nowait(InternalError("The drafter has failed."))
     with pytest.raises(InternalError, match="The drafter has failed"):
         await anext(engine.attend())
 
