@@ -102,7 +102,7 @@ async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> No
 
 async def test_a_text_is_read_ahead_while_nothing_is_asked() -> None:
     reader = Reader(3)
-    thread = DrafterThread(reader, Inbox().post)
+    thread = DrafterThread(reader, Inbox().put_nowait)
     thread.tell([1, 2, 3])
     async with asyncio.timeout(10.0):
         await reader.is_read.wait()
