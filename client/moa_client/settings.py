@@ -101,17 +101,12 @@ class ClientSettings(SettingsBase):
     tls_ca: Path | None = setting(None, "CA certificates (PEM); implies --tls.", "FILE", shown="none")
     insecure: bool = setting(False, "Talk to a server beyond this device without encryption.")
     model: str = setting(
-        "",
-        "The server's model; what is missing here is fetched from the server.",
-        "default|ID|PATH",
-        shown="the server's",
-        may_be_path=True,
+        "", "The server's model; what is missing is fetched.", "default|ID|PATH", shown="the server's", may_be_path=True
     )
     drafter: str = setting(
         "auto",
-        "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; "
-        "lookup: copies from the conversation; none: nobody; "
-        "PATH or ID: a checkpoint here or on the hub.",
+        "What drafts on this device. auto: the fastest; default: the server's first; deep: its deep one; lookup: what "
+        "the conversation repeats; none: nobody; PATH or ID: a checkpoint here or on the hub.",
         "auto|default|deep|lookup|none|PATH|ID",
         may_be_path=True,
     )
@@ -125,7 +120,7 @@ class ClientSettings(SettingsBase):
     )
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
-        "Who drafts while the server answers. auto: the server while it has time, otherwise this device; off: nobody.",
+        "Who drafts while the server answers. auto: the server while it has time, else this device; off: nobody.",
     )
     standalone: Literal["auto", "always", "never"] = setting(
         "auto",
@@ -133,17 +128,12 @@ class ClientSettings(SettingsBase):
         "likely to be right; never: it waits for the server. A single answer with --offline has its text in any case.",
     )
     fetch_gb: float = setting(
-        1.0,
-        "The most that is fetched from a server, for a drafter or as a companion, unless more is allowed.",
-        "GB",
-        ge=0,
+        1.0, "The most that is fetched from a server, for drafter and companion, unless asked.", "GB", ge=0
     )
     offline: bool = setting(False, "Start without the server; /online connects.")
     json_events: bool = setting(False, "Print events as lines of JSON (docs/client.md).", flag="--json")
     thinking: Literal["fold", "show", "off"] = setting(
-        "fold",
-        "What becomes of a model's reasoning: one line that tells of it, all of it, or nothing, and the model is asked "
-        "not to reason where that can be asked. Where the answer goes to a program, fold leaves it out too.",
+        "fold", "A model's reasoning: told of in one line, shown before the text, or off: the model is asked for none."
     )
     temperature: float | None = setting(
         None,
@@ -157,19 +147,10 @@ class ClientSettings(SettingsBase):
         None, "Sample from the k likeliest tokens; 0: from all.", "K", shown="the model's, else 0", ge=0, lt=1 << 31
     )
     top_p: float | None = setting(
-        None,
-        "Sample from the likeliest tokens up to this probability.",
-        "P",
-        shown="the model's, else 0.95",
-        gt=0,
-        le=1,
+        None, "Sample from the likeliest up to this probability.", "P", shown="the model's, else 0.95", gt=0, le=1
     )
     seed: int | None = setting(
-        None,
-        "The same seed gives the same text, except on bf16 servers.",
-        shown="a new one for each question",
-        ge=0,
-        lt=1 << 64,
+        None, "The same gives the same text, except on bf16.", shown="a new one for each question", ge=0, lt=1 << 64
     )
     # A server promises the memory for as many tokens. /continue goes beyond it.
     max_tokens: int = setting(2048, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
@@ -178,17 +159,10 @@ class ClientSettings(SettingsBase):
     )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
     mcp: Path | None = setting(
-        None,
-        "Chats may call the tools of the MCP servers that this file names (docs/tools.md); each call is asked for.",
-        "FILE",
-        shown="none",
+        None, "MCP servers whose tools chats may call (docs/tools.md); each call is asked for.", "FILE", shown="none"
     )
     mcp_allow: tuple[str, ...] = setting(
-        (),
-        "A tool, as SERVER/TOOL, that is run without being asked for, or all; may be repeated.",
-        "TOOL|all",
-        shown="none",
-        check=_name_tools,
+        (), "A tool that is run without asking, or all; repeatable.", "SERVER/TOOL|all", shown="none", check=_name_tools
     )
     # With two threads a level takes 0.54 to 0.65 times as long (3.9 instead of 7.1 ms of the deep drafter's); the
     # others are the user's, and a busy one costs the first.

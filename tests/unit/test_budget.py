@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21847, 124),
+    "client": (("client",), 21821, 124),
     "client: endpoint": (("client/moa_client/endpoint",), 2823, 12),
     "client: tools": (("client/moa_client/tools",), 1738, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),

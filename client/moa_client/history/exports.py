@@ -15,7 +15,7 @@ from moa_shared.text.plain_text import plain_line, without_controls
 from moa_client.conversation.events import Provenance
 from moa_client.history.reading import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 
-UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
+UNVERIFIED = "[unverified:]"  # what a chat shows dim
 TITLE_CHARACTERS = 60
 MODEL_CHARACTERS = 40
 _REMARKS = {
