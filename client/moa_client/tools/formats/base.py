@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from moa_shared.text.plain_text import marked_text
+
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall, is_deeper, is_name
 
@@ -127,12 +129,6 @@ def json_value(text: str, at: int = 0) -> tuple[object, int]:
     return value, end
 
 
-def written_json(value: object) -> str:
-    """A value in JSON; half of a surrogate pair, which is no text, as its escape."""
-    text = json.dumps(value, ensure_ascii=False)
-    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
-
-
 def named_call(name: object, arguments: object, known: Mapping[str, Tool] | None = None) -> tuple[str, str]:
     """The name and the arguments of a call; these are an object, which models write as a text, too.
 
@@ -145,4 +141,4 @@ def named_call(name: object, arguments: object, known: Mapping[str, Tool] | None
         raise ValueError("no name")
     if not isinstance(arguments, dict):
         raise ValueError("no object")
-    return name, written_json(arguments)
+    return name, marked_text(json.dumps(arguments, ensure_ascii=False))  # half a surrogate pair is no text

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from moa_client.tools.formats.base import Calls, after_mark, json_value, skip
+from moa_client.tools.formats.base import Calls, after_mark, json_value, named_call, skip
 from moa_client.tools.formats.json_calls import TOOL_CALL, TOOL_CALL_END, Hermes
-from moa_client.tools.tool import ANY, Tool, is_name, type_of, types_of
+from moa_client.tools.tool import ANY, Tool, type_of, types_of
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
@@ -39,15 +39,14 @@ class QwenXml(Hermes):
             at = skip(text, at, FUNCTION)
         named = text.index(">", at)
         name = text[at:named].strip()
-        if not is_name(name) or (opening == FUNCTION and name not in tools):
-            raise ValueError("no name")
         at, tool, members = named + 1, tools.get(name), list[str]()
         while head := _PARAMETER.match(text, at):
             key = head[1].strip()
             types = types_of(tool.properties.get(key), tool.parameters) if tool else ANY
             written, at = _value(text, head.end(), types)
             members.append(f"{json.dumps(key, ensure_ascii=False)}: {json_of(written, types)}")
-        return [(name, f"{{{', '.join(members)}}}")], after_mark(text, skip(text, at, FUNCTION_END), TOOL_CALL_END)
+        call = named_call(name, f"{{{', '.join(members)}}}", tools if opening == FUNCTION else None)
+        return [call], after_mark(text, skip(text, at, FUNCTION_END), TOOL_CALL_END)
 
 
 def _value(text: str, at: int, types: frozenset[str]) -> tuple[str, int]:

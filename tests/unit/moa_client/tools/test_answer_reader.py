@@ -214,7 +214,7 @@ CASES: list[Case] = [
         [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
     ),
     (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
-    (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\\ud800é", "b": -1.7976931348623157e+308}')]),
+    (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\N{REPLACEMENT CHARACTER}é", "b": -1.7976931348623157e+308}')]),
     *nones(
         Hermes(),
         "Write <tool_call> before it.",
