@@ -168,10 +168,6 @@ def assistant(content: object = None, **more: object) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **more}
 
 
-def result(content: object = "noon", **more: object) -> dict[str, Any]:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": content, **more}]}
-
-
 CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "developer", "content": parts("Be ", "kind.")},
@@ -194,13 +190,14 @@ ITEMS = [
     assistant([{"type": "refusal", "refusal": "No."}], phase="final_answer"),
     {"role": "system", "content": "Be loud."},
 ]
+NO = {"type": "tool_result", "tool_use_id": "1", "content": parts("no"), "is_error": True}
 CLAUDE: dict[str, Any] = {  # as version 2.1.197 of Claude Code sent it in a third request, with shorter texts
     "system": parts("x-billing", "You are"),
     "messages": [
         {"role": "user", "content": parts("<reminder>", "?")},
         {"role": "system", "content": "Available agent types"},
         assistant([{"type": "thinking", "thinking": "Hm", "signature": ""}, *parts("I look."), USE | {"caller": {}}]),
-        result(parts("no"), is_error=True),
+        {"role": "user", "content": [NO]},
     ],
     "metadata": {"user_id": "{}"},
     "thinking": {"type": "adaptive"},
@@ -208,49 +205,37 @@ CLAUDE: dict[str, Any] = {  # as version 2.1.197 of Claude Code sent it in a thi
     "output_config": {"effort": "high"},
 }
 Said = list[ChatMessage | ToolResult]
-ANSWERED: Said = [SAID, ChatMessage("assistant", "", (MADE,)), ToolResult("1", "now", "noon")]
-CONVERSATIONS: list[tuple[str, dict[str, Any], Said]] = [
-    (
-        "chat",
-        {"messages": CHAT},
-        [
-            ChatMessage("system", "Be brief.\n\nBe kind."),
-            ChatMessage("user", "Hi", name="Bob"),
-            ChatMessage("assistant", "Hello", reasoning="?"),
-            ChatMessage("assistant", "No."),
-            ChatMessage("system", "Be loud."),
-            SAID,
-        ],
-    ),
-    *(
-        ("chat", {"messages": [USER, assistant(parsed=None, tool_calls=[call]), NOON]}, ANSWERED)
-        for call in (CALL, PARSED)
-    ),
-    (
-        "responses",
-        {"instructions": "Be kind.", "input": ITEMS},
-        [
-            ChatMessage("system", "Be kind.\n\nBe brief."),
-            SAID,
-            ChatMessage("assistant", "See:", (MADE, ToolCall("2", "now", "{}"))),
-            ToolResult("1", "now", "noon"),
-            ToolResult("2", "now", "one"),
-            ChatMessage("assistant", "No.", (MADE,)),
-            ChatMessage("system", "Be loud."),
-        ],
-    ),
-    (
-        "anthropic",
-        CLAUDE,
-        [
-            ChatMessage("system", "x-billing\n\nYou are"),
-            ChatMessage("user", "<reminder>\n\n?\n\nAvailable agent types"),
-            ChatMessage("assistant", "I look.", (ZONED,)),
-            ToolResult("1", "now", "Error: no"),
-        ],
-    ),
+CHATTED: Said = [
+    ChatMessage("system", "Be brief.\n\nBe kind."),
+    ChatMessage("user", "Hi", name="Bob"),
+    ChatMessage("assistant", "Hello", reasoning="?"),
+    ChatMessage("assistant", "No."),
+    ChatMessage("system", "Be loud."),
+    SAID,
 ]
-BECOMES += [(api, given, {"messages": said}) for api, given, said in CONVERSATIONS]
+ANSWERED: Said = [SAID, ChatMessage("assistant", "", (MADE,)), ToolResult("1", "now", "noon")]
+RESPONDED: Said = [
+    ChatMessage("system", "Be kind.\n\nBe brief."),
+    SAID,
+    ChatMessage("assistant", "See:", (MADE, ToolCall("2", "now", "{}"))),
+    ToolResult("1", "now", "noon"),
+    ToolResult("2", "now", "one"),
+    ChatMessage("assistant", "No.", (MADE,)),
+    ChatMessage("system", "Be loud."),
+]
+LOOKED: Said = [
+    ChatMessage("system", "x-billing\n\nYou are"),
+    ChatMessage("user", "<reminder>\n\n?\n\nAvailable agent types"),
+    ChatMessage("assistant", "I look.", (ZONED,)),
+    ToolResult("1", "now", "Error: no"),
+]
+BECOMES += [
+    ("chat", {"messages": CHAT}, {"messages": CHATTED}),
+    ("chat", {"messages": [USER, assistant(parsed=None, tool_calls=[CALL]), NOON]}, {"messages": ANSWERED}),
+    ("chat", {"messages": [USER, assistant(parsed=None, tool_calls=[PARSED]), NOON]}, {"messages": ANSWERED}),
+    ("responses", {"instructions": "Be kind.", "input": ITEMS}, {"messages": RESPONDED}),
+    ("anthropic", CLAUDE, {"messages": LOOKED}),
+]
 
 
 @pytest.mark.parametrize(("api", "given", "becomes"), BECOMES)
