@@ -113,16 +113,12 @@ async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
             talk.conversation.task.ask("one", AnswerOptions(temperature=-1.0))
+        with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
+            talk.conversation.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
         for _ in range(MOST_WAITING):
             talk.conversation.task.ask("one", OPTIONS)
         with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
             talk.conversation.task.ask("one", OPTIONS)
-
-
-async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
-    async with talking() as talk:
-        with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
-            talk.conversation.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
 
 
 # ---------------------------------------------------------------- an answer goes on
@@ -291,27 +287,6 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
         assert talk.engine.turns == ["[user]one"]
 
 
-async def test_a_question_that_cannot_fit_is_taken_back_and_the_next_one_is_answered() -> None:
-    async with talking() as talk:
-        talk.conversation.task.ask("a" * 100_000, OPTIONS)
-        failed = await talk.surface.until(Failed)
-        assert isinstance(failed.event, Failed)
-        assert str(failed.event.error) == snapshot(
-            "The prompt has far more tokens than the 1000 of the context. Shorten the prompt."
-        )
-        assert (failed.event.taken_back, talk.engine.turns) == (True, [])
-        await talk.answer("two")
-
-
-async def test_a_link_that_fails_between_questions_does_not_end_it() -> None:
-    async with talking() as talk:
-        talk.engine.tell(errors.UnavailableError("Gone."))
-        failed = await talk.surface.until(Failed)
-        assert isinstance(failed.event, Failed)
-        assert (failed.answer, failed.event.taken_back) == (0, False)
-        await talk.answer("one")
-
-
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
         with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
@@ -377,13 +352,6 @@ async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
         assert [update.answer for update in talk.surface.updates] == [1, 1, 1, 1, 0]
 
 
-async def test_a_title_is_told() -> None:
-    async with talking() as talk:
-        talk.conversation.set_title("On the sky")
-        assert (await talk.surface.until(Titled)).event == Titled("On the sky")
-        assert talk.conversation.facts.title == "On the sky"
-
-
 async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
     async with talking() as talk:
         talk.conversation.set_system("Be brief.")
@@ -396,14 +364,6 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
         await talk.surface.until(Ended)
         assert talk.conversation.facts.system == "Be brief."
         assert talk.engine.turns == ["[system]Be brief.[user]one"]
-
-
-async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() -> None:
-    async with talking(takes_system=False) as talk:
-        with says(errors.ModelSourceError, "The target's chat template refuses the conversation:"):
-            talk.conversation.set_system("Be brief.")
-        await talk.answer("one")
-        assert (talk.texts, talk.conversation.facts.system) == (["a"], None)
 
 
 # ---------------------------------------------------------------- what is kept
