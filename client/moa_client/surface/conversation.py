@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,38 +42,28 @@ class Subscription:
 
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:
         self._most_unread = most_unread
-        self._unread: deque[Update] = deque()
-        self._arrived = asyncio.Event()
-        self._is_closed = False
+        self._unread: asyncio.Queue[Update | None] = asyncio.Queue()  # None: there is no more
         self._lags = False
 
     def push_update(self, update: Update) -> None:
         """Adds an update; one too many cuts the surface off."""
-        if len(self._unread) >= self._most_unread:
-            self._lags = True
-            self._unread.clear()
         if not self._lags:
-            self._unread.append(update)
-        self._arrived.set()
+            self._lags = self._unread.qsize() >= self._most_unread
+            self._unread.put_nowait(None if self._lags else update)
 
     def close(self) -> None:
         """Nothing more will come; what is here may still be read."""
-        self._is_closed = True
-        self._arrived.set()
+        self._unread.put_nowait(None)
 
     async def updates(self) -> AsyncIterator[Update]:
         """May be read by one reader after another: nothing is lost in between."""
-        while True:
-            while self._unread:
-                yield self._unread.popleft()
-            if self._lags:
-                raise OverloadedError(
-                    f"More than {self._most_unread} events were not read.", hint="Open the conversation again."
-                )
-            if self._is_closed:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
+        while (update := await self._unread.get()) is not None:
+            yield update
+        self.close()  # for another reader
+        if self._lags:
+            raise OverloadedError(
+                f"More than {self._most_unread} events were not read.", hint="Open the conversation again."
+            )
 
 
 class OpenConversation:
@@ -82,9 +71,6 @@ class OpenConversation:
 
     What is asked of it returns at once, and what it leads to is an update. A process that goes away ends the running
     answer with an error; the conversation is opened again by its identifier with the next question.
-
-    Args:
-        opened: the message that it is open.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
@@ -180,13 +166,7 @@ async def connect(path: Path) -> Ends:
 async def open_conversation(
     ends: Ends, identifier: str | None, system: str | None, *, single: bool = False
 ) -> OpenConversation:
-    """Opens a conversation over a connection.
-
-    Args:
-        identifier: None: a new one.
-        system: the system prompt of a new one; None: the model's own.
-        single: it is for one answer, and not kept.
-    """
+    """Opens a conversation, or with None a new one, with a system prompt; `single`: for one answer, and not kept."""
     try:
         message = {"do": "open", "conversation": identifier, "system": system, "single": single}
         return OpenConversation(*ends, await exchange(ends, message))
@@ -209,12 +189,7 @@ async def exchange(ends: Ends, message: Mapping[str, Any]) -> Fields:
 
 
 async def request(path: Path, message: Mapping[str, Any], seconds: float) -> Fields:
-    """One message about no conversation, and its answer.
-
-    Raises:
-        OSError: no daemon listens there; TimeoutError: it does not answer.
-        MoaError: it refuses.
-    """
+    """One message about no conversation, and its answer; OSError: no daemon listens there, or answers in time."""
     async with asyncio.timeout(seconds):
         ends = await connect(path)
         try:

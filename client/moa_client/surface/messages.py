@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from moa_shared.errors import ConfigError, DataError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
@@ -67,31 +68,11 @@ class ConversationFacts:
     thinking: ReasoningMarks | None = None
 
 
-_EVENTS: Mapping[str, type[events.SurfaceEvent]] = {
-    "committed": events.Committed,
-    "provisional": events.Provisional,
-    "held_back": events.HeldBack,
-    "corrected": events.Corrected,
-    "ended": events.Ended,
-    "settled": events.Settled,
-    "refused": events.Refused,
-    "link": events.LinkChanged,
-    "execution": events.ExecutionChanged,
-    "server": events.ServerChanged,
-    "drafter": events.DrafterChanged,
-    "asked": events.Asked,
-    "continued": events.Continued,
-    "failed": events.Failed,
-    "not_kept": events.NotKept,
-    "call_wanted": events.CallWanted,
-    "call_decided": events.CallDecided,
-    "call_answered": events.CallAnswered,
-    "calls_left": events.CallsLeft,
-    "tools": events.ToolsChanged,
-    "rewound": events.Rewound,
-    "titled": events.Titled,
+_NAMES = {  # of events: LinkChanged is "link", HeldBack "held_back"
+    kind: re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Changed")).lower()
+    for kind in get_args(events.SurfaceEvent)
 }
-_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_EVENTS = {name: kind for kind, name in _NAMES.items()}
 _RENAMED: Mapping[type, Mapping[str, str]] = {
     events.Settled: {"written": "written_standalone"},
     events.LinkChanged: {"wait_seconds": "retry_seconds"},
@@ -133,11 +114,7 @@ def fields_of(update: Update) -> Fields:
 
 
 def update_of(fields: Mapping[str, Any]) -> Update:
-    """The update of a JSON object that `fields_of` has made.
-
-    Raises:
-        KeyError, ValueError, TypeError: it has not.
-    """
+    """The update of a JSON object that `fields_of` has made; KeyError, ValueError or TypeError: it has not."""
     status, figures, kind = fields.get("status"), fields.get("figures"), _EVENTS[fields["event"]]
     values = {**fields, "provisional": not fields["verified"]} if kind is events.Ended else fields
     return Update(

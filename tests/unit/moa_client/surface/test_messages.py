@@ -223,7 +223,7 @@ async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
         conversation.set_title("t")
     surface = Surface()
     await surface.be_served(conversation)
-    assert [each["event"] for each in surface.sent] == ["opened", "error"]
+    assert [each["event"] for each in surface.sent] == ["opened", "titled", "error"]
 
 
 async def test_updates_that_cannot_be_sent_end_the_session() -> None:
@@ -259,5 +259,5 @@ async def test_updates_are_read_in_order_and_a_reader_that_lags_too_far_is_cut_o
         subscription.push_update(update)
     for _ in range(2):
         with raises(OverloadedError, snapshot("More than 5 events were not read. Open the conversation again.")):
-            await read(subscription, 1)
+            await read(subscription, 6)
         subscription.push_update(*numbered(1))
