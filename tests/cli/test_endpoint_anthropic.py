@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_shared.errors import ContextLengthError, MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import OverloadedError
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 from tests.support.skipping import needs_package
@@ -96,17 +96,9 @@ async def test_tokens_are_counted_and_the_model_is_listed() -> None:
     assert not source.answers
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "kind"),
-    [
-        (ContextLengthError("The prompt has 9 tokens."), 400, "invalid_request_error"),
-        (OverloadedError("Too many."), 429, "rate_limit_error"),
-        (UnavailableError("The server is away."), 503, "overloaded_error"),
-    ],
-)
-async def test_a_failure_is_a_status_before_a_stream_and_an_event_in_it(
-    error: MoaError, status: int, kind: str
-) -> None:
+async def test_a_failure_is_a_status_before_a_stream_and_an_event_in_it() -> None:
+    error = OverloadedError("Too many.")
+
     async def fail(answer: ScriptedAnswer) -> None:
         if len(source.answers) > 1:
             answer.commit("Good")
@@ -114,15 +106,12 @@ async def test_a_failure_is_a_status_before_a_stream_and_an_event_in_it(
         answer.fail(error)
 
     async with asking(fail) as (client, source):
-        for _ in range(2):
+        for status in (429, None):
             with pytest.raises(APIError) as caught:
                 async with client.messages.stream(model=MODEL, max_tokens=9, messages=HI) as stream:
                     await stream.get_final_message()
-            assert isinstance(caught.value.body, dict)
-            assert caught.value.body["error"]["type"] == kind
-            assert error.message in caught.value.body["error"]["message"]
-            if isinstance(error, ContextLengthError):
-                assert caught.value.body["error"]["message"].startswith("prompt is too long")
-            if len(source.answers) == 1:
+            body: Any = caught.value.body
+            assert (body["error"]["type"], error.message in body["error"]["message"]) == ("rate_limit_error", True)
+            if status is not None:
                 assert isinstance(caught.value, APIStatusError)
                 assert caught.value.status_code == status

@@ -25,7 +25,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer
-from moa_client.endpoint.ask import Embeddings, HostModel, Prompt
+from moa_client.endpoint.ask import HostModel, Prompt, Vectors
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
@@ -229,8 +229,8 @@ class ScriptedSource(HostModel):
         self._begun.set()
         return answer
 
-    async def embed(self, texts: Sequence[Sequence[int]]) -> Embeddings:
-        return Embeddings([[3.0 * len(tokens), 4.0 * len(tokens)] for tokens in texts], "mean", is_trained=False)
+    async def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        return [[3.0 * len(tokens), 4.0 * len(tokens)] for tokens in texts], {"pooling": "mean"}
 
     async def answer(self, number: int = 1) -> ScriptedAnswer:
         """The answer of this number, once it was asked for."""

@@ -30,20 +30,7 @@ from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, cal
 from moa_client.tools.turns import ChatMessage, TemplateInput, template_input
 from moa_client.web.error_form import request_error
 
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """The vectors of some texts.
-
-    Args:
-        vectors: of any length.
-        pooling: how each was made of its tokens' states.
-        is_trained: the model was made for that.
-    """
-
-    vectors: Sequence[Sequence[float]]
-    pooling: str
-    is_trained: bool
+Vectors = tuple[Sequence[Sequence[float]], dict[str, Any]]  # of some texts, and how they were made of tokens' states
 
 
 class HostModel:
@@ -87,13 +74,13 @@ class HostModel:
         conversation.task.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return watch
 
-    async def embed(self, texts: Sequence[Sequence[int]]) -> Embeddings:
+    async def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         host, hint = self._host, "Go online again, in the page or with /online in a chat."
         if host.is_offline:
             raise UnavailableError("You are offline, and only the server can embed texts.", hint=hint)
         answers = await host.link.call_best(host.device.identity, lambda server: server.embed(texts))
-        first = answers[0]
-        return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
+        made = {"pooling": pb.Pooling.Name(answers[0].pooling).lower(), "trained_for_embeddings": answers[0].trained}
+        return [each.values for each in answers], made
 
 
 def model_source(host: Callable[[], Awaitable[Host]]) -> Callable[[], Awaitable[HostModel]]:

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer, Form
-from moa_client.endpoint.ask import ChatAsk, Embeddings, HostModel, Prompt
+from moa_client.endpoint.ask import ChatAsk, HostModel, Prompt, Vectors
 from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.tokens import ToldTokens
 from moa_client.failures import told
@@ -290,7 +290,7 @@ class Endpoint:
             told=ToldTokens(tokenizer, shown) if options.chances is not None else None,
         )
 
-    async def embed(self, model: HostModel, texts: Sequence[Sequence[int]]) -> Embeddings:
+    async def embed(self, model: HostModel, texts: Sequence[Sequence[int]]) -> Vectors:
         """The vectors of some texts; they wait for their turn as an answer does."""
         async with self._slots.turn():
             return await model.embed(texts)

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.options import AnswerOptions, draw_seed, token_bias
-from moa_client.endpoint.ask import Embeddings, HostModel, Messages, schema_form
+from moa_client.endpoint.ask import HostModel, Messages, Vectors, schema_form
 from moa_client.endpoint.fields import (
     DEFAULT_MODEL,
     REFUSED,
@@ -297,22 +297,16 @@ class EmbeddingRequest(RequestFields):
                 raise refused(f"input[{number}]", words)
         return texts
 
-
-def embedding_fields(
-    asked: EmbeddingRequest, model: str, texts: Sequence[Sequence[int]], embeddings: Embeddings
-) -> dict[str, Any]:
-    """The response; `texts`: their tokens."""
-    tokens = sum(map(len, texts))
-    return {
-        "object": "list",
-        "data": [
-            {"object": "embedding", "index": number, "embedding": _written(vector, asked.encoding_format)}
-            for number, vector in enumerate(embeddings.vectors)
-        ],
-        "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        "moa": {"pooling": embeddings.pooling, "trained_for_embeddings": embeddings.is_trained},
-    }
+    def response(self, model: str, texts: Sequence[Sequence[int]], vectors: Vectors) -> dict[str, Any]:
+        """The response; `texts`: their tokens."""
+        tokens, made = sum(map(len, texts)), enumerate(_written(each, self.encoding_format) for each in vectors[0])
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": number, "embedding": each} for number, each in made],
+            "model": model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "moa": vectors[1],
+        }
 
 
 def _written(vector: Sequence[float], encoding: str) -> list[float] | str:

@@ -22,7 +22,7 @@ from moa_client.endpoint.answer import Fields
 from moa_client.endpoint.ask import HostModel
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
 from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
-from moa_client.endpoint.openai_fields import EmbeddingRequest, embedding_fields
+from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.history.responses import KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_client.tools.thinking import find_thinking
@@ -104,7 +104,7 @@ class Handlers:
         asked = parsed_request(EmbeddingRequest, await read_json(request))
         model = await self._endpoint.model(asked.model)
         texts = await asyncio.to_thread(asked.texts, model)
-        return JSONResponse(embedding_fields(asked, model.name, texts, await self._endpoint.embed(model, texts)))
+        return JSONResponse(asked.response(model.name, texts, await self._endpoint.embed(model, texts)))
 
     async def respond(self, request: Request) -> Response:
         asked = responses.response_request(await read_json(request), self._kept())

@@ -37,7 +37,6 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
     ("make", "words"),
     [
         (lambda: Tool("get weather"), "The tool's name 'get weather' cannot be used."),
-        (lambda: Tool("n" * 129), f"The tool's name '{'n' * 80}' cannot be used."),
         (
             lambda: Tool("f", parameters={"type": "string"}),
             "The parameters of the tool f are of type 'string', expected 'object'.",
@@ -112,9 +111,7 @@ def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:
         {"type": []},
         {"type": ["string", "file"]},
         {"enum": []},
-        {"anyOf": [True]},
         {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
-        {"type": "array"},
         {"type": "array", "items": False},
         {"type": "object", "properties": {"y": True}, "required": ["z"]},
         {"const": {"a": [1]}},
@@ -133,12 +130,9 @@ def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "types"),
     [
-        (None, ANY),
         ({}, ANY),
-        ({"type": "string"}, {"string"}),
         ({"type": ["integer", "null"]}, {"integer", "null"}),
         ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
-        ({"const": "a"}, {"string"}),
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
         (True, ANY),
         ({"$ref": "#/$defs/a"}, {"integer"}),
