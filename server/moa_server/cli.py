@@ -4,7 +4,7 @@ import os
 import sys
 
 import click
-from moa_shared.errors import MoaError
+from moa_shared.errors import ConfigError, MoaError
 from moa_shared.programs.command_line import CONTEXT, LazyGroup
 from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
 
@@ -15,7 +15,6 @@ COMMANDS = {
         "moa_server.commands.models:fetch",
         "Fetch and convert a model now, so that serving starts from the cache.",
     ),
-    "cache": ("moa_server.commands.cache:cache", "List and remove what moa keeps of models on this disk."),
     "models": (
         "moa_server.commands.models:models",
         "List the models on this machine, with size, format, family and whether they are served.",
@@ -43,6 +42,13 @@ COMMANDS = {
 @click.version_option(package_name="moa-split")
 def cli() -> None:
     """The server of split inference: runs the target, verifies what clients draft."""
+
+
+@cli.command(hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1)
+def cache(words: tuple[str, ...]) -> None:
+    hint = "Remove what the cache folder holds, as you like: it is made again when it is needed."
+    raise ConfigError("moa-server cache is gone: moa 0.2.0 was the last that had it.", hint=hint)
 
 
 def main() -> None:

@@ -72,6 +72,9 @@ def test_what_cannot_be_served_is_one_sentence_with_an_exit_code(
     check(2, "colour in [server] of TMP/moa.toml is not a setting.", "--config", tmp_path / "moa.toml")
     check(66, "The configuration file TMP/none.toml does not exist.", "--config", tmp_path / "none.toml")
 
+    code, err = fails(monkeypatch, capsys, "cache", "prune", "--days", "3")
+    assert (code, err.startswith("Error: moa-server cache is gone")) == (2, True)
+
     path = tmp_path / "drafter.safetensors"
     check(66, "There is no drafter checkpoint TMP/drafter.safetensors.", model_folder, "--drafter", path)
     check(66, "No deep drafter comes with moa for tiny.", model_folder, "--drafter", "deep")

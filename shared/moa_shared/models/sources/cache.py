@@ -87,13 +87,6 @@ async def locked_meanwhile(
         lock.release()
 
 
-def is_being_written(entry: Path) -> bool:
-    lock = _lock_file(entry)
-    if is_free := _take(lock):
-        lock.release()
-    return not is_free
-
-
 def _lock_file(entry: Path) -> filelock.BaseFileLock:
     import filelock
 

@@ -134,10 +134,9 @@ class TileTable:
     sources: tuple[tuple[str, int, int], ...]  # path, size and time (in ns) of each file that it was made from
     tensors: Mapping[str, tuple[str, int, int, int, int]]
 
-    def is_current(self, own: Collection[str] | None = None) -> bool:
-        """Whether those of its files that are there, or those of `own`, are as they were."""
-        asked = [each for each in self.sources if (Path(each[0]).exists() if own is None else each[0] in own)]
-        return all(_is_unchanged(Path(path), size, time) for path, size, time in asked)
+    def is_current(self, own: Collection[str]) -> bool:
+        """Whether its files among `own` are as they were."""
+        return all(_is_unchanged(Path(path), size, time) for path, size, time in self.sources if path in own)
 
 
 def _is_unchanged(path: Path, size: int, time: int) -> bool:
