@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, apply_update
-from moa_client.conversation.events import Provenance, TextRun, joined
+from moa_client.conversation.events import Provenance, joined
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import Summary
@@ -71,7 +71,10 @@ class Stage:
 
     def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
         """The server commits a token for each piece: its text, its writer and its chance."""
-        runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
+        lengths = [(len(text), writer.letter, chance) for text, writer, chance in pieces]
+        runs = joined(
+            (count, letter) if chance is None else (count, letter, chance) for count, letter, chance in lengths
+        )
         self.tell(events.Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
     def write(self, text: str, *, likely: bool = True) -> None:

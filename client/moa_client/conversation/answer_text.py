@@ -161,7 +161,7 @@ class AnswerText:
 
     def __post_init__(self) -> None:
         if not self.runs:
-            self.runs = joined((TextRun(len(self.committed)),))
+            self.runs = joined([(len(self.committed), "")])
 
     @property
     def unseen(self) -> str:
@@ -222,7 +222,7 @@ class AnswerText:
         if not tokens:
             self.runs = fitted(self.runs, len(self.committed))
         else:
-            self.runs = self.runs[:-1] + joined((*self.runs[-1:], *(runs or (TextRun(len(text)),))))
+            self.runs = self.runs[:-1] + joined((*self.runs[-1:], *(runs or [(len(text), "")])))
 
     def _write(self, added: str, *, likely: bool) -> None:
         """Appends provisional text: what follows less likely text is no likelier."""

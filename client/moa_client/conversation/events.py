@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal
 
@@ -38,16 +38,9 @@ class Provenance(Enum):
 BY_LETTER = {each.letter: each for each in Provenance}
 
 
-@dataclass(frozen=True, slots=True)
-class TextRun:
-    """A stretch of committed text, of so many characters.
-
-    `writer`, and of its one token the `chance` that the target chooses it after the text before it; None: not known.
-    """
-
-    characters: int
-    writer: Provenance | None = None
-    chance: float | None = None
+# A stretch of committed text: its characters, its writer's letter (empty: not known), and of one token the chance that
+# the target chooses it after the text before it, if that is known.
+TextRun = tuple[int, str] | tuple[int, str, float]
 
 
 def runs_of(
@@ -57,30 +50,29 @@ def runs_of(
 
     `lengths`: of the text that comes with each token; `writers`, `chances`: of each token, or empty.
     """
-    if not writers and not chances:
-        return ()
-    unknown = (None,) * len(lengths)
-    known = tuple(math.exp(each.chosen) for each in chances)
-    return joined(map(TextRun, lengths, writers or unknown, known or unknown))
+    letters = [each.letter for each in writers] or [""] * len(lengths)
+    if chances:
+        known = (round(math.exp(each.chosen), 4) for each in chances)
+        return joined(zip(lengths, letters, known, strict=True))
+    return joined(zip(lengths, letters, strict=True)) if writers else ()
 
 
 def fitted(runs: tuple[TextRun, ...], characters: int) -> tuple[TextRun, ...]:
     """The runs of a text of so many characters: what is beyond them is the last token's."""
     if not runs:
-        return joined((TextRun(characters),))
+        return joined([(characters, "")])
     *others, last = runs
-    length = characters - sum(run.characters for run in others)
-    return fitted(tuple(others), characters) if length <= 0 and others else (*others, replace(last, characters=length))
+    length = characters - sum(run[0] for run in others)
+    return fitted(tuple(others), characters) if length <= 0 and others else (*others, (length, *last[1:]))
 
 
 def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
     """The same text in as few runs as can be."""
     whole: list[TextRun] = []
     for run in runs:
-        last = whole[-1] if whole else None
-        if last is not None and last.chance is run.chance is None and last.writer is run.writer:
-            whole[-1] = TextRun(last.characters + run.characters, run.writer)
-        elif run.characters:
+        if whole and len(run) == 2 and whole[-1][1:] == run[1:]:
+            whole[-1] = (whole[-1][0] + run[0], run[1])
+        elif run[0]:
             whole.append(run)
     return tuple(whole)
 

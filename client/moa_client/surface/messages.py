@@ -21,7 +21,6 @@ from moa_shared.text.plain_text import parse_request
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import BY_LETTER, TextRun
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions, options_from
 from moa_client.tools.thinking import EFFORTS, ReasoningMarks, marks_from
@@ -167,9 +166,6 @@ def _plain(value: Any) -> Any:
             return value.fields()
         case TokenChances(chosen, tokens, chances):
             return {"chosen": _plain(chosen), "likeliest": _plain(tuple(zip(tokens, chances, strict=True)))}
-        case TextRun(characters, writer, chance):
-            letter = writer.letter if writer is not None else ""
-            return (characters, letter) if chance is None else (characters, letter, _plain(chance))
         case tuple():
             return tuple(map(_plain, value))
         case float():
@@ -182,11 +178,6 @@ def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
     return TokenChances(float(fields["chosen"]), tuple(tokens), tuple(chances))
 
 
-def _run_of(fields: Sequence[Any]) -> TextRun:
-    characters, letter, *chance = fields
-    return TextRun(int(characters), BY_LETTER.get(letter), chance[0] if chance else None)
-
-
 _READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its class writes it
     "Finish": lambda name: Finish[name.upper()],
     "AnswerOutcome": events.AnswerOutcome,
@@ -197,7 +188,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its 
     "tuple[int, ...]": tuple,
     "tuple[float, ...]": tuple,
     "tuple[TokenChances, ...]": lambda values: tuple(map(_chances_of, values)),
-    "tuple[TextRun, ...]": lambda values: tuple(map(_run_of, values)),
+    "tuple[TextRun, ...]": lambda values: tuple(map(tuple, values)),
     "tuple[tuple[str, str], ...]": lambda values: tuple(map(tuple, values)),
 }
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import Committed, LinkState, Permission, Provenance, Rewound, TextRun, Titled
+from moa_client.conversation.events import Committed, LinkState, Permission, Provenance, Rewound, Titled
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.host.surface_session import Watch, serve_surface
@@ -54,7 +54,8 @@ COUNT, TEXT = st.integers(0, 2**40), st.text(max_size=8)
 DECIMALS = st.floats(-100, 1e6).map(lambda number: round(number, 4))  # as many as are sent
 LIKELIEST = st.dictionaries(COUNT, DECIMALS, max_size=3)
 TOLD = st.builds(lambda chosen, each: TokenChances(chosen, tuple(each), tuple(each.values())), DECIMALS, LIKELIEST)
-RUNS = st.builds(TextRun, COUNT, st.none() | st.sampled_from(Provenance), st.none() | DECIMALS)
+LETTERS = st.sampled_from(["", *(each.letter for each in Provenance)])
+RUNS = st.tuples(COUNT, LETTERS) | st.tuples(COUNT, LETTERS, DECIMALS)
 RESULTS = (AnsweredCall(call("now"), "12:00", is_error=True),)
 OPTIONS = (
     AnswerOptions(tools=(WEATHER, NOW), results=RESULTS),
@@ -136,7 +137,7 @@ class Conversation:
 
     def __init__(self, most_unread: int = 10) -> None:
         self.engine = self.publisher = self.task = self.calls = self
-        self.answers = (AnswerText("why?", 1, committed="ab", runs=(TextRun(2, Provenance.COPY),)),)
+        self.answers = (AnswerText("why?", 1, committed="ab", runs=((2, "C"),)),)
         self.subscription = Subscription(most_unread)
         self.is_closed = False
 
@@ -210,7 +211,7 @@ async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
 
 async def test_who_wrote_a_text_is_told() -> None:
     surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
-    run = TextRun(1, Provenance.SERVER, 0.7788)
+    run = (1, "S", 0.7788)
     conversation.subscription.push_update(Update(Committed((1,), 0, "c", runs=(run,)), 1))
     await surface.be_served(conversation)
     opened, committed = surface.sent[:2]
