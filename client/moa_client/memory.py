@@ -77,13 +77,12 @@ class MemoryPlan:
 
     @property
     def fewest(self) -> ThinMemory | None:
-        """The rows that are enough while the device drafts nothing; None: no memory is wanted.
-
-        A drafter with reused layers predicts the states between a few; others make nothing of single rows.
-        """
+        """The rows that are enough while the device drafts nothing; None: no memory is wanted."""
         if not self._rows:
             return None
-        return THIN if self._has_states else NO_ROWS
+        return (
+            THIN if self._has_states else NO_ROWS
+        )  # states between a few are predicted; single rows are worth nothing
 
     @property
     def offered(self) -> list[int]:

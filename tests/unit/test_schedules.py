@@ -107,9 +107,6 @@ class Rule:
     def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
         return flush or self._chance.random() < 0.5
 
-    def on_sent(self, nodes: int) -> None:
-        """Counts nothing."""
-
 
 class Schedule:
     """One run."""

@@ -57,13 +57,10 @@ DRAFTER_LAYERS = 16  # published drafters have one to eight
 
 @dataclass(frozen=True, slots=True)
 class WantedParts:
-    """Which of a server's files a client needs, besides configuration and tokenizer.
+    """Which of a server's files a client needs, besides configuration and tokenizer."""
 
-    `target`: embeddings, head and reused layers: those of the deepest drafter, which include all others'.
-    """
-
-    target: bool
-    drafters: Collection[bytes]
+    target: bool  # embeddings, head and reused layers: those of the deepest drafter, which include all others'
+    drafters: Collection[bytes]  # fingerprints
 
     def of(self, manifest: pb.PartManifest) -> list[pb.PartFile]:
         kinds = {int(pb.PART_TEXT), *(TENSORS if self.target else ())}
@@ -90,10 +87,7 @@ class Fetched:
 
 
 def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | None:
-    """What was fetched before, if it is complete.
-
-    `digest`: sha256 of the manifest, as the server describes it; empty: not known.
-    """
+    """What was fetched before, if it is complete. `digest`: of the manifest, as the server describes it."""
     folder = folder_of(root, digest)
     try:
         manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
@@ -131,7 +125,9 @@ async def fetch(
         async with locked_meanwhile(folder, progress, asyncio.sleep):
             first = [entry for entry in chosen if entry.name == "config.json"]
             await fetch_files(server, root, folder, first, SilentProgress(), what)
-            check_part_sizes(chosen, await asyncio.to_thread(_read_config, folder, manifest))
+            config = await asyncio.to_thread(read_config, folder)
+            check_family(config, manifest.identity.target_id)
+            check_part_sizes(chosen, config)
             await fetch_files(server, root, folder, chosen, progress, what, allowed)
             parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
             with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
@@ -277,30 +273,19 @@ def folder_of(root: Path, digest: bytes) -> Path:
     return root / FETCHED / digest.hex()
 
 
-def _read_config(folder: Path, manifest: pb.PartManifest) -> dict[str, Any]:
-    config = read_config(folder)
-    check_family(config, manifest.identity.target_id)
-    return config
-
-
 def _describe(
     folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
 ) -> Fetched:
     """Describes the parts as a model's files, of which only those parts are read."""
-    identity, config = manifest.identity, _read_config(folder, manifest)
+    name, fingerprint = manifest.identity.target_id, manifest.identity.target_fingerprint.hex()
     weights = tuple(folder / entry.name for entry in chosen if entry.kind in TENSORS)
-    files = ModelFiles(
-        identity.target_id, folder, config, weights, identity.target_fingerprint.hex(), accept_tokenizer(folder, root)
-    )
+    files = ModelFiles(name, folder, read_config(folder), weights, fingerprint, accept_tokenizer(folder, root))
     drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
     return Fetched(files, drafters, digest)
 
 
 def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) -> None:
-    """Raises ProtocolError for a file of tensors that is larger than the target and a drafter in float32.
-
-    `config`: the target's, which has passed `check_family`.
-    """
+    """Raises ProtocolError for a file of tensors that is larger than the target and a drafter in float32."""
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
     inner, experts = int(config["intermediate_size"]), config.get("num_experts") or config.get("num_local_experts") or 0
@@ -310,10 +295,8 @@ def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) 
     most = HEADER_BYTES + 4 * (2 * hidden * int(config["vocab_size"]) + layers * layer)
     for entry in entries:
         if entry.size > most and entry.kind != pb.PART_TEXT:
-            hint = "Use another server, or give --model and --drafter."
-            raise ProtocolError(
-                f"at most {si_bytes(most)} of {entry.name} for this model", si_bytes(entry.size), hint=hint
-            )
+            expected, hint = f"at most {si_bytes(most)} of {entry.name}", "Use another server, or give --model."
+            raise ProtocolError(f"{expected} for this model", si_bytes(entry.size), hint=hint)
 
 
 def check_allowed(nbytes: int, what: str, allowed: int, progress: Progress) -> None:

@@ -29,13 +29,13 @@ def read_kept() -> str | None:
     path = kept_path()
     try:
         companion = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("companion")
+        if isinstance(companion, str):
+            return companion
+        raise ValueError("it must hold a text `companion`")
     except FileNotFoundError:
         return None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:  # of TOML and UTF-8 too
         raise ConfigError(f"{path} cannot be read: {error}.", hint="Correct it, or delete the file.") from None
-    if not isinstance(companion, str):
-        raise ConfigError(f"{path} must hold a text `companion`.", hint="Correct it, or delete the file.")
-    return companion
 
 
 def write_kept(companion: str) -> None:

@@ -92,7 +92,8 @@ class Target:
 
     def on_execution(self, opened: pb.Opened) -> Target:
         """The same for a server that computes differently from the one before."""
-        new, identity = opened.new_execution, _copied(self.identity)
+        new, identity = opened.new_execution, pb.Identity()
+        identity.CopyFrom(self.identity)
         identity.execution = new.fingerprint
         context = opened.limits.context_tokens or self.context_tokens
         ends = frozenset(new.end_of_text)
@@ -129,8 +130,8 @@ class Device:
     @property
     def identity(self) -> pb.Identity:
         """What the server must have for this device."""
-        identity = _copied(self.target.identity)
-        identity.drafter_fingerprint = self.drafting.fingerprint if self.drafting is not None else b""
+        identity = pb.Identity(drafter_fingerprint=self.drafting.fingerprint if self.drafting is not None else b"")
+        identity.MergeFrom(self.target.identity)
         return identity
 
     @property
@@ -139,15 +140,8 @@ class Device:
 
     def refused(self) -> Device:
         """The same device for a server that has no memory for the drafter."""
-        if self.drafting is None:
-            return self
-        return replace(self, drafting=Drafting(self.drafting.new_drafter, is_refused=True))
-
-
-def _copied(identity: pb.Identity) -> pb.Identity:
-    copied = pb.Identity()
-    copied.CopyFrom(identity)
-    return copied
+        drafting = self.drafting
+        return replace(self, drafting=drafting and Drafting(drafting.new_drafter, is_refused=True))
 
 
 def load_device(
@@ -164,13 +158,8 @@ def load_device(
     the server is unavailable. `companion`: that is loaded already, for another target; None: as --companion means.
     """
     sources = sources or here.resolve_sources(settings, served, progress)
-    files = sources.files
-    identity = pb.Identity(
-        target_id=files.target_id,
-        target_fingerprint=bytes.fromhex(files.fingerprint),
-        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-        execution=served.identity.execution,
-    )
+    files, identity = sources.files, here.identity_of(sources.files)
+    identity.execution = served.identity.execution
     check_identity(served.identity, identity, served.drafters)
     tokenizer = load_tokenizer(files)
     target = Target(
@@ -209,32 +198,25 @@ def _load_companion(
 
 
 async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device) -> Device:
-    """The device for the server's target, whose tokens are the companion's; the server's drafters come later (`refit`).
-
-    `device`: with nothing but the companion; stays usable meanwhile.
-    """
+    """The device, of nothing but a companion, for the server's target; the server's drafters come later (`refit`)."""
     without, progress = replace(settings, drafter=here.NONE), SilentProgress()
     sources = await here.find_sources(without, fleet, served, progress)
     loaded = await asyncio.to_thread(load_device, without, served, progress, sources, None, device.companion)
-    return replace(loaded, drafting=replace(loaded.drafting, is_refused=True) if loaded.drafting is not None else None)
+    return replace(loaded, drafting=loaded.drafting and replace(loaded.drafting, is_refused=True))
 
 
 async def refit(
     settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device, rtt_ms: float
 ) -> Device | None:
-    """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
-
-    `device`: as it is; stays usable meanwhile.
-    """
+    """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means none."""
     check_identity(served.identity, device.target.identity)
-    meant = here.meant_drafters(settings, served)
+    meant, progress = here.meant_drafters(settings, served), SilentProgress()  # an answer may be on the screen
     if not meant and not here.means_served(settings):
-        named = here.named_drafter(settings, device.target.files, SilentProgress())
+        named = here.named_drafter(settings, device.target.files, progress)
         digest = bytes.fromhex(remembered_hash(named, cache_root(settings.cache_dir)))
         meant = [each for each in served.drafters if each.fingerprint == digest]
     if not meant:
         return None
-    progress = SilentProgress()  # an answer may be on the screen
     sources = await here.find_sources(settings, fleet, served, progress)
     bare = Device(replace(device.target, files=sources.files), companion=device.companion)
     fitted = await asyncio.to_thread(fit, bare, settings, sources, progress, rtt_ms)
@@ -290,12 +272,9 @@ def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: 
     files, checkpoint = target.files, load_checkpoint(path)
     config = checkpoint.config
     if config.target_fingerprint not in ("", files.fingerprint):
-        raise MismatchError(
-            "target that the drafter was trained for",
-            files.fingerprint[:12],
-            config.target_fingerprint[:12],
-            hint="Give a drafter that was trained for this target, or --drafter none.",
-        )
+        hint = "Give a drafter that was trained for this target, or --drafter none."
+        trained_for = config.target_fingerprint[:12]
+        raise MismatchError("target that the drafter was trained for", files.fingerprint[:12], trained_for, hint=hint)
     reader = WeightReader(files)
     parts = target_parts(reader, files, checkpoint, settings, target.context_tokens)
     states = checkpoint.states(reader, settings.dtype, parts=parts)
@@ -342,10 +321,7 @@ def _forms(files: ModelFiles) -> drafters.BeginForm:
 def target_parts(
     reader: WeightReader, files: ModelFiles, checkpoint: Checkpoint, settings: ClientSettings, context: int
 ) -> TargetParts:
-    """The parts of the target that a drafter runs: packed in the cache and mapped, so that processes share them.
-
-    Where they cannot be packed there, each process packs its own in memory.
-    """
+    """The parts of the target that a drafter runs: packed in the cache, for all processes, where that can be."""
     config, names = checkpoint.config, set[str]()
     if config.traits.maps_target:
         names = {name for name in layer_names(files, config.reused_layers) if name.startswith("model.layers.")}

@@ -17,12 +17,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.checkpoint.shipped import (
-    DEFAULT_DRAFTER,
-    SHIPPED_DRAFTERS,
-    installed_drafters,
-    require_shipped_drafter,
-)
+from moa_shared.drafter.checkpoint import shipped
 from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
@@ -63,17 +58,17 @@ def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> lis
     """The server's drafters that --drafter means: all, the first, or the one named; none if it means another one."""
     offered = list(served.drafters)
     if not offered and served.identity.drafter_fingerprint:
-        offered = [pb.Drafter(name=DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
+        offered = [pb.Drafter(name=shipped.DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
     if settings.drafter == AUTO:
         return offered
-    if settings.drafter == DEFAULT_DRAFTER:
+    if settings.drafter == shipped.DEFAULT_DRAFTER:
         return offered[:1]
-    return [each for each in offered if each.name == settings.drafter and each.name in SHIPPED_DRAFTERS]
+    return [each for each in offered if each.name == settings.drafter and each.name in shipped.SHIPPED_DRAFTERS]
 
 
 def means_served(settings: ClientSettings) -> bool:
     """Whether --drafter leaves the choice to the server or to this device."""
-    return settings.drafter in (AUTO, DEFAULT_DRAFTER)
+    return settings.drafter in (AUTO, shipped.DEFAULT_DRAFTER)
 
 
 async def find_sources(
@@ -135,10 +130,7 @@ def find_last_target(settings: ClientSettings, progress: Progress) -> ModelFiles
 
 
 def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | None, target: ModelFiles) -> str:
-    """A companion for a target, as `moa-client companion set` takes it; empty: none is known.
-
-    `served`: what its server describes; None: it is not there.
-    """
+    """A companion for a target, as `moa-client companion set` takes it; empty: none is known."""
     if served is not None and served.HasField("companion"):
         return AUTO
     root = cache.cache_root(settings.cache_dir)
@@ -150,10 +142,7 @@ def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | N
 
 
 def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
-    """The companion by itself: until a server says what its target is, the conversation is with this model.
-
-    `offered`: by a server, and here; None: the one that --companion names.
-    """
+    """The companion, `offered` or as --companion names it, by itself, until a server says what its target is."""
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
     return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)
 
@@ -166,9 +155,9 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
 
 def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
     """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`."""
-    if settings.drafter in SHIPPED_DRAFTERS:
+    if settings.drafter in shipped.SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
-        return require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
+        return shipped.require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
     return find_drafter(settings.drafter, files, settings.cache_dir, progress)
 
 
@@ -178,12 +167,10 @@ def _find_target(settings: ClientSettings, served: pb.DescribeResponse, progress
         return resolve(settings.model, settings.cache_dir, progress)
     root = cache.cache_root(settings.cache_dir)
     for manifest in sorted((root / "models").glob(f"*-v{cache.FORMAT}/{cache.MANIFEST}")):
-        try:
+        with suppress(MoaError):  # damaged or of another kind: not needed
             files = describe_entry(manifest.parent, root)
-        except MoaError:
-            continue  # damaged or of another kind: not needed
-        if files.fingerprint == served.identity.target_fingerprint.hex():
-            return files
+            if files.fingerprint == served.identity.target_fingerprint.hex():
+                return files
     return None
 
 
@@ -191,19 +178,19 @@ def _installed(settings: ClientSettings, served: pb.DescribeResponse) -> dict[by
     """The installed drafters among those that --drafter means, by fingerprint."""
     root, target = cache.cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
-    paths = installed_drafters(target).values() if meant else ()
+    paths = shipped.installed_drafters(target).values() if meant else ()
     installed = {bytes.fromhex(cache.remembered_hash(path, root)): path for path in paths}
     return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
 
 
+def identity_of(files: ModelFiles) -> pb.Identity:
+    fingerprint, tokenizer_hash = bytes.fromhex(files.fingerprint), bytes.fromhex(files.tokenizer_hash)
+    return pb.Identity(target_id=files.target_id, target_fingerprint=fingerprint, tokenizer_hash=tokenizer_hash)
+
+
 def _describe_files(files: ModelFiles) -> pb.DescribeResponse:
     """What a server of this model without drafters would describe."""
-    identity = pb.Identity(
-        target_id=files.target_id,
-        target_fingerprint=bytes.fromhex(files.fingerprint),
-        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-    )
-    return pb.DescribeResponse(protocol_version=PROTOCOL_VERSION, identity=identity)
+    return pb.DescribeResponse(protocol_version=PROTOCOL_VERSION, identity=identity_of(files))
 
 
 def _remember(settings: ClientSettings, served: pb.DescribeResponse) -> None:

@@ -51,11 +51,8 @@ class DeviceDrafting:
         self._thread = thread = DrafterThread(drafter, post, executor) if drafter is not None else None
         take_rows = thread.take_rows if thread is not None and thread.drafter.reads_memory else None
         self.memory = MemoryPlan(take_rows, planes, codec)
-        drafts = thread if settings.device_drafts else None
-        block_levels = drafter.most_depth if drafter is not None else None
-        self.online = OnlineDrafting(
-            settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=block_levels
-        )
+        drafts, levels = thread if settings.device_drafts else None, drafter.most_depth if drafter is not None else None
+        self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=levels)
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
         self._calm_tokens = CALM_TOKENS  # before the first draft there is nothing that rows would be missed for
@@ -102,13 +99,10 @@ class DeviceDrafting:
 
     def wake_ms(self, now: float) -> float | None:
         """When the drafter should continue if nothing happens; None: no need."""
-        times: list[float | None] = []
-        if self.memory.hold_until_ms > now:
-            times.append(self.memory.hold_until_ms)
+        times = [self.memory.hold_until_ms if self.memory.hold_until_ms > now else None]
         if not self._availability.is_served:
-            times.append(self.standalone.wake_ms())
-            if self.is_holding_back:
-                times.append(self._availability.outages.reaches_ms(self._rule.leave_ms))
+            leaves = self._availability.outages.reaches_ms(self._rule.leave_ms) if self.is_holding_back else None
+            times += [self.standalone.wake_ms(), leaves]
         return min((time for time in times if time is not None), default=None)
 
     def tell(self, text: Sequence[int], hashes: PrefixHashes) -> None:

@@ -65,11 +65,7 @@ FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts br
 
 
 class DrafterThread:
-    """Runs one drafter on its thread.
-
-    `post`: takes results, on the event loop. `executor`: shared with other conversations, whose calls take turns; None:
-    one of its own.
-    """
+    """Runs one drafter. `post`: takes results, on the event loop. `executor`: of all conversations; None: its own."""
 
     def __init__(
         self, drafter: ClientDrafter, post: Callable[[DrafterResult], None], executor: DrafterExecutor | None = None

@@ -166,10 +166,7 @@ class MoaDrafter:
 
 
 class LookupDrafter:
-    """Copies continuations from the conversation (prompt look-up).
-
-    `length`: of what a step adds to a chain.
-    """
+    """Copies continuations from the conversation (prompt look-up). `length`: of what a step adds to a chain."""
 
     reads_memory = False
     most_depth = None

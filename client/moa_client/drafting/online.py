@@ -78,7 +78,6 @@ class DraftRule(Protocol):
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool: ...  # whether this draft is worth another level
     # Whether to send the newest `unsent` nodes of this draft now; `flush`: none follow for now.
     def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool: ...
-    def on_sent(self, nodes: int) -> None: ...
 
 
 class WholeDrafts:
@@ -92,9 +91,6 @@ class WholeDrafts:
 
     def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
         return flush
-
-    def on_sent(self, nodes: int) -> None:
-        """Counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +112,6 @@ class DraftExtended:
 
 
 class OnlineDrafter(Protocol):
-    """Drafts one step at a time, and posts the result later."""
-
     @property
     def busy(self) -> bool: ...  # whether something that was asked for has not come
     def begin_growth(self, step: DraftStep, sampling: Sampling) -> None: ...  # `DraftExtended` comes
@@ -278,7 +272,7 @@ class OnlineDrafting:
             return None
         message = conversation.in_flight.draft_message(self._sent)
         self._sent = conversation.in_flight.end
-        self._rule.on_sent(unsent)
+        self.window.on_sent(unsent)
         return message
 
     def follow_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:

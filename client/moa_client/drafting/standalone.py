@@ -119,9 +119,7 @@ class StandaloneDrafting:
         return job
 
     def _may_begin(self, job: OpenAnswer) -> bool:
-        """Whether there is anything to go by: without the server's memory of a question a drafter writes no sense; a
-        companion reads the question itself.
-        """
+        """Whether there is anything to go by: the server's memory of the question, or a companion's own reading."""
         mode = self._rule.mode
         if self.asked_for or mode == "always" or self.is_read(job):
             return True

@@ -209,9 +209,6 @@ class EagerRule:
     def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
         return True
 
-    def on_sent(self, nodes: int) -> None:
-        """Counts nothing."""
-
 
 @given(st.data())
 def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObject) -> None:

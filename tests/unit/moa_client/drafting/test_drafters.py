@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -232,7 +231,7 @@ def sampling(start: int) -> Sampling:
 def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
     compiler, thread = Compiler(), ThreadPoolExecutor(1)
     drafter = MoaDrafter(
-        Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=partial(thread.submit, compiler.begin)
+        Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001), forms=lambda form: thread.submit(compiler.begin, form)
     )
     question = tokens_of("What?")
     drafter.restart([*question, *tokens_of("r")])
