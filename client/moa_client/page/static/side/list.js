@@ -60,6 +60,7 @@ export class ConversationList {
    * @param {string} search
    */
   draw(conversations, search) {
+    if (byId("manage").open) return; // the focus goes back to the button that opened it; then the list is read again
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.closest("#conversations li")?.querySelector("a")?.dataset.id;
     const wasMenu = document.activeElement?.matches("#conversations button");
     this.shown = conversations;
