@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from moa_shared.errors import ConfigError
@@ -27,20 +26,15 @@ TEXT_TYPES = (None, "text", "input_text", "output_text", "refusal")  # without o
 AnyFields = TypeVar("AnyFields", bound="RequestFields")
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a name is refused; `harmless`: the values that ask for nothing special, besides null."""
-
-    words: str
-    harmless: tuple[Any, ...]
+Refusals = Mapping[str, tuple[str, tuple[Any, ...]]]  # why, and the values that ask for nothing special besides null
 
 
-def _refusals(words: str, **harmless: Any) -> dict[str, Refusal]:
+def _refusals(words: str, **harmless: Any) -> Refusals:
     """Names with their one harmless value; ...: there is none."""
-    return {name: Refusal(words, () if value is ... else (value,)) for name, value in harmless.items()}
+    return {name: (words, () if value is ... else (value,)) for name, value in harmless.items()}
 
 
-REFUSED: Mapping[str, Refusal] = {
+REFUSED: Refusals = {
     **_refusals("There is no such sampler.", mirostat=0, typical_p=1, dry_multiplier=0, xtc_probability=0),
     **_refusals("Send `repeat_penalty`, which is another measure.", repetition_penalty=1),
     **_refusals("Answers end where the model ends them.", min_tokens=0, ignore_eos=False),
@@ -50,19 +44,19 @@ REFUSED: Mapping[str, Refusal] = {
     **_refusals("Ask `/v1/chat/completions`.", logprobs=False, top_logprobs=0),
     **_refusals("Texts are only continued at their end, and not repeated.", suffix="", echo=False),
     **_refusals("The older form of `tools`: send these.", functions=[]),
-    "function_call": Refusal("The older form of `tool_choice`: send that.", ("none", "auto")),
+    "function_call": ("The older form of `tool_choice`: send that.", ("none", "auto")),
     **_refusals("Send `reasoning_effort`, or what this API has for it.", chat_template_kwargs={}, enable_thinking=...),
     **_refusals("Send `thinking_token_budget`.", thinking_budget=...),
     **_refusals("Models read text only.", images=[]),
     **_refusals("Continue a response with `previous_response_id`.", conversation=...),
     **_refusals("Vectors are as wide as the model's states.", dimensions=...),
 }
-REFUSED_IN_MESSAGES: Mapping[str, Refusal] = {
+REFUSED_IN_MESSAGES: Refusals = {
     **_refusals("The older form of `tool_calls`: send these.", function_call=...),
     **_refusals("Models read text only.", images=[]),
     **_refusals("Answers are not continued.", prefix=False, partial=False),
 }
-REFUSED_HERE: Mapping[str, Refusal] = _refusals("Streams have committed text only.", provisional=False)
+REFUSED_HERE: Refusals = _refusals("Streams have committed text only.", provisional=False)
 
 
 class RequestFields(BaseModel):
@@ -73,7 +67,7 @@ class RequestFields(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    refused: ClassVar[Mapping[str, Refusal]] = {}
+    refused: ClassVar[Refusals] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -81,11 +75,9 @@ class RequestFields(BaseModel):
         if not isinstance(value, dict):
             return value
         for name, each in value.items():
-            refusal = cls.refused.get(name)
-            if refusal is None or each is None or name in cls.names():
-                continue
-            if each not in refusal.harmless:
-                raise PydanticCustomError("refused", "{words}", {"name": name, "words": refusal.words})
+            words, harmless = cls.refused.get(name, ("", ()))
+            if words and each is not None and name not in cls.names() and each not in harmless:
+                raise PydanticCustomError("refused", "{words}", {"name": name, "words": words})
         return {name: each for name, each in value.items() if each is not None}
 
     @classmethod

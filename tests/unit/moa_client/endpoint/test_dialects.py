@@ -293,7 +293,7 @@ def test_what_would_change_the_answer_is_refused_by_its_name_unless_it_asks_for_
     for name in REFUSED_IN_MESSAGES if api in ("chat", "ollama") else ():
         with pytest.raises(RequestError, match=rf"^messages\[0\]\.{name} is not supported\. "):
             asked(api, {"messages": [USER | {name: True}]})
-    harmless = {name: REFUSED[name].harmless[0] for name in names if REFUSED[name].harmless}
+    harmless = {name: REFUSED[name][1][0] for name in names if REFUSED[name][1]}
     assert {"mirostat", "min_tokens"} <= set(harmless)
     for asks in (dict.fromkeys(names), harmless):
         assert asked(api, asks).messages == asked(api, {}).messages
