@@ -14,8 +14,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21656, 124),
-    "client: endpoint": (("client/moa_client/endpoint",), 2804, 12),
+    "client": (("client",), 21648, 124),
+    "client: endpoint": (("client/moa_client/endpoint",), 2796, 12),
     "client: tools": (("client/moa_client/tools",), 1733, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),
     "client: chat": (("client/moa_client/chat",), 2343, 12),
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 864, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 65319, 422),
+    "tests": (("tests",), 65288, 422),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

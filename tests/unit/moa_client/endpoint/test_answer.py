@@ -21,7 +21,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.figures import LinkStatus
-from moa_client.endpoint.answer import Answer
+from moa_client.endpoint.answer import REASONS, Answer
 from moa_client.endpoint.ask import Prompt
 from moa_client.tools.answer_reader import CallPiece, Piece, TextPiece
 from moa_client.tools.formats.json_calls import Hermes, Mistral
@@ -110,21 +110,15 @@ def test_special_tokens_are_needed_where_they_are_marks() -> None:
     assert (answer.text.committed, answer.text.tokens, answer.reason) == ("<5><6><7>", 3, "stop")
 
 
-@pytest.mark.parametrize(
-    ("finish", "reason"),
-    [
-        *((finish, "stop") for finish in (Finish.END_OF_TEXT, Finish.STOP)),
-        *((finish, "length") for finish in (Finish.MAX_TOKENS, Finish.CONTEXT, Finish.LOOP)),
-        (Finish.CANCELLED, None),
-    ],
-)
-def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it(
-    finish: Finish, reason: str | None
-) -> None:
-    answer = told(Ended(finish, text="end"))
-    assert (answer.is_over, answer.reason, answer.is_verified) == (True, reason, reason is not None)
-    stopped = "The answer was stopped before its end. Ask again."
-    assert (shown(answer), str(answer.failure)) == (("end", ""), "None" if reason else stopped)
+def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it() -> None:
+    for finish in Finish:
+        answer = told(Ended(finish, text="end"))
+        assert (answer.is_over, shown(answer)) == (True, ("end", ""))
+        reason = REASONS.get(finish)
+        assert (answer.reason, answer.is_verified) == (reason, reason is not None)
+        stopped = "The answer was stopped before its end. Ask again."
+        assert str(answer.failure) == ("None" if reason else stopped)
+    assert (REASONS[Finish.STOP], REASONS[Finish.LOOP]) == ("stop", "length")
 
 
 @pytest.mark.parametrize("outcome", [AnswerOutcome.CONFIRMED, AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED])
