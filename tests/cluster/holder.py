@@ -30,11 +30,6 @@ class Holder:
         self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async def describe(self) -> pb.DescribeResponse:
-        """Makes one request.
-
-        Raises:
-            MoaError: it is refused.
-        """
         with _errors():
             answer: pb.DescribeResponse = await moa_pb2_grpc.MoaStub(self._channel).Describe(
                 pb.DescribeRequest(), metadata=self._metadata
@@ -42,14 +37,7 @@ class Holder:
         return answer
 
     async def hold(self, tokens: int) -> Peer:
-        """Begins an answer of so many tokens, which goes no further than its client's drafts.
-
-        The question comes with the Open, as that of a device does: between the two a session is idle, so that a replica
-        may have to give it up for those that the caller has elsewhere.
-
-        Raises:
-            MoaError: it is refused.
-        """
+        """Begins an answer of so many tokens, which goes no further than its client's drafts."""
         identity = (await self.describe()).identity
         peer = Peer(self._channel, metadata=self._metadata)
         with _errors():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -27,7 +26,6 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 
-from tests.cluster.holder import Holder
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, watch
 from tests.net.server_peer import VOCAB, Peer, make_host, plain_text, serving
@@ -156,20 +154,3 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: 
         assert 0 < len(screen.committed) < len(whole)
         assert screen.committed == whole[: len(screen.committed)]
         assert not host.services.registry.live_sessions
-
-
-async def test_an_answer_that_is_asked_for_with_its_stream_is_given_up_at_no_beat(target: Target, keys: Keys) -> None:
-    """A fleet's beat, which may come at any moment, has a replica give up what is idle here and too much elsewhere."""
-    small = keys.add("small", sessions=2)
-    async with guarded(target, keys) as running, channel_of(running) as channel:
-        registry = running.host.services.registry
-
-        async def beat() -> None:
-            while True:
-                for owner in registry.holdings():
-                    registry.give_up(owner, 1)
-                await asyncio.sleep(0)
-
-        beating = asyncio.create_task(beat())
-        await (await Holder(channel, small).hold(SHORT.max_tokens)).bye()
-        beating.cancel()

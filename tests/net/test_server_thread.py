@@ -7,10 +7,8 @@ from collections.abc import Mapping
 
 import grpc.aio
 import pytest
-from moa_server.access.limits import KeyUsage
 from moa_server.cluster import server_thread
-from moa_server.cluster.coordinator import FleetView, Report, State
-from moa_server.cluster.quotas import Consumption, Name
+from moa_server.cluster.rules import Consumption, FleetView, Report, State
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.verifier import Target
 
@@ -27,7 +25,7 @@ async def test_clients_are_told_of_a_replica_that_has_come_since_the_last_beat(
     others: tuple[str, ...] = ()
     reports: list[Report] = []
 
-    async def tell(report: Report, taken: Mapping[Name, Consumption], held: Mapping[Name, KeyUsage]) -> FleetView:
+    async def tell(report: Report, taken: Mapping[str, Consumption]) -> FleetView:
         reports.append(report)
         return FleetView(others)
 

@@ -1,19 +1,15 @@
-"""What a caller may take in a minute and hold at once. Pure but for its clock, whose readings are in seconds.
+"""What a caller may take in a minute. Pure but for its clock, whose readings are in seconds.
 
 Tokens are those that the target computes: read of prompts and not found in a cache, or written; a token is not paid
 for twice because it is kept. A question is let in while anything is left, however long it is, and may go into debt;
 so a limit that is smaller than a prompt delays the next question, and makes none impossible.
 
-State: what is left in each bucket, and what runs at other replicas, as it was told last. Invariants: a bucket never
-holds more than one minute's worth; at most MOST_KEPT are remembered, and those forgotten first are full or nearly so;
-what was told HOLDINGS_SECONDS ago counts no more.
+State: what is left in each bucket. Invariants: a bucket never holds more than one minute's worth; at most MOST_KEPT are
+remembered, and those forgotten first are full or nearly so.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
@@ -21,9 +17,74 @@ from moa_shared.errors import RateLimitError
 
 from moa_server.access.caller import Caller
 
+MINUTE = 60.0  # seconds
+MOST_KEPT = 8192  # buckets, 200 bytes each
 # Of its limit, what an answer writes at a time once the limit is reached: text for some seconds, not word by word.
 PIECE_SECONDS = 10.0
 IPV6_NETWORK_BITS = 64  # one site has as many addresses
+
+
+class Bucket:
+    """What is left of a minute's worth.
+
+    `per_minute`: how much flows in, and the most that it holds. `taken`: all that was taken, less what was given back.
+    """
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self.taken = 0.0
+        self._per_minute = per_minute
+        self._left = float(per_minute)
+        self._at = now
+
+    def left(self, now: float) -> float:
+        """What may be taken; negative: what is owed."""
+        self._left = min(float(self._per_minute), self._left + self._per_minute * (now - self._at) / MINUTE)
+        self._at = now
+        return self._left
+
+    def take(self, amount: float, now: float) -> None:
+        """Takes an amount, whether it is there or not; a negative one is given back."""
+        self._left = self.left(now) - amount
+        self.taken += amount
+
+    def seconds_until(self, amount: float, now: float) -> float:
+        """How long it takes until `amount` may be taken, which is at most a minute's worth."""
+        return max(0.0, min(amount, self._per_minute) - self.left(now)) * MINUTE / self._per_minute
+
+    def set_left(self, amount: float, now: float) -> None:
+        """Takes what is left from another server's count."""
+        self._left = min(float(self._per_minute), amount)
+        self._at = now
+
+    def set_rate(self, per_minute: int, now: float) -> None:
+        """What flows in has changed; what is owed stays."""
+        if per_minute != self._per_minute:
+            self.left(now)
+            self._per_minute = per_minute
+
+
+class Buckets:
+    def __init__(self) -> None:
+        self._kept: dict[str, Bucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, name: str, per_minute: int, now: float) -> Bucket:
+        """The bucket of this name, which is full if it is new."""
+        bucket = self._kept.get(name)
+        if bucket is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._forget(now)
+            bucket = self._kept[name] = Bucket(per_minute, now)
+        bucket.set_rate(per_minute, now)
+        return bucket
+
+    def _forget(self, now: float) -> None:
+        """Forgets the half that is missed least, all full ones among them."""
+        waits = {name: bucket.seconds_until(math.inf, now) for name, bucket in self._kept.items()}
+        missed = sorted((name for name in waits if waits[name] > 0.0), key=waits.__getitem__)[-MOST_KEPT // 2 :]
+        self._kept = {name: self._kept[name] for name in missed}
 
 
 class Rates:
@@ -37,29 +98,29 @@ class Rates:
         self._requests = requests
         self._tokens = tokens
         self._clock = clock
-        self._of_peers, self._of_requests, self._of_tokens = Buckets(), Buckets(), Buckets()
+        self._buckets = Buckets()
 
-    def share(self, calls: Buckets, requests: Buckets, tokens: Buckets) -> None:
+    def share(self, buckets: Buckets) -> None:
         """Takes from these buckets, which know what other servers let the same callers take."""
-        self._of_peers, self._of_requests, self._of_tokens = calls, requests, tokens
+        self._buckets = buckets
 
     def on_call(self, caller: Caller) -> None:
         """Counts a call: of a proven owner at its address, else of all strangers of that address together."""
         if limit := self._peer_calls:
             whom, where = ("client", " from one address") if caller.is_proven else ("address", "")
             words = f"This {whom} may make {limit} calls a minute{where}."
-            self._take_one(self._of_peers, caller.account(address_of(caller.peer)), limit, words)
+            self._take_one(f"calls {caller.account(address_of(caller.peer))}", limit, words)
 
     def on_request(self, caller: Caller) -> None:
         if limit := caller.limits.requests_per_minute or self._requests:
             words = f"The server lets {_whom(caller)} make {limit} requests a minute."
-            self._take_one(self._of_requests, caller.owner, limit, words)
+            self._take_one(f"requests {caller.owner}", limit, words)
 
     def check_tokens(self, caller: Caller) -> None:
         if (refusal := self.token_refusal(caller)) is not None:
             raise refusal
 
-    def meter(self, caller: Caller) -> TokenMeter | None:
+    def meter(self, caller: Caller) -> "TokenMeter | None":
         return TokenMeter(self, caller) if self._token_limit(caller) else None
 
     def token_refusal(self, caller: Caller) -> RateLimitError | None:
@@ -67,7 +128,7 @@ class Rates:
         limit, now = self._token_limit(caller), self._clock()
         if not limit:
             return None
-        bucket = self._of_tokens.of(caller.owner, limit, now)
+        bucket = self._buckets.of(f"tokens {caller.owner}", limit, now)
         if bucket.left(now) > 0.0:
             return None
         words = f"The server lets {_whom(caller)} read and write {limit} tokens a minute."
@@ -84,14 +145,14 @@ class Rates:
         """Takes tokens, whether they are there or not."""
         if tokens and (limit := self._token_limit(caller)):
             now = self._clock()
-            self._of_tokens.of(caller.owner, limit, now).take(tokens, now)
+            self._buckets.of(f"tokens {caller.owner}", limit, now).take(tokens, now)
 
     def _token_limit(self, caller: Caller) -> int:
         return caller.limits.tokens_per_minute or self._tokens
 
-    def _take_one(self, buckets: Buckets, name: str, limit: int, words: str) -> None:
+    def _take_one(self, name: str, limit: int, words: str) -> None:
         now = self._clock()
-        bucket = buckets.of(name, limit, now)
+        bucket = self._buckets.of(name, limit, now)
         if bucket.left(now) < 1.0:
             raise _refusal(words, bucket.seconds_until(1.0, now))
         bucket.take(1.0, now)
@@ -160,119 +221,3 @@ def _refusal(words: str, seconds: float) -> RateLimitError:
     error = RateLimitError(words)
     error.retry_after_ms = max(1, math.ceil(1e3 * seconds))
     return error
-
-
-MINUTE = 60.0  # seconds
-MOST_KEPT = 4096  # buckets of one kind, 200 bytes each
-
-
-class Bucket:
-    """What is left of a minute's worth.
-
-    Args:
-        per_minute: how much flows in, and the most that it holds.
-
-    Attributes:
-        taken: all that was ever taken, less what was given back.
-    """
-
-    def __init__(self, per_minute: int, now: float) -> None:
-        self.taken = 0.0
-        self._per_minute = per_minute
-        self._left = float(per_minute)
-        self._at = now
-
-    def left(self, now: float) -> float:
-        """What may be taken; negative: what is owed."""
-        self._left = min(float(self._per_minute), self._left + self._per_minute * (now - self._at) / MINUTE)
-        self._at = now
-        return self._left
-
-    def take(self, amount: float, now: float) -> None:
-        """Takes an amount, whether it is there or not; a negative one is given back."""
-        self._left = self.left(now) - amount
-        self.taken += amount
-
-    def seconds_until(self, amount: float, now: float) -> float:
-        """How long it takes until `amount` may be taken, which is at most a minute's worth."""
-        return max(0.0, min(amount, self._per_minute) - self.left(now)) * MINUTE / self._per_minute
-
-    def set_left(self, amount: float, now: float) -> None:
-        """Takes what is left from another server's count."""
-        self._left = min(float(self._per_minute), amount)
-        self._at = now
-
-    def set_rate(self, per_minute: int, now: float) -> None:
-        """What flows in has changed; what is owed stays."""
-        if per_minute != self._per_minute:
-            self.left(now)
-            self._per_minute = per_minute
-
-
-class Buckets:
-    def __init__(self) -> None:
-        self._kept: dict[str, Bucket] = {}
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def of(self, name: str, per_minute: int, now: float) -> Bucket:
-        """The bucket of this name, which is full if it is new."""
-        bucket = self._kept.get(name)
-        if bucket is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._forget(now)
-            bucket = self._kept[name] = Bucket(per_minute, now)
-        bucket.set_rate(per_minute, now)
-        return bucket
-
-    def _forget(self, now: float) -> None:
-        """Forgets the half that is missed least, all full ones among them."""
-        waits = {name: bucket.seconds_until(math.inf, now) for name, bucket in self._kept.items()}
-        missed = sorted((name for name in waits if waits[name] > 0.0), key=waits.__getitem__)[-MOST_KEPT // 2 :]
-        self._kept = {name: self._kept[name] for name in missed}
-
-
-HOLDINGS_SECONDS = 5.0  # as long as a silent replica counts
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUsage:
-    """What one caller holds of something at one server.
-
-    `running`: for its answers; `idle`: what it would give up for a new one.
-    """
-
-    limit: int
-    running: int = 0
-    idle: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.running + self.idle
-
-
-def sum_holdings(each: Iterable[tuple[str, int, int, bool]]) -> dict[str, KeyUsage]:
-    """What each owner holds. `each`: owner, limit, amount, and whether it is idle; a limit of 0 is none."""
-    result: dict[str, KeyUsage] = {}
-    for owner, limit, amount, is_idle in each:
-        if limit:
-            before = result.get(owner, KeyUsage(limit))
-            running, idle = (0, amount) if is_idle else (amount, 0)
-            result[owner] = KeyUsage(limit, before.running + running, before.idle + idle)
-    return result
-
-
-class OtherReplicasUsage:
-    """What callers' answers hold at other replicas, of one kind."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._running: Mapping[str, int] = {}
-        self._told_at = 0.0
-
-    def running(self, owner: str) -> int:
-        return self._running.get(owner, 0) if self._clock() - self._told_at < HOLDINGS_SECONDS else 0
-
-    def tell(self, running: Mapping[str, int]) -> None:
-        self._running, self._told_at = running, self._clock()

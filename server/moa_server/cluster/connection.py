@@ -9,7 +9,8 @@ from contextlib import contextmanager, redirect_stdout
 
 from moa_shared.errors import NotFoundError, UnavailableError
 
-NAMESPACE = "moa"
+from moa_server.cluster.rules import NAMESPACE
+
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 HERE = "auto"
 REACH_SECONDS = 10.0

@@ -20,8 +20,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.exceptions import RayServeException
 
 from moa_server.access.keys import VARIABLE, KeyBook, keys_in, read_key_file, text_of
-from moa_server.cluster.connection import NAMESPACE
-from moa_server.cluster.coordinator import Coordinator, Report
+from moa_server.cluster.rules import NAMESPACE, Coordinator, Report
 from moa_server.settings import ServerSettings
 from moa_server.tls.listener import files_of
 
@@ -66,7 +65,7 @@ def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
         num_cpus=0,
         max_restarts=-1,
         max_task_retries=-1,
-    ).remote()
+    ).remote(time.monotonic)
     serve.start(proxy_location="Disabled")  # clients speak to the replicas themselves
     cores = min(float(node["Resources"].get("CPU", 1.0)) for node in nodes)
     application = _deployment(fleet, sent, keys).bind(
@@ -124,7 +123,7 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
                 downscale_delay_s=fleet.downscale_seconds,
                 metrics_interval_s=RECORD_SECONDS,
                 look_back_period_s=LOOK_BACK_SECONDS,
-                policy=AutoscalingPolicy(policy_function="moa_server.cluster.scaling_rule:policy"),
+                policy=AutoscalingPolicy(policy_function="moa_server.cluster.rules:policy"),
             )
         }
     deployment: Any = serve.deployment(

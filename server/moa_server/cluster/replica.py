@@ -18,11 +18,7 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
 from moa_server.access.keys import VARIABLE
-from moa_server.access.limits import KeyUsage
-from moa_server.cluster.connection import NAMESPACE
-from moa_server.cluster.coordinator import FleetView, Report
-from moa_server.cluster.quotas import Consumption, Name
-from moa_server.cluster.scaling_rule import LOAD, QUEUE
+from moa_server.cluster.rules import LOAD, NAMESPACE, QUEUE, Consumption, FleetView, Report
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
 from moa_server.logs import LogProgress, configure_logs
@@ -95,12 +91,10 @@ class Replica:
         if self._keys_folder is not None:
             shutil.rmtree(self._keys_folder, ignore_errors=True)
 
-    async def _tell(
-        self, report: Report, taken: Mapping[Name, Consumption], held: Mapping[Name, KeyUsage]
-    ) -> FleetView:
+    async def _tell(self, report: Report, taken: Mapping[str, Consumption]) -> FleetView:
         try:
             coordinator = await self._coordinator()
-            told: FleetView = await asyncio.wait_for(coordinator.beat.remote(report, taken, held), TELL_SECONDS)
+            told: FleetView = await asyncio.wait_for(coordinator.beat.remote(report, taken), TELL_SECONDS)
         except (RayError, TimeoutError, ValueError) as error:
             if isinstance(error, RayTaskError) and isinstance(error.cause, MoaError):
                 raise error.cause from None

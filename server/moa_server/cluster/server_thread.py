@@ -16,22 +16,18 @@ import structlog
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.run_loop import make_runner
 
-from moa_server.access.limits import KeyUsage
 from moa_server.app import SWITCH_SECONDS, start
-from moa_server.cluster.coordinator import FleetView, Report, Serving, State
-from moa_server.cluster.quotas import Consumption, Name, SharedBuckets
-from moa_server.observing.observing import read_host
+from moa_server.cluster.rules import Consumption, FleetView, Report, Serving, SharedBuckets, State
+from moa_server.observing.observing import oldest_wait, sessions_by_state
 from moa_server.running.addresses import check_address, host_port
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
-from moa_server.service.services import Services
 
 log = structlog.get_logger()
 
 BEAT_SECONDS = 1.0
 ANY_ADDRESS = ("0.0.0.0", "::", "")
-LIMITED = SESSIONS, KV_BYTES = "sessions", "kv_bytes"
-Tell = Callable[[Report, Mapping[Name, Consumption], Mapping[Name, KeyUsage]], Awaitable[FleetView]]
+Tell = Callable[[Report, Mapping[str, Consumption]], Awaitable[FleetView]]
 
 
 class ServerThread:
@@ -51,7 +47,7 @@ class ServerThread:
         self._ports = ports
         self._tell = tell
         self._others = 0
-        self._quotas = {kind: SharedBuckets(lambda: 1 + self._others) for kind in ("calls", "requests", "tokens")}
+        self._quotas = SharedBuckets(lambda: 1 + self._others)
         self._started: Future[RunningServer] = Future()
         self._beaten_at = 0.0
         self._thread = threading.Thread(target=self._run, name="moa-server", daemon=True)
@@ -90,7 +86,7 @@ class ServerThread:
         sys.setswitchinterval(SWITCH_SECONDS)
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         host = self._load()
-        host.admission.rates.share(**self._quotas)
+        host.admission.rates.share(self._quotas)
         running = await self._listen(host)
         try:
             await self._beat(running)
@@ -129,22 +125,17 @@ class ServerThread:
     async def _beat(self, running: RunningServer) -> None:
         """Tells how this replica is, and takes in who else is there."""
         self.newest, self._beaten_at = self._report(running), time.monotonic()
-        taken = {(kind, owner): each for kind, held in self._quotas.items() for owner, each in held.taken().items()}
         try:
-            told = await self._tell(self.newest, taken, _held(running.host.services))
+            told = await self._tell(self.newest, self._quotas.taken())
         except UnavailableError as error:
             log.warning("the fleet does not answer; what was known stays", reason=error.message)
             return
         self._others = len(told.others)
-        host = running.host
-        host.lifecycle.fleet.update(told.others)
-        now = host.services.clock()
-        for kind, held in self._quotas.items():
-            held.lease({owner: lease for (each, owner), lease in told.leases.items() if each == kind}, now)
-        _settle(host.services, told)
+        running.host.lifecycle.fleet.update(told.others)
+        self._quotas.lease(told.leases, running.host.services.clock())
 
     def _report(self, running: RunningServer) -> Report:
-        host, readings = running.host, read_host(running.host, running.tls)
+        host, registry = running.host, running.host.services.registry
         served, lifecycle = host.services.served, host.lifecycle
         identity = served.identity
         return Report(
@@ -158,9 +149,9 @@ class ServerThread:
             state=State.DRAINS if lifecycle.draining else State.HANGS if lifecycle.hangs else State.SERVES,
             load=round(host.load, 3),
             kv_used=round(host.services.pool.taken, 3),
-            queue_seconds=round(readings.oldest_wait, 3),
-            sessions=sum(readings.sessions.values()),
-            answering=readings.sessions["answering"],
+            queue_seconds=round(oldest_wait(registry), 3),
+            sessions=len(registry),
+            answering=sessions_by_state(registry)["answering"],
             process=os.getpid(),
             node=self._node,
         )
@@ -168,22 +159,3 @@ class ServerThread:
     def _address(self, running: RunningServer) -> str:
         host = running.host.services.settings.host
         return host_port(self._node if host in ANY_ADDRESS else host, running.port)
-
-
-def _held(services: Services) -> dict[Name, KeyUsage]:
-    sessions, kv_bytes = services.registry.holdings(), services.pool.holdings()
-    return {
-        **{(SESSIONS, owner): held for owner, held in sessions.items()},
-        **{(KV_BYTES, owner): held for owner, held in kv_bytes.items()},
-    }
-
-
-def _settle(services: Services, told: FleetView) -> None:
-    """Takes in what callers hold elsewhere, and gives up what they have come to hold there."""
-    rests = {kind: {owner: rest for (each, owner), rest in told.rests.items() if each == kind} for kind in LIMITED}
-    services.sessions_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[SESSIONS].items()})
-    services.kv_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[KV_BYTES].items()})
-    for owner, rest in rests[SESSIONS].items():
-        services.registry.give_up(owner, rest.excess)
-    for owner, rest in rests[KV_BYTES].items():
-        services.pool.give_up(owner, rest.excess)

@@ -16,7 +16,7 @@ from moa_shared.programs.entry import install_extra, write_output
 from moa_server.settings import SECTION, ServerSettings
 
 if TYPE_CHECKING:
-    from moa_server.cluster.coordinator import Report
+    from moa_server.cluster.rules import Report
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto",

@@ -22,7 +22,7 @@ from moa_shared.protocol.protobuf_messages import ask_from_proto
 from moa_shared.sampling.settings import Constraint
 
 from moa_server.access.caller import Caller
-from moa_server.access.limits import OtherReplicasUsage, Rates
+from moa_server.access.limits import Rates
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.engine.engine import Engine
 from moa_server.engine.inference_thread import InferenceThread
@@ -185,7 +185,6 @@ class Services:
         self.observer = observer
         self.clock = clock
         self.forms = Forms(served.constraints)
-        self.sessions_elsewhere, self.kv_elsewhere = OtherReplicasUsage(clock), OtherReplicasUsage(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,
@@ -194,7 +193,6 @@ class Services:
             secrets.token_bytes,
             clock,
             self._on_closed,
-            self.sessions_elsewhere.running,
         )
         self.prefixes = PrefixIndex[LiveSession](
             0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
@@ -209,7 +207,7 @@ class Services:
         )
         self.engine = Engine(stepper, self.registry.close, thread, schedule, self._sharing, observer)
         kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
-        self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes, self.kv_elsewhere.running)
+        self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes)
         self._stepper = stepper
         self._size = SessionSize(stepper, settings.draft_nodes)
         self._limits = SessionLimits(

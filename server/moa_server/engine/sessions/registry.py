@@ -17,7 +17,6 @@ from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
 from moa_server.access.caller import Caller
-from moa_server.access.limits import KeyUsage, sum_holdings
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.live_session import Attachment, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
@@ -68,8 +67,7 @@ TOKEN_BYTES = 16  # cannot be guessed: it opens the conversation to its holder
 class SessionRegistry:
     """All sessions of this server.
 
-    `detached_seconds`: how long a session waits for its client. `elsewhere`: sessions with a running answer that an
-    owner has at other replicas of a fleet.
+    `detached_seconds`: how long a session waits for its client.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class SessionRegistry:
         make_token: Callable[[int], bytes],
         clock: Callable[[], float],
         on_closed: Callable[[LiveSession], None],
-        elsewhere: Callable[[str], int] = lambda owner: 0,
     ) -> None:
         self._limit = limit
         self._stream_limit = stream_limit
@@ -90,7 +87,6 @@ class SessionRegistry:
         self._make_token = make_token
         self._clock = clock
         self._on_closed = on_closed
-        self._elsewhere = elsewhere
         self._live_sessions: dict[bytes, LiveSession] = {}
         self._detached: dict[bytes, float] = {}  # when; in that order
 
@@ -135,20 +131,11 @@ class SessionRegistry:
         if not limit:
             return
         own = [live for live in self._live_sessions.values() if live.caller.owner == caller.owner]
-        excess = len(own) + 1 + self._elsewhere(caller.owner) - limit
-        if excess > sum(live.is_idle for live in own):
+        idle = [live for live in own if live.is_idle]
+        excess = max(0, len(own) + 1 - limit)
+        if excess > len(idle):
             raise OverloadedError(f"The key {caller.key} may have {limit} sessions at once, and all have answers.")
-        self.give_up(caller.owner, excess)
-
-    def holdings(self) -> dict[str, KeyUsage]:
-        return sum_holdings(
-            (live.caller.owner, live.caller.limits.sessions, 1, live.is_idle) for live in self._live_sessions.values()
-        )
-
-    def give_up(self, owner: str, sessions: int) -> None:
-        """Drops so many sessions of an owner, or as many as have no answer: first those that wait for their client."""
-        idle = [live for live in self._live_sessions.values() if live.caller.owner == owner and live.is_idle]
-        for live in sorted(idle, key=lambda live: live.token not in self._detached)[: max(0, sessions)]:
+        for live in sorted(idle, key=lambda live: live.token not in self._detached)[:excess]:
             if live.stream.listener is not None:
                 live.stream.listener.on_displaced()
             self.close(live)
@@ -225,8 +212,7 @@ class Reservation:
 class KVPool:
     """Shares out bytes of keys and values, and of memory rows, among all sessions.
 
-    `budget`: bytes of all sessions together, and of what is kept of ended ones. `elsewhere`: bytes that an owner's
-    running answers have at other replicas of a fleet.
+    `budget`: bytes of all sessions together, and of what is kept of ended ones.
     """
 
     def __init__(
@@ -234,12 +220,10 @@ class KVPool:
         budget: int,
         release: Callable[[LiveSession], None],
         prefixes: PrefixIndex[LiveSession],
-        elsewhere: Callable[[str], int] = lambda owner: 0,
     ) -> None:
         self.budget = budget
         self._release = release
         self._prefixes = prefixes
-        self._elsewhere = elsewhere
         self._promised: dict[LiveSession, Reservation] = {}
 
     @property
@@ -305,26 +289,14 @@ class KVPool:
                 hint="Ask for fewer tokens, or shorten the conversation; the operator can raise the limit of your key.",
             )
         own = [live for live in self._promised if live is not asking and live.caller.owner == caller.owner]
-        excess = nbytes + sum(self._own(live) for live in own) + self._elsewhere(caller.owner) - limit
-        if excess > sum(self._own(live) for live in own if live.is_idle):
+        idle = [live for live in own if live.is_idle]  # least recently used first
+        excess = nbytes + sum(map(self._own, own)) - limit
+        if excess > sum(map(self._own, idle)):
             raise OverloadedError(f"The {decimal(limit)} of keys and values of the key {caller.key} are all in use.")
-        self.give_up(caller.owner, excess, but=asking)
-
-    def holdings(self) -> dict[str, KeyUsage]:
-        return sum_holdings(
-            (live.caller.owner, live.caller.limits.kv_bytes, self._own(live), live.is_idle) for live in self._promised
-        )
-
-    def give_up(self, owner: str, nbytes: int, but: LiveSession | None = None) -> None:
-        """Frees so many bytes of an owner, or all that its idle sessions have: least recently used first.
-
-        `but`: a session that keeps what it has.
-        """
-        idle = [live for live in self._promised if live.caller.owner == owner and live.is_idle and live is not but]
         for live in idle:
-            if nbytes <= 0:
+            if excess <= 0:
                 return
-            nbytes -= self._own(live)
+            excess -= self._own(live)
             self._give_up(live)
 
     def _give_up(self, victim: LiveSession) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.limits import KeyUsage
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.sessions.registry import KVPool
@@ -36,11 +35,11 @@ class Tensors:
 
 
 class Bench:
-    def __init__(self, budget: int, elsewhere: Callable[[str], int] = lambda owner: 0) -> None:
+    def __init__(self, budget: int) -> None:
         self.released: list[LiveSession] = []
         self.dropped: list[int] = []
         self.prefixes: PrefixIndex[LiveSession] = PrefixIndex(PAGE, self.dropped.extend)
-        self.pool = KVPool(budget, self.released.append, self.prefixes, elsewhere)
+        self.pool = KVPool(budget, self.released.append, self.prefixes)
 
     def live(
         self, client: str = "a", *, held: int = 0, attached: bool = True, limits: CallerLimits = NO_LIMITS
@@ -236,28 +235,16 @@ def test_no_answer_begins_unless_all_promises_and_pages_fit(data: st.DataObject)
         bench.released.clear()
 
 
-def test_what_a_key_has_at_other_replicas_counts() -> None:
-    bench = Bench(1000, elsewhere=lambda owner: 60 if owner == "a" else 0)
-    limits = CallerLimits(kv_bytes=100)
-    idle, first, second, other = (bench.live(owner, limits=limits) for owner in "aaab")
-    bench.ask(idle, 30)
-    idle.session.on_stop()
-    bench.ask(first, 40)
-    assert bench.released == [idle]
-    with pytest.raises(OverloadedError, match="bytes of keys and values of the key k are all in use"):
-        bench.ask(second, 10)
-    bench.ask(other, 100)
-    assert bench.pool.holdings() == {"a": KeyUsage(100, running=40, idle=0), "b": KeyUsage(100, running=100)}
-
-
-def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is() -> None:
+def test_a_key_loses_bytes_of_its_own_idle_sessions_first_and_of_no_answer() -> None:
     bench = Bench(1000)
-    lives = [bench.live(limits=CallerLimits(kv_bytes=500)) for _ in range(3)]
-    for live in lives:
-        bench.ask(live, 50)
-    for live in lives[:2]:
+    limits = CallerLimits(kv_bytes=100)
+    oldest, idle, first, second, other = (bench.live(owner, limits=limits) for owner in "aaaab")
+    for live in (oldest, idle):
+        bench.ask(live, 30)
         live.session.on_stop()
-    bench.pool.give_up("a", 20)
-    assert bench.released == [lives[0]]
-    bench.pool.give_up("a", 500)
-    assert bench.released == lives[:2]
+    bench.ask(first, 60)
+    assert bench.released == [oldest]
+    with pytest.raises(OverloadedError, match="bytes of keys and values of the key k are all in use"):
+        bench.ask(second, 50)
+    bench.ask(other, 100)
+    assert bench.released == [oldest]

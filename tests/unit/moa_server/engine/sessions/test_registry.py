@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.limits import KeyUsage
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.sessions.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
@@ -27,9 +25,7 @@ def clock() -> Clock:
 
 
 class Bench:
-    def __init__(
-        self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float, elsewhere: Callable[[str], int]
-    ) -> None:
+    def __init__(self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float) -> None:
         numbers = count()
         self.closed: list[LiveSession] = []
         self.registry = SessionRegistry(
@@ -40,7 +36,6 @@ class Bench:
             lambda size: next(numbers).to_bytes(size, "big"),
             clock,
             self.closed.append,
-            elsewhere,
         )
 
     @staticmethod
@@ -67,9 +62,8 @@ def make_bench(
     limit: int = 2,
     stream_limit: int = 10,
     detached_seconds: float = 10.0,
-    elsewhere: Callable[[str], int] = lambda owner: 0,
 ) -> tuple[Bench, SessionRegistry]:
-    bench = Bench(clock, limit, stream_limit, detached_seconds, elsewhere)
+    bench = Bench(clock, limit, stream_limit, detached_seconds)
     return bench, bench.registry
 
 
@@ -190,28 +184,16 @@ def test_a_closed_session_is_not_kept(clock: Clock) -> None:
     assert registry.detached == 0
 
 
-def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
-    elsewhere = {"a": 1}
-    bench, registry = make_bench(clock, limit=10, elsewhere=lambda owner: elsewhere.get(owner, 0))
-    limits = CallerLimits(sessions=2)
-    first = bench.admit("a", limits=limits, answering=True)
+def test_a_key_loses_idle_sessions_of_its_own_first_and_no_answer(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=10)
+    limits = CallerLimits(sessions=3)
+    answering, attached, waiting = (bench.admit("a", limits=limits, answering=each) for each in (True, False, False))
+    listener = attached.stream.listener
+    registry.detach(waiting)
+    other = bench.admit("b", limits=limits)
+    more = [bench.admit("a", limits=limits, answering=True) for _ in range(2)]
+    assert bench.closed == [waiting, attached]
+    cast(Mock, listener).on_displaced.assert_called_once_with()
     with pytest.raises(OverloadedError, match="sessions at once, and all have answers"):
         bench.admit("a", limits=limits)
-    other = bench.admit("b", limits=limits)
-    assert registry.live_sessions == (first, other)
-    assert registry.holdings() == {"a": KeyUsage(2, running=1), "b": KeyUsage(2, idle=1)}
-    elsewhere.clear()
-    assert bench.admit("a", limits=limits) in registry.live_sessions
-
-
-def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is(clock: Clock) -> None:
-    bench, registry = make_bench(clock, limit=10)
-    lives = [bench.admit("a", answering=answering) for answering in (True, False, False)]
-    listener = lives[1].stream.listener
-    registry.detach(lives[2])
-    registry.give_up("a", 1)
-    assert bench.closed == [lives[2]]
-    registry.give_up("a", 5)
-    assert registry.live_sessions == (lives[0],)
-    assert listener is not None
-    cast(Mock, listener).on_displaced.assert_called_once_with()
+    assert registry.live_sessions == (answering, other, *more)
