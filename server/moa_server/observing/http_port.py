@@ -4,38 +4,27 @@ State: the open connections, oldest first. Invariant: at most MOST_CONNECTIONS o
 place. Only GET and HEAD of known paths are answered, and only to who names this machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from ipaddress import ip_address
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import structlog
 from moa_shared.errors import ConfigError
 from prometheus_client.exposition import ThreadingWSGIServer
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 log = structlog.get_logger()
 
 MOST_CONNECTIONS = 8  # a scraper, a few probes, a curious operator
 SILENT_SECONDS = 5.0  # half of Prometheus' own patience
 PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")  # reserved, or of Kubernetes
-PHRASES = {
-    200: "OK",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 TEXT = "text/plain; charset=utf-8"
 HttpPage = tuple[int, bytes, str]  # status, body and type
 
@@ -101,12 +90,8 @@ class HttpPort(ThreadingWSGIServer):
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         status, body, content_type = self._page(environ)
-        headers = [
-            ("Content-Type", content_type),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-        ]
-        start_response(f"{status} {PHRASES[status]}", headers)
+        headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def _page(self, environ: WSGIEnvironment) -> HttpPage:
@@ -140,9 +125,6 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nobody's log needs a line for each scrape."""
-
-    def address_string(self) -> str:
-        return str(self.client_address[0])  # without looking its name up
 
 
 def _host_in(header: str) -> str:

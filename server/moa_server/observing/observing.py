@@ -10,7 +10,6 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import (
@@ -34,7 +33,8 @@ from prometheus_client.registry import Collector
 
 from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
 from moa_server.engine.planning.schedule import Rows
-from moa_server.observing.http_port import HttpPage, HttpPort
+from moa_server.engine.sessions.registry import SessionRegistry
+from moa_server.observing.http_port import TEXT, HttpPage, HttpPort
 from moa_server.service.host import Host
 from moa_server.service.service import own_version
 from moa_server.tls.listener import TlsListener
@@ -156,133 +156,82 @@ class Metrics(Observer):
             self._log_events.labels(level).inc()
 
 
-GAUGES = (
-    ("moa_open_calls", "calls", "Conversations and answers whose call is open."),
-    ("moa_queue_oldest_seconds", "oldest_wait", "How long some session has waited for its turn."),
-    ("moa_kv_held_bytes", "kv_held", "Keys, values and memory rows that are held."),
-    ("moa_kv_promised_bytes", "kv_promised", "What sessions hold or may come to hold."),
-    ("moa_kv_running_bytes", "kv_running", "The part of running answers, which must stay."),
-    ("moa_kv_budget_bytes", "kv_budget", "What all may hold together."),
-    ("moa_keys", "keys", "API keys in force."),
-    ("moa_draining", "draining", "1 while the server is going away."),
-    ("moa_hanging", "hangs", "1 while a forward is stuck for longer than 30 s."),
-    ("moa_tls_certificate_expiry_timestamp_seconds", "expires_at", "When the certificate ends."),
-)
+GAUGES = {  # what is read of a server, with its label
+    "moa_sessions": ("Sessions: with a running answer, with a stream, or waiting.", "state"),
+    "moa_connections_total": ("Connections that made a call.", ""),
+    "moa_open_calls": ("Conversations and answers whose call is open.", ""),
+    "moa_queue_oldest_seconds": ("How long some session has waited for its turn.", ""),
+    "moa_kv_held_bytes": ("Keys, values and memory rows that are held.", ""),
+    "moa_kv_promised_bytes": ("What sessions hold or may come to hold.", ""),
+    "moa_kv_running_bytes": ("The part of running answers, which must stay.", ""),
+    "moa_kv_budget_bytes": ("What all may hold together.", ""),
+    "moa_keys": ("API keys in force.", ""),
+    "moa_draining": ("1 while the server is going away.", ""),
+    "moa_hanging": ("1 while a forward is stuck for longer than 30 s.", ""),
+    "moa_tls_certificate_expiry_timestamp_seconds": ("When the certificate ends.", ""),
+    "moa_drafter_dropped": ("1 once a drafter has guessed worse than look-up: it is not asked any more.", "drafter"),
+}
+Readings = Mapping[str, Mapping[str, float]]  # of GAUGES, by the label's value
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """The state of a server at one moment.
+def sessions_by_state(registry: SessionRegistry) -> dict[str, int]:
+    lives, detached = registry.live_sessions, registry.detached
+    answering = sum(not live.is_idle for live in lives)
+    return {"answering": answering, "idle": max(0, len(lives) - detached - answering), "detached": detached}
 
-    Args:
-        sessions: with a running answer ("answering"), with a stream ("idle") and without one ("detached").
-        calls: conversations and answers whose call is open; `connections`: that have made a call since the start.
-        oldest_wait: seconds that some session has waited for its turn.
-        kv_held: bytes of keys, values and memory rows; `kv_promised`: that sessions may come to hold; `kv_running`:
-            those of running answers, which cannot be freed; `kv_budget`: for all.
-        expires_at: of the certificate, seconds since 1970; None: the server has none.
-        dropped: by the names of the drafters that draft here: whether they guessed worse than look-up.
-    """
 
-    sessions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(("answering", "idle", "detached"), 0))
-    calls: int = 0
-    connections: int = 0
-    oldest_wait: float = 0.0
-    kv_held: int = 0
-    kv_promised: int = 0
-    kv_running: int = 0
-    kv_budget: int = 0
-    keys: int = 0
-    draining: bool = False
-    hangs: bool = False
-    expires_at: float | None = None
-    dropped: Mapping[str, bool] = field(default_factory=dict)
-
-    def families(self) -> Iterator[Metric]:
-        yield _labelled(
-            "moa_sessions", "Sessions: with a running answer, with a stream, or waiting.", "state", self.sessions
-        )
-        yield CounterMetricFamily("moa_connections", "Connections that made a call.", value=self.connections)
-        for name, reading, text in GAUGES:
-            if (value := getattr(self, reading)) is not None:
-                yield GaugeMetricFamily(name, text, value=float(value))
-        dropped = "1 once a drafter has guessed worse than look-up: it is not asked any more."
-        yield _labelled("moa_drafter_dropped", dropped, "drafter", self.dropped)
+def oldest_wait(registry: SessionRegistry) -> float:
+    """How many seconds some session has waited for its turn."""
+    now = time.monotonic()
+    return max((now - live.turn.queued_at for live in registry.live_sessions if live.turn.queued), default=0.0)
 
 
 def read_host(host: Host, tls: TlsListener | None) -> Readings:
     """Reads a host; to be called on its event loop."""
-    registry, pool, lifecycle, admission = host.services.registry, host.services.pool, host.lifecycle, host.admission
-    lives, now, detached = registry.live_sessions, time.monotonic(), registry.detached
-    answering = sum(not live.is_idle for live in lives)
-    names = {each.fingerprint: each.name for each in host.services.served.drafters}
-    return Readings(
-        sessions={"answering": answering, "idle": max(0, len(lives) - detached - answering), "detached": detached},
-        calls=lifecycle.calls,
-        connections=admission.allowances.connections,
-        oldest_wait=max((now - live.turn.queued_at for live in lives if live.turn.queued), default=0.0),
-        kv_held=pool.held,
-        kv_promised=pool.promised,
-        kv_running=pool.running,
-        kv_budget=pool.budget,
-        keys=admission.gate.keys,
-        draining=lifecycle.draining,
-        hangs=lifecycle.hangs,
-        expires_at=tls.certificate.expires_at.timestamp() if tls is not None else None,
-        dropped={
-            names[each.fingerprint]: bool(each.drafter.trial.is_dropped)
-            for each in host.services.engine.stepper.sources
-            if each.drafter is not None and each.fingerprint in names
-        },
-    )
-
-
-def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for each, value in values.items():
-        family.add_metric([each], float(value))
-    return family
+    services, lifecycle, admission = host.services, host.lifecycle, host.admission
+    pool, names = services.pool, {each.fingerprint: each.name for each in services.served.drafters}
+    plain: dict[str, float] = {
+        "moa_connections_total": admission.allowances.connections,
+        "moa_open_calls": lifecycle.calls,
+        "moa_queue_oldest_seconds": oldest_wait(services.registry),
+        "moa_kv_held_bytes": pool.held,
+        "moa_kv_promised_bytes": pool.promised,
+        "moa_kv_running_bytes": pool.running,
+        "moa_kv_budget_bytes": pool.budget,
+        "moa_keys": admission.gate.keys,
+        "moa_draining": lifecycle.draining,
+        "moa_hanging": lifecycle.hangs,
+    }
+    if tls is not None:
+        plain["moa_tls_certificate_expiry_timestamp_seconds"] = tls.certificate.expires_at.timestamp()
+    dropped = {
+        names[each.fingerprint]: bool(each.drafter.trial.is_dropped)
+        for each in services.engine.stepper.sources
+        if each.drafter is not None and each.fingerprint in names
+    }
+    labelled = {"moa_sessions": sessions_by_state(services.registry), "moa_drafter_dropped": dropped}
+    return {**{name: {"": value} for name, value in plain.items()}, **labelled}
 
 
 BEAT_SECONDS = 0.1
 LOOK_SECONDS = 0.5  # to wait for the event loop, before the look before is taken again
 FRESH_SECONDS = 0.5  # a page of metrics is made at most so often, however many ask
-Condition = tuple[bool, str]  # whether it holds, and why
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """Whether a server has started, is ready and is alive: three questions that are often taken for one.
+def troubles(
+    *, started: bool, draining: bool, silent_seconds: float, stuck_seconds: float, hang_seconds: float
+) -> dict[str, str]:
+    """Why a server has not started, is not alive, and takes no conversations, by page; empty: it has, is and does.
 
-    Args:
-        started: the model is loaded and the port open.
-        silent_seconds: since the event loop last turned; `stuck_seconds`: as of `Lifecycle`.
-        hang_seconds: longer than this, either hangs.
+    `silent_seconds`: since the event loop last turned; `stuck_seconds`: as of `Lifecycle`. `hang_seconds`: longer than
+    this, either hangs.
     """
-
-    started: bool
-    draining: bool
-    silent_seconds: float
-    stuck_seconds: float
-    hang_seconds: float
-
-    def startup(self) -> Condition:
-        """Whether the model is loaded: until then the other two say little."""
-        return (True, "started") if self.started else (False, "the model is being loaded")
-
-    def liveness(self) -> Condition:
-        if self.silent_seconds > self.hang_seconds:
-            return False, f"the event loop has not turned for {self.silent_seconds:.0f} s"
-        if self.stuck_seconds > self.hang_seconds:
-            return False, f"a forward has been stuck for {self.stuck_seconds:.0f} s"
-        return True, "alive"
-
-    def readiness(self) -> Condition:
-        if not self.started:
-            return self.startup()
-        if self.draining:
-            return False, "draining: running answers end, no new ones begin"
-        return (True, "ready") if self.liveness()[0] else self.liveness()
+    loads = "" if started else "the model is being loaded"
+    drains = "draining: running answers end, no new ones begin" if draining else ""
+    hangs = f"a forward has been stuck for {stuck_seconds:.0f} s" if stuck_seconds > hang_seconds else ""
+    if silent_seconds > hang_seconds:
+        hangs = f"the event loop has not turned for {silent_seconds:.0f} s"
+    return {"/startupz": loads, "/livez": hangs, "/readyz": loads or drains or hangs}
 
 
 class Observing(Collector):
@@ -301,15 +250,15 @@ class Observing(Collector):
         self._next: asyncio.TimerHandle | None = None
         self._last_beat: float | None = None  # time.monotonic
         ready = Gauge("moa_ready", "1 while new conversations are taken.", registry=self.registry)
-        ready.set_function(lambda: self.signs.readiness()[0])
+        ready.set_function(lambda: not self._troubles()["/readyz"])
         self.registry.register(self)
         self._lock = threading.Lock()
         self._text, self._made_at = b"", 0.0
         pages = {
             "/metrics": self._metrics_page,
-            "/livez": lambda: _page(self.signs.liveness()),
-            "/readyz": lambda: _page(self.signs.readiness()),
-            "/startupz": lambda: _page(self.signs.startup()),
+            "/livez": lambda: self._health_page("/livez", "alive"),
+            "/readyz": lambda: self._health_page("/readyz", "ready"),
+            "/startupz": lambda: self._health_page("/startupz", "started"),
         }
         self._port = HttpPort(host, port, pages, names)
 
@@ -338,10 +287,9 @@ class Observing(Collector):
             self._next.cancel()
         self._port.stop()
 
-    @property
-    def signs(self) -> Signs:
+    def _troubles(self) -> dict[str, str]:
         host = self._host
-        return Signs(
+        return troubles(
             started=host is not None,
             draining=host is not None and host.lifecycle.draining,
             silent_seconds=time.monotonic() - self._last_beat if self._last_beat is not None else 0.0,
@@ -364,8 +312,17 @@ class Observing(Collector):
         return []  # registering must not look at a server
 
     def collect(self) -> Iterator[Metric]:
-        if (readings := self._look()) is not None:
-            yield from readings.families()
+        for name, values in (self._look() or {}).items():
+            text, label = GAUGES[name]
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, text, labels=[label] if label else [])
+            for each, value in values.items():
+                family.add_metric([each] if label else [], float(value))
+            yield family
+
+    def _health_page(self, path: str, well: str) -> HttpPage:
+        trouble = self._troubles()[path]
+        return 503 if trouble else 200, f"{trouble or well}\n".encode(), TEXT
 
     def _metrics_page(self) -> HttpPage:
         with self._lock:  # who comes meanwhile gets the same page
@@ -391,8 +348,3 @@ class Observing(Collector):
             return self._newest  # the loop has ended
         done.wait(LOOK_SECONDS)
         return self._newest
-
-
-def _page(condition: Condition) -> HttpPage:
-    holds, reason = condition
-    return 200 if holds else 503, f"{reason}\n".encode(), "text/plain; charset=utf-8"

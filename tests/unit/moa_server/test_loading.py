@@ -37,13 +37,13 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_dropped_by_its_trial(
     settings = ServerSettings(model=str(model), execution="int8", threads=1, port=0, cache_dir=cache)
     host = load_host(settings, SilentProgress())
     assert [each.name for each in host.services.served.drafters] == ["eagle"]
-    assert read_host(host, None).dropped == {"eagle": False}
+    assert read_host(host, None)["moa_drafter_dropped"] == {"eagle": False}
     [source] = host.services.engine.stepper.sources
     assert source.drafter is not None
     with capture_logs() as logs:
         for _ in range(TRIAL_TOKENS):
             source.drafter.trial.add(1, 2, 1)
-    assert read_host(host, None).dropped == {"eagle": True}
+    assert read_host(host, None)["moa_drafter_dropped"] == {"eagle": True}
     assert logs == snapshot(
         [
             {
