@@ -66,7 +66,7 @@ def test_what_is_refused(folder: SetupFolder, tmp_path: Path) -> None:
     check("Devices must know this machine by some name.", "setup")
     check("'gpu.example:50051' is no name of a host and no IP address.", "setup", "gpu.example:50051")
     check("No configuration of a server was found.", "invite", "laptop")
-    check("There is no TMP/config/moa/server/authority.key.pem.", "setup", "--renew")
+    check("There is no file TMP/config/moa/server/authority.pem.", "setup", "--renew")
     assert not folder.path.exists()
     moa_server("setup", "gpu.example")
     check("There is a key named device already.", "invite", "device")

@@ -101,7 +101,7 @@ async def test_certificates_that_are_not_accepted(
         said["name"] = await refusal(running.port, secure)
     async with tls_server(target, tmp_path, Authority("other").issue()) as running:
         said["authority"] = await refusal(running.port, secure)
-    monkeypatch.setattr("moa_server.tls.listener._check_dates", lambda *_: None)  # it would not start
+    monkeypatch.setattr("moa_server.tls.certificates._check_dates", lambda *_: None)  # it would not start
     async with tls_server(target, tmp_path, authority.issue(days=-1)) as running:
         said["expired"] = await refusal(running.port, secure)
     assert said == snapshot(

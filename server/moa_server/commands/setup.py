@@ -37,17 +37,7 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: 
     authority of its own (10 years), a certificate for the server (1 year), a key for one device, and server.toml for
     `moa-server serve --config`. What is there is never overwritten; --renew replaces the certificate alone.
     """
-    from datetime import UTC, datetime
-
-    from moa_server.setup.setting_up import (
-        FIRST_DEVICE,
-        SetupFolder,
-        add_device,
-        invitation_with,
-        invitation_words,
-        renew,
-        set_up,
-    )
+    from moa_server.setup.setting_up import FIRST_DEVICE, SetupFolder, invitation_with, invitation_words, renew, set_up
 
     now = datetime.now(UTC)
     if folder is None:
@@ -66,7 +56,7 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: 
             "Devices must know this machine by some name.",
             hint="Name it as they reach it: moa-server setup gpu.example, or an IP address.",
         )
-    key = set_up(where, hosts, port, lambda keys: add_device(keys, FIRST_DEVICE, now), now, metrics_port)
+    key = set_up(where, hosts, port, now, metrics_port)
     write_output(f"{invitation_with(where, key).line()}\n")
     print(invitation_words(FIRST_DEVICE, where.settings, None), end="", file=sys.stderr)
     print(f"To serve: moa-server serve --config {where.settings}", file=sys.stderr)
@@ -82,22 +72,22 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     A running server accepts it within a second. The invitation is a secret that works on any number of devices until
     `moa-server keys revoke NAME` takes it back, or it expires.
     """
-    from datetime import UTC, datetime
-
     from moa_server.access.keys import read_expiry
-    from moa_server.setup.setting_up import SetupFolder, add_device, invitation_with, invitation_words, keys_of
+    from moa_server.setup.setting_up import SetupFolder, add_device, find_key_file, invitation_with, invitation_words
 
     if config_file is None:
         raise ConfigError(
             "No configuration of a server was found.",
             hint="Make one: moa-server setup HOST. Or name your server's: --config FILE.",
         )
-    where, now = SetupFolder.of(config_file), datetime.now(UTC)
+    whole, now = config_file.expanduser().absolute(), datetime.now(UTC)
+    where = SetupFolder(whole.parent, whole.name)
     until = read_expiry(expires, now)
     invitation_with(where, "")  # an error now, not after the key is made
-    key = add_device(keys_of(where), name, now, until)
+    keys_file, _ = find_key_file(whole)
+    key = add_device(keys_file, name, now, until)
     write_output(f"{invitation_with(where, key).line()}\n")
-    print(f"The key {name} is in {keys_of(where)}.", file=sys.stderr)
+    print(f"The key {name} is in {keys_file}.", file=sys.stderr)
     print(invitation_words(name, where.settings, until), end="", file=sys.stderr)
 
 
@@ -213,9 +203,9 @@ _LIMITS = {
 def _path(keys_file: Path | None, config_file: Path | None) -> Path:
     from moa_server.setup.setting_up import find_key_file
 
-    found = find_key_file(config_file, keys_file)
-    click.echo(found.words(), err=True)
-    return found.path
+    path, origin = find_key_file(config_file, keys_file)
+    click.echo(f"The file of keys is {path} (from {origin}).", err=True)
+    return path
 
 
 def _rights(text: str) -> frozenset[Any]:

@@ -35,7 +35,8 @@ from moa_server.capacity.plan import (
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
-from moa_server.tls.listener import SOON_DAYS, ServerCertificate, files_of, read_certificate
+from moa_server.tls.certificates import ServerCertificate, read_certificate
+from moa_server.tls.listener import SOON_DAYS, files_of
 from moa_server.verifier.target import KV_SHARE
 
 PROC = Path("/proc")

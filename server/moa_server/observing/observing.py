@@ -209,7 +209,7 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
         for each in services.engine.stepper.sources
         if each.drafter is not None and each.fingerprint in names
     }
-    labelled = {"moa_sessions": sessions_by_state(services.registry), "moa_drafter_dropped": dropped}
+    labelled: Readings = {"moa_sessions": sessions_by_state(services.registry), "moa_drafter_dropped": dropped}
     return {**{name: {"": value} for name, value in plain.items()}, **labelled}
 
 

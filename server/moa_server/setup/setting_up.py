@@ -3,221 +3,94 @@
 Invariants: it is there whole or not at all; only its owner may read what is in it.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from ipaddress import IPv6Address, ip_address
+from datetime import datetime
+from ipaddress import IPv6Address
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from moa_shared.errors import ConfigError, NotFoundError
+from cryptography.hazmat.primitives.serialization import Encoding
+from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.atomic import create_private, write_private
-from moa_shared.programs.config import SettingOrigin, load_settings, load_settings_and_origins
+from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.invitation import Invitation
 
-from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key
 from moa_server.running.addresses import host_port
 from moa_server.settings import METRICS_PORT, SECTION, SETTINGS_NAME, ServerSettings
-
-AUTHORITY_DAYS = 3650
-SERVER_DAYS = 365
-SKEW = timedelta(hours=1)  # of the devices' clocks
-MOST_COMMON_NAME = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey = field(repr=False)
-
-    @property
-    def certificate_pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def key_pem(self) -> bytes:
-        """Not encrypted: the server reads it without anybody there."""
-        return self.key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-
-
-def new_private_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def make_authority(host: str, now: datetime) -> Identity:
-    key = new_private_key()
-    name = _name(f"moa authority of {host}")
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    builder = (
-        _builder(name, name, key, now, AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-    )
-    return Identity(builder.sign(key, hashes.SHA256()), key)
-
-
-def make_server_certificate(
-    authority: Identity, hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, now: datetime
-) -> Identity:
-    """A certificate for a server that is reached by any of these names and IP addresses."""
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=False,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    builder = (
-        _builder(_name(hosts[0]), authority.certificate.subject, key, now, SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(general_names(hosts)), critical=False)
-        .add_extension(signer, critical=False)
-    )
-    return Identity(builder.sign(authority.key, hashes.SHA256()), key)
-
-
-def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    return [_general_name(host) for host in hosts]
-
-
-def hosts_of(certificate: x509.Certificate) -> list[str]:
-    """The names and addresses of a server's certificate, in the order in which they were given."""
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(each.value) for each in names]
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:MOST_COMMON_NAME])])
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host.strip("[]")))
-    except ValueError:
-        pass
-    if is_dns_name(host):
-        return x509.DNSName(host)
-    raise ConfigError(
-        f"{host!r} is no name of a host and no IP address.",
-        hint="Name the server as devices reach it, without port: gpu.example or 192.0.2.7.",
-    )
-
-
-def is_dns_name(text: str) -> bool:
-    """Whether a text can be a host's name: letters, digits and hyphens between dots."""
-    labels = text.removesuffix(".").split(".")
-    return len(text) <= 253 and all(
-        0 < len(label) <= 63
-        and label.isascii()
-        and label.replace("-", "").isalnum()
-        and not label.startswith("-")
-        and not label.endswith("-")
-        for label in labels
-    )
-
+from moa_server.tls.certificates import (
+    CertificateFiles,
+    general_name,
+    key_pem,
+    make_authority,
+    make_server_certificate,
+    names_in,
+    new_private_key,
+    parse_certificates,
+    parse_pair,
+    read_file,
+)
 
 HEAD = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n"
+FIRST_DEVICE = "device"  # the name of the first one's key
 _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
 
 
-@dataclass(frozen=True, slots=True)
 class SetupFolder:
     """The paths in a server's folder. `settings_name`: of the file that `moa-server serve --config` reads."""
 
-    path: Path
-    settings_name: str = SETTINGS_NAME
-
-    @classmethod
-    def of(cls, config_file: Path) -> SetupFolder:
-        whole = config_file.expanduser().absolute()
-        return cls(whole.parent, whole.name)
-
-    @property
-    def authority(self) -> Path:
-        return self.path / "authority.pem"
-
-    @property
-    def authority_key(self) -> Path:
-        return self.path / "authority.key.pem"
-
-    @property
-    def certificate(self) -> Path:
-        return self.path / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        return self.path / "server.key.pem"
-
-    @property
-    def keys(self) -> Path:
-        return self.path / "keys.toml"
-
-    @property
-    def settings(self) -> Path:
-        return self.path / self.settings_name
+    def __init__(self, path: Path, settings_name: str = SETTINGS_NAME) -> None:
+        self.path = path
+        self.settings = path / settings_name
+        self.authority = CertificateFiles(path / "authority.pem", path / "authority.key.pem")
+        self.server = CertificateFiles(path / "server.pem", path / "server.key.pem")
+        self.keys = path / "keys.toml"
 
     def settings_text(self, host: str, port: int, metrics_port: int) -> str:
         values: dict[str, str | int] = {
             "host": host,
             "port": port,
-            "tls_cert": str(self.certificate),
-            "tls_key": str(self.key),
+            "tls_cert": str(self.server.certificate),
+            "tls_key": str(self.server.key),
             "keys_file": str(self.keys),
             "metrics_port": metrics_port,
         }
         return f"{HEAD}[server]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
+def set_up(
+    folder: SetupFolder, hosts: Sequence[str], port: int, now: datetime, metrics_port: int = METRICS_PORT
+) -> str:
+    """Makes the folder; the key of the first device.
+
+    `hosts`: names and addresses under which devices reach the server, the first one that of invitations.
+    """
+    for host in hosts:
+        general_name(host)  # an error now, not after the authority is made
+    authority_key, key = new_private_key(), new_private_key()
+    authority = make_authority(hosts[0], authority_key, now)
+    server = make_server_certificate(authority, authority_key, hosts, key, now)
+    contents = {
+        folder.authority.certificate: authority.public_bytes(Encoding.PEM),
+        folder.authority.key: key_pem(authority_key),
+        folder.server.certificate: server.public_bytes(Encoding.PEM),
+        folder.server.key: key_pem(key),
+        folder.settings: folder.settings_text(_listen_address(hosts), port, metrics_port).encode(),
+    }
+    with _new_folder(folder.path) as partial:
+        for path, content in contents.items():
+            create_private(partial / path.name, content)
+        return add_device(partial / folder.keys.name, FIRST_DEVICE, now)
+
+
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def _new_folder(path: Path) -> Iterator[Path]:
     """Gives a temporary folder that becomes `path` when the block ends; if it fails, nothing is left."""
-    try:
+    with _writing(path):
         if path.is_dir() and any(path.iterdir()):
             raise ConfigError(
                 f"{path} holds a server's files already.",
@@ -230,58 +103,34 @@ def new_folder(path: Path) -> Iterator[Path]:
             partial.replace(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.", hint="") from None
 
 
-def replace_private(path: Path, content: bytes) -> None:
-    try:
-        write_private(path, content)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.", hint="") from None
+def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> Sequence[str]:
+    """Replaces the server's certificate; authority and key stay, so that devices notice nothing. Returns its names."""
+    (authority, authority_key), (server, key) = (
+        parse_pair(read_file(files.certificate, _AGAIN), read_file(files.key, _AGAIN), files)
+        for files in (folder.authority, folder.server)
+    )
+    names = hosts or names_in(server)
+    renewed = make_server_certificate(authority, authority_key, names, key, now)
+    with _writing(folder.server.certificate):
+        write_private(folder.server.certificate, renewed.public_bytes(Encoding.PEM))
+    return names
 
 
-def read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(_read(path))
-    except ValueError:
-        raise ConfigError(f"{path} holds no certificate in PEM.", hint=_AGAIN) from None
-
-
-def read_identity(certificate: Path, key: Path) -> Identity:
-    """A certificate and its key, on the curve P-256 as `moa-server setup` makes them."""
-    try:
-        found = load_pem_private_key(_read(key), None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"{key} holds no key in PEM without a password.", hint=_AGAIN) from None
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{key} was not made by moa-server setup.", hint=_AGAIN)
-    return Identity(read_certificate(certificate), found)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no {path}.", hint=_AGAIN) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.", hint="") from None
-
-
-@dataclass(frozen=True, slots=True)
-class NamedFile:
-    path: Path
-    origin: SettingOrigin
-
-    def words(self) -> str:
-        return f"The file of keys is {self.path} (from {self.origin.name})."
-
-
-def find_key_file(config_file: Path | None, named: Path | None = None) -> NamedFile:
-    """The file of keys of the configuration in force. `config_file`: in force; None: there is none."""
+def find_key_file(config_file: Path | None, named: Path | None = None) -> tuple[Path, str]:
+    """The file of keys of the configuration in force, and what names it. `config_file`: None: there is none."""
     settings, origins = load_settings_and_origins(ServerSettings, SECTION, {"keys_file": named}, config_file)
     if settings.keys_file is not None:
-        return NamedFile(settings.keys_file, origins["keys_file"])
+        return settings.keys_file, origins["keys_file"].name
     if config_file is None:
         raise ConfigError(
             "No configuration of a server was found, so it is not known which file of keys it reads.",
@@ -293,19 +142,27 @@ def find_key_file(config_file: Path | None, named: Path | None = None) -> NamedF
     )
 
 
-FIRST_DEVICE = "device"  # the name of the first one's key
-
-
 def add_device(keys: Path, name: str, now: datetime, expires: datetime | None = None) -> str:
-    """A new key with all rights, as the device is to know it; the file gets its hash.
-
-    `expires`: when it ends; None: never.
-    """
+    """A new key with all rights, as the device is to know it; the file gets its hash. `expires`: None: never."""
     check_name(name)
     key = new_key()
     with changing(keys) as book:
-        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), frozenset(Right), CallerLimits(), now, expires))
+        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), created=now, expires=expires))
     return key
+
+
+def invitation_with(folder: SetupFolder, key: str) -> Invitation:
+    """An invitation to this server. `key`: the API key for the device."""
+    server, authority = (
+        parse_certificates(read_file(each.certificate, _AGAIN), each.certificate)[0]
+        for each in (folder.server, folder.authority)
+    )
+    port = load_settings(ServerSettings, SECTION, {}, folder.settings).port
+    if not port:
+        raise ConfigError(
+            f"{folder.settings} names no port, so devices cannot be told one.", hint="Write port = 50051 there."
+        )
+    return Invitation(host_port(names_in(server)[0], port), key, authority.public_bytes(Encoding.DER))
 
 
 def invitation_words(name: str, settings: Path, expires: datetime | None) -> str:
@@ -319,73 +176,8 @@ To take it back: moa-server keys revoke {name} --config {settings}
 """
 
 
-def set_up(
-    folder: SetupFolder,
-    hosts: Sequence[str],
-    port: int,
-    add_key: Callable[[Path], str],
-    now: datetime,
-    metrics_port: int = METRICS_PORT,
-) -> str:
-    """Makes the folder; the key of the first device.
-
-    `hosts`: names and addresses under which devices reach the server, the first one that of invitations.
-    """
-    general_names(hosts)  # an error now, not after the authority is made
-    authority = make_authority(hosts[0], now)
-    server = make_server_certificate(authority, hosts, new_private_key(), now)
-    contents = {
-        folder.authority: authority.certificate_pem,
-        folder.authority_key: authority.key_pem,
-        folder.certificate: server.certificate_pem,
-        folder.key: server.key_pem,
-        folder.settings: folder.settings_text(_listen_address(hosts), port, metrics_port).encode(),
-    }
-    with new_folder(folder.path) as partial:
-        for path, content in contents.items():
-            create_private(partial / path.name, content)
-        return add_key(partial / folder.keys.name)
-
-
-def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> list[str]:
-    """Replaces the server's certificate; authority and key stay, so that devices notice nothing. Returns its names."""
-    authority = read_identity(folder.authority, folder.authority_key)
-    server = read_identity(folder.certificate, folder.key)
-    names = [*hosts] or hosts_of(server.certificate)
-    renewed = make_server_certificate(authority, names, server.key, now)
-    replace_private(folder.certificate, renewed.certificate_pem)
-    return names
-
-
-def invitation_with(folder: SetupFolder, key: str) -> Invitation:
-    """An invitation to this server. `key`: the API key for the device."""
-    [host, *_] = hosts_of(read_certificate(folder.certificate))
-    port = _settings(folder).port
-    if not port:
-        raise ConfigError(
-            f"{folder.settings} names no port, so devices cannot be told one.", hint="Write port = 50051 there."
-        )
-    authority = read_certificate(folder.authority).public_bytes(Encoding.DER)
-    return Invitation(host_port(host, port), key, authority)
-
-
-def keys_of(folder: SetupFolder) -> Path:
-    return find_key_file(folder.settings).path
-
-
-def _settings(folder: SetupFolder) -> ServerSettings:
-    return load_settings(ServerSettings, SECTION, {}, folder.settings)
-
-
 def _listen_address(hosts: Sequence[str]) -> str:
     bare = [host.strip("[]") for host in hosts]
     if all(map(is_loopback, bare)):
         return bare[0] if len({*bare}) == 1 else "localhost"
-    return "::" if any(_is_ipv6(host) for host in hosts) else "0.0.0.0"
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return isinstance(ip_address(host.strip("[]")), IPv6Address)
-    except ValueError:
-        return False
+    return "::" if any(isinstance(general_name(host).value, IPv6Address) for host in hosts) else "0.0.0.0"

@@ -13,7 +13,7 @@ from moa_server.access.keys import KeyBook, KeyEntry
 from moa_server.doctor.examination import check_keys, check_tls, judge_keys, judge_tls
 from moa_server.settings import ServerSettings
 from moa_server.setup.setting_up import SetupFolder, add_device, set_up
-from moa_server.tls.listener import ServerCertificate
+from moa_server.tls.certificates import ServerCertificate
 from moa_shared.errors import ConfigError
 from moa_shared.programs.machine import Check
 
@@ -51,10 +51,10 @@ def test_judgements(check: Check, state: str, message: str, hint: str) -> None:
 
 def test_what_setup_makes_is_well(tmp_path: Path) -> None:
     folder = SetupFolder(tmp_path / "server")
-    set_up(folder, ["gpu.example"], 50051, lambda file: "", NOW)
-    settings = ServerSettings(host="0.0.0.0", tls_cert=folder.certificate, tls_key=folder.key)
+    set_up(folder, ["gpu.example"], 50051, NOW)
+    settings = ServerSettings(host="0.0.0.0", tls_cert=folder.server.certificate, tls_key=folder.server.key)
     assert check_tls(settings, NOW).state == "ok"
-    folder.key.write_bytes(folder.authority_key.read_bytes())
+    folder.server.key.write_bytes(folder.authority.key.read_bytes())
     with pytest.raises(ConfigError, match="pem does not belong to the certificate"):
         check_tls(settings, NOW)
     with pytest.raises(ConfigError, match="conversations would cross the network without"):

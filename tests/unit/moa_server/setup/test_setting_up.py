@@ -8,31 +8,22 @@ import ssl
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from cryptography import x509
 from inline_snapshot import snapshot
+from moa_server.setup import setting_up
 from moa_server.setup.setting_up import (
-    AUTHORITY_DAYS,
-    SERVER_DAYS,
     SetupFolder,
-    hosts_of,
-    is_dns_name,
-    read_certificate,
-    read_identity,
     renew,
     set_up,
 )
+from moa_server.tls.certificates import AUTHORITY_DAYS, SERVER_DAYS, names_in, parse_certificates
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.atomic import create_private
 
 NOW = datetime.now(UTC)
 HOSTS = ["gpu.example", "192.0.2.7", "2001:db8::1"]
-
-
-def add_key(file: Path) -> str:
-    create_private(file, b"# keys")
-    return "key"
 
 
 @pytest.fixture
@@ -40,19 +31,23 @@ def folder(tmp_path: Path) -> SetupFolder:
     made = SetupFolder(tmp_path / "server")
     before = os.umask(0)  # who cares for nothing is protected too
     try:
-        set_up(made, HOSTS, 50051, add_key, NOW)
+        set_up(made, HOSTS, 50051, NOW)
     finally:
         os.umask(before)
     return made
 
 
+def read(path: Path) -> x509.Certificate:
+    return parse_certificates(path.read_bytes(), path)[0]
+
+
 def handshake(folder: SetupFolder, host: str, authority: Path | None = None) -> str:
     """Why a client that knows the server as `host` refuses it; empty: it does not."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.load_verify_locations(authority or folder.authority)
+    client_context.load_verify_locations(authority or folder.authority.certificate)
     client_context.verify_flags |= ssl.VERIFY_X509_STRICT
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(folder.certificate, folder.key)
+    server_context.load_cert_chain(folder.server.certificate, folder.server.key)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server, server_hostname=host)
     server = server_context.wrap_bio(to_server, to_client, server_side=True)
@@ -76,14 +71,15 @@ def test_the_server_is_known_by_each_of_its_names(folder: SetupFolder, host: str
 def test_nobody_else_is_taken_for_it(folder: SetupFolder, tmp_path: Path) -> None:
     assert "Hostname mismatch" in handshake(folder, "other.example")
     other = SetupFolder(tmp_path / "other")
-    set_up(other, HOSTS, 50051, add_key, NOW)
-    assert handshake(folder, "gpu.example", other.authority) != ""
+    set_up(other, HOSTS, 50051, NOW)
+    assert handshake(folder, "gpu.example", other.authority.certificate) != ""
 
 
 def test_only_its_owner_may_read_it(folder: SetupFolder) -> None:
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sorted(folder.path.iterdir())} == snapshot(
         {
+            ".keys.toml.lock": 384,
             "authority.key.pem": 384,
             "authority.pem": 384,
             "keys.toml": 384,
@@ -115,12 +111,12 @@ metrics_port = 9464
 )
 def test_who_names_only_loopback_is_not_listened_to_beyond_it(tmp_path: Path, hosts: list[str], listens: str) -> None:
     folder = SetupFolder(tmp_path / "server")
-    set_up(folder, hosts, 50051, add_key, NOW)
+    set_up(folder, hosts, 50051, NOW)
     assert f'host = "{listens}"\n' in folder.settings.read_text()
 
 
 def test_the_authority_makes_no_authorities_and_both_end(folder: SetupFolder) -> None:
-    authority, server = read_certificate(folder.authority), read_certificate(folder.certificate)
+    authority, server = read(folder.authority.certificate), read(folder.server.certificate)
     limits = authority.extensions.get_extension_for_class(x509.BasicConstraints)
     assert (limits.critical, limits.value.ca, limits.value.path_length) == (True, True, 0)
     assert authority.not_valid_after_utc - NOW > timedelta(AUTHORITY_DAYS - 1)
@@ -131,47 +127,44 @@ def test_the_authority_makes_no_authorities_and_both_end(folder: SetupFolder) ->
 def test_what_is_there_is_not_overwritten(folder: SetupFolder) -> None:
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
     with pytest.raises(ConfigError, match="server holds a server's files already"):
-        set_up(folder, HOSTS, 50051, add_key, NOW)
+        set_up(folder, HOSTS, 50051, NOW)
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
     assert [path.name for path in folder.path.parent.iterdir()] == ["server"]
 
 
-def test_a_folder_that_cannot_be_completed_is_not_made(tmp_path: Path) -> None:
-    def fail(file: Path) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_a_folder_that_cannot_be_completed_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setting_up, "add_device", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match="server cannot be written: No space left on device"):
-        set_up(SetupFolder(tmp_path / "server"), HOSTS, 50051, fail, NOW)
+        set_up(SetupFolder(tmp_path / "server"), HOSTS, 50051, NOW)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_renewed_certificate_is_of_the_same_authority_and_key(folder: SetupFolder) -> None:
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
-    until = read_certificate(folder.certificate).not_valid_after_utc
-    assert renew(folder, [], NOW + timedelta(minutes=30)) == HOSTS
+    until = read(folder.server.certificate).not_valid_after_utc
+    assert renew(folder, [], NOW + timedelta(minutes=30)) == tuple(HOSTS)
     changed = [path.name for path, content in before.items() if path.read_bytes() != content]
     assert changed == ["server.pem"]
     assert handshake(folder, "gpu.example") == ""
-    assert read_certificate(folder.certificate).not_valid_after_utc == until + timedelta(minutes=30)
-    assert stat.S_IMODE(folder.certificate.stat().st_mode) == 0o600
+    assert read(folder.server.certificate).not_valid_after_utc == until + timedelta(minutes=30)
+    assert stat.S_IMODE(folder.server.certificate.stat().st_mode) == 0o600
     renew(folder, ["new.example"], NOW)
-    assert hosts_of(read_certificate(folder.certificate)) == ["new.example"]
+    assert names_in(read(folder.server.certificate)) == ("new.example",)
 
 
 def test_what_cannot_be_renewed(folder: SetupFolder, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="Name the folder with --folder, or make one"):
         renew(SetupFolder(tmp_path / "none"), [], NOW)
-    folder.certificate.write_text("half")
-    with pytest.raises(ConfigError, match="pem holds no certificate in PEM"):
+    folder.server.key.write_text("half")
+    with pytest.raises(ConfigError, match="pem does not hold a private key in PEM"):
         renew(folder, [], NOW)
-    folder.key.write_text("half")
-    with pytest.raises(ConfigError, match="pem holds no key in PEM without a password"):
-        read_identity(folder.authority, folder.key)
+    folder.server.certificate.write_text("half")
+    with pytest.raises(ConfigError, match="pem does not hold certificates in PEM"):
+        renew(folder, [], NOW)
 
 
 @pytest.mark.parametrize("host", ["gpu example", "gpu.example:50051", "", "-a.example", "a..b", "ü.example", "a" * 64])
 def test_what_is_no_name(host: str, tmp_path: Path) -> None:
-    assert not is_dns_name(host)
     with pytest.raises(ConfigError, match="is no name of a host"):
-        set_up(SetupFolder(tmp_path / "server"), [host], 50051, add_key, NOW)
+        set_up(SetupFolder(tmp_path / "server"), [host], 50051, NOW)
     assert not list(tmp_path.iterdir())

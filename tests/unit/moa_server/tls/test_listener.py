@@ -17,14 +17,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from inline_snapshot import snapshot
 from moa_server.settings import ServerSettings
+from moa_server.tls.certificates import CertificateFiles, read_certificate
 from moa_server.tls.listener import (
     PATIENCE_SECONDS,
     REPORT_SECONDS,
-    CertificateFiles,
     TlsListener,
     WatchedCertificate,
     files_of,
-    read_certificate,
 )
 from moa_shared.errors import ConfigError, MoaError
 from structlog.testing import capture_logs
@@ -110,7 +109,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             "There is no file TMP/none.pem. Check --tls-cert.",
             "There is no file TMP/none.key. Check --tls-key.",
             "There is no file TMP/none.pem. Check --tls-client-ca.",
-            "TMP cannot be read: Is a directory. Let the server's user read it (--tls-cert).",
+            "TMP cannot be read: Is a directory. Check --tls-cert.",
             "Others can read the private key TMP/server.key. Protect it: chmod 600 TMP/server.key",
         ]
     )
