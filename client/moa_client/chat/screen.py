@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from moa_shared.text.plain_text import without_controls
@@ -317,21 +317,18 @@ class Screen:
 
     def _reflowed(self, columns: int) -> list[Row]:
         """The rows after the terminal has laid its lines out again."""
-        rows, lines = list[Row](), list[list[Row]]()
-        for row in self._rows:
-            if row.is_joined and lines:
-                lines[-1].append(row)
-            else:
-                lines.append([row])
-        for line in lines:
-            pieces = [*lay_out("".join(row.shown for row in line), columns, at_words=False)]
-            if len(pieces) == len(line) == 1:
-                rows += line
+        rows, line = list[Row](), list[Row]()
+        for row, after in zip_longest(self._rows, self._rows[1:]):
+            line.append(row)
+            if after is not None and after.is_joined:
                 continue
-            block, begin = line[0].block, line[0].begin
-            text = "".join(row.shown for row in line)
-            rows += [Row(block, begin + a, begin + b, text[a:b], None, is_joined) for a, b, is_joined in pieces]
-            rows[-1] = rows[-1]._replace(end=line[-1].end)
+            text, block, at = "".join(each.shown for each in line), row.block, line[0].begin
+            pieces = lay_out(text, columns, at_words=False)
+            if len(pieces) > 1 or len(line) > 1:
+                line = [Row(block, at + a, at + b, text[a:b], None, is_joined) for a, b, is_joined in pieces]
+                line[-1] = line[-1]._replace(end=row.end)
+            rows += line
+            line = []
         return rows
 
     def _freeze(self) -> None:
@@ -397,15 +394,13 @@ def _styled(text: str, begin: int, looks: Sequence[tuple[int, int, str]]) -> str
 
 def wrap_words(text: str, columns: int) -> str:
     """The text in lines of at most `columns` cells, of whole words; overflow continues below its own column."""
-    return "\n".join("\n".join(_wrap_line(line, columns)) for line in text.split("\n"))
-
-
-def _wrap_line(line: str, columns: int) -> list[str]:
-    table = COLUMN.match(line)
-    indent = table.end() if table else len(line) - len(line.lstrip())
-    if indent > columns // 2:
-        indent = 0
-    return wrap(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
+    lines = list[str]()
+    for line in text.split("\n"):
+        table = COLUMN.match(line)
+        indent = table.end() if table else len(line) - len(line.lstrip())
+        below = " " * indent if indent <= columns // 2 else ""
+        lines += wrap(line, columns, subsequent_indent=below, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
 
 
 def fit(line: str, columns: int) -> str:
