@@ -115,44 +115,34 @@ CERTIFICATE = ssl.PEM_cert_to_DER_cert(Authority().certificate.decode())
 GONE = Invitation("127.0.0.1:1", KEY, CERTIFICATE)
 
 
-def test_a_server_that_is_away_is_listed_and_the_user_told(run: Run) -> None:
+def test_a_server_that_is_away_is_listed_and_replaced_only_if_the_user_says_so(run: Run, tmp_path: Path) -> None:
     code, _, err = run("servers", "join", "home", stdin=GONE.line())
     assert code == 69
     assert err.startswith("home is in use.\nError: There is no moa server at home (127.0.0.1:PORT)")
-    entry = read_book().find("home")
-    assert (entry.address, entry.tls) == ("127.0.0.1:1", True)
-    assert entry.tls_ca is not None
-    assert ssl.PEM_cert_to_DER_cert(entry.tls_ca.read_text()) == CERTIFICATE
-    assert entry.key_file is not None
-    assert entry.key_file.read_text() == f"{KEY}\n"
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (entry.tls_ca, entry.key_file, entry.tls_ca.parent)] == [
-        0o600,
-        0o600,
-        0o700,
-    ]
-    run("servers", "remove", "home")
-    assert not list(entry.tls_ca.parent.iterdir())
-
-
-def test_a_server_of_that_name_is_replaced_only_if_the_user_says_so(run: Run, tmp_path: Path) -> None:
-    run("servers", "join", "home", stdin=GONE.line())
     before = read_book().find("home")
+    assert (before.address, before.tls) == ("127.0.0.1:1", True)
+    assert before.tls_ca is not None
     assert before.key_file is not None
+    folder = before.tls_ca.parent
+    assert ssl.PEM_cert_to_DER_cert(before.tls_ca.read_text()) == CERTIFICATE
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (before.tls_ca, before.key_file)] == [0o600] * 2
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
     other = Invitation("127.0.0.1:2", "other_" + KEY)
     code, _, err = run("servers", "join", "home", stdin=other.line())
     assert (code, "home is listed already, as 127.0.0.1:PORT." in err) == (2, True)
     assert (read_book().find("home"), before.key_file.read_text()) == (before, f"{KEY}\n")
     run("servers", "join", "home", "--replace", stdin=other.line())
     assert read_book().find("home").address == "127.0.0.1:2"
-    assert [path.read_text() for path in before.key_file.parent.iterdir()] == [f"{other.key}\n"]
+    assert [path.read_text() for path in folder.iterdir()] == [f"{other.key}\n"]
     own = tmp_path / "own.key"
     own.write_text("own")
     own.chmod(0o600)
-    assert run("servers", "add", "home", "127.0.0.1:3", "--key-file", own)[2] == snapshot("""\
-home is changed; it was 127.0.0.1:PORT.
-home is in use.
-""")
-    assert list(before.key_file.parent.iterdir()) == []
+    said = "home is changed; it was 127.0.0.1:PORT.\nhome is in use.\n"
+    assert run("servers", "add", "home", "127.0.0.1:3", "--key-file", own)[2] == said
+    run("servers", "join", "other", stdin=GONE.line())
+    run("servers", "remove", "other")
+    assert list(folder.iterdir()) == []
 
 
 def test_what_is_no_invitation_changes_nothing(run: Run) -> None:
