@@ -314,20 +314,18 @@ ASSISTANT = {"role": "assistant", "content": "Well"}
 NAMES = {name: globals()[name] for name in ("USER", "ASSISTANT", "TOOL", "FLAT", "CUSTOM", "CALL", "OUTPUT", "USE")}
 WORDS = """
 chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
-chat {"tools": [{"type": "function", "function": {"name": "a b"}}]} -> tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -.
 chat {"tool_choice": "required"} -> tool_choice: A call is required, but no tool is offered. Offer one, or require none.
 chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.
+chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
 chat {"temperature": -1} -> temperature is -1.0, expected 0 (greedy) or 0.001 to 100.
 chat {"logit_bias": {"hello": 1}} -> logit_bias names 'hello', expected the id of a token.
-chat {"stop": ""} -> stop: each text must have 1 to 64 characters.
 chat {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}} -> structured_outputs: give either it or response_format.
 chat {"structured_outputs": {"x": 1}} -> structured_outputs: Exactly one of json, regex, choice and grammar is expected, 0 were given.
 chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
 chat {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]} -> messages[0].content: part 0 is of type image_url: models read text only.
 chat {"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALL]}]} -> messages[0].tool_calls: only a message from assistant has calls.
 chat {"messages": [USER, {"role": "assistant", "content": null, "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "2"}]} -> messages[2].tool_call_id: nothing before it made the call '2'.
-chat {"messages": [{"role": "assistant", "content": "Well", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{"}}]}, USER]} -> messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut.
 chat {"messages": [USER, ASSISTANT]} -> messages[1].role: the last message must not be from assistant: answers are not continued.
 text {"prompt": ["a", ""]} -> prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these.
 responses {"input": [{"type": "reasoning"}]} -> input: there is no message in it.
@@ -336,7 +334,6 @@ responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.for
 responses {"store": true} -> store: nothing is kept here (--no-history): send false.
 anthropic {"moa": {"provisional": true}} -> moa.provisional is not supported. Streams have committed text only.
 anthropic {"messages": [{"role": "user", "content": []}]} -> messages[0].content: expected a text, or blocks.
-anthropic {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}]} -> messages[0].content[0].tool_use_id: nothing before it made the call '1'.
 anthropic {"messages": [{"role": "user", "content": [USE]}]} -> messages[0].content[0]: only a message from assistant has calls.
 anthropic {"messages": [USER, {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "noon"}]}, USER]} -> messages[1].content[0]: only a message from user answers a call.
 ollama {"options": {"mirostat": 2}} -> options.mirostat is not supported. There is no such sampler.

@@ -124,24 +124,26 @@ async def test_the_model_has_its_name_and_another_name_for_all() -> None:
 # ------------------------------------------------------------ errors
 
 
-async def test_a_failure_before_the_first_word_is_a_status() -> None:
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "retry", "kind", "code"),
+    [
+        (OverloadedError("So.", hint=""), 429, "2", "rate_limit_error", "overloaded"),
+        (UnavailableError("So.", hint=""), 503, None, "server_error", "unavailable"),
+    ],
+)
+async def test_a_failure_before_the_first_word_is_a_status(
+    error: MoaError, status: int, retry: str | None, kind: str, code: str, is_stream: bool
+) -> None:
     async def fail(answer: ScriptedAnswer) -> None:
-        answer.fail(errors.pop())
+        answer.fail(error)
 
-    overloaded, away = OverloadedError("So.", hint=""), UnavailableError("So.", hint="")
-    errors: list[MoaError] = [away, overloaded] * 2
     async with asking(fail) as (client, _):
-        for is_stream, status, retry, kind, code in (
-            (False, 429, "2", "rate_limit_error", "overloaded"),
-            (False, 503, None, "server_error", "unavailable"),
-            (True, 429, "2", "rate_limit_error", "overloaded"),
-            (True, 503, None, "server_error", "unavailable"),
-        ):
-            with pytest.raises(openai.APIStatusError) as caught:
-                await chat(client, stream=is_stream)
-            response = caught.value.response
-            assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
-            assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
+        with pytest.raises(openai.APIStatusError) as caught:
+            await chat(client, stream=is_stream)
+    response = caught.value.response
+    assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
+    assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
 
 
 async def test_without_a_model_yet_the_reason_is_told() -> None:
@@ -158,12 +160,8 @@ async def test_without_a_model_yet_the_reason_is_told() -> None:
     [
         (f'{{"messages": {"[" * 100_000}', "The body of the request is no JSON: its brackets are nested too deeply."),
         (f'{{"messages": {"[" * 800}{"]" * 800}}}', "messages[0]: expected a JSON object."),
-        (
-            f'{{"messages": [{{"role": "user", "content": "hi"}}], "max_tokens": 1{"0" * 30}}}',
-            "max_tokens: expected less than 2147483648.",
-        ),
     ],
-    ids=["deep", "less deep", "huge"],
+    ids=["deep", "less deep"],
 )
 async def test_odd_bodies_are_refused_in_one_sentence(body: str, message: str) -> None:
     async with serving(ScriptedSource()) as server, httpx.AsyncClient(base_url=server.url) as client:

@@ -15,7 +15,7 @@ import pytest
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
-from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
+from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedSource, openai_client, saying, serving, silence
 
@@ -46,15 +46,9 @@ async def store(tmp_path: Path) -> AsyncIterator[HistoryStore]:
     made.close()
 
 
-async def created(client: openai.AsyncOpenAI, **more: Any) -> Response:
-    """A response that is not streamed."""
-    response: Response = await client.responses.create(**{**ASKED, **more})
-    return response
-
-
-def is_kept(response: Response) -> object:
-    """What the response says of that."""
-    return (response.model_extra or {})["store"]
+async def created(client: openai.AsyncOpenAI, **more: Any) -> Any:
+    """A response that is not streamed; `store`: whether it is kept."""
+    return await client.responses.create(**{**ASKED, **more})
 
 
 # ------------------------------------------------------------ answers
@@ -69,10 +63,10 @@ async def test_a_text_gets_a_response_whole_and_as_a_stream() -> None:
     assert (response.output_text, response.status, response.model) == ("Good day.", "completed", MODEL)
     assert response.id.startswith("resp_")
     assert (response.instructions, response.metadata, response.temperature) == ("Be kind.", {"a": "b"}, 0)
-    usage: Any = response.usage
+    usage = response.usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (4, 3, 7)
-    assert (response.model_extra or {})["moa"] == {"seed": 5, "verified": True}
-    assert is_kept(response) is False  # nothing is kept here
+    assert response.moa == {"seed": 5, "verified": True}
+    assert response.store is False  # nothing is kept here
     assert rendered == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi there"}]
     assert final.output_text == "Good day."
 
@@ -88,19 +82,15 @@ async def test_a_response_continues_kept_ones_without_their_instructions(store: 
         result = [{"type": "function_call_output", "call_id": call.call_id, "output": "12:00"}]
         second = await created(client, input=result, previous_response_id=first.id)
         third = await created(client, input="Thanks.", previous_response_id=second.id, store=False)
-    assert (is_kept(first), second.previous_response_id, is_kept(third)) == (True, first.id, False)
+    assert (first.store, second.previous_response_id, third.store) == (True, first.id, False)
     assert [message["role"] for message in source.rendered] == ["user", "assistant", "user", "assistant", "user"]
     assert [message["content"] for message in source.rendered][3:] == ["Noon.", "Thanks."]
     assert store.responses.count() == 2
 
 
-async def test_a_kept_response_is_read_and_deleted_also_after_a_restart(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path)
-    async with asking(saying(*WORDS), history=store) as (client, _):
-        made = await created(client)
-    store.close()
-    store = HistoryStore(tmp_path)
+async def test_a_kept_response_is_read_and_deleted(store: HistoryStore) -> None:
     async with asking(saying(*WORDS), history=store) as (client, source):
+        made = await created(client)
         assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
         await created(client, previous_response_id=made.id)
         assert len(source.rendered) == 3
@@ -113,7 +103,6 @@ async def test_a_kept_response_is_read_and_deleted_also_after_a_restart(tmp_path
         with pytest.raises(openai.BadRequestError):
             await client.responses.retrieve("resp_1", stream=True)
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
-    store.close()
 
 
 async def test_a_call_that_an_older_version_has_cut_is_not_continued(store: HistoryStore) -> None:
@@ -154,5 +143,5 @@ async def test_what_cannot_be_kept_says_so_and_what_fails_or_whose_client_leaves
         monkeypatch.setattr(store.responses, "keep", fill)
         source.script = saying(*WORDS)
         made = await created(client)
-    assert (made.output_text, is_kept(made)) == ("Good day.", False)
+    assert (made.output_text, made.store) == ("Good day.", False)
     assert "The disk is full" in caplog.text

@@ -37,11 +37,7 @@ NO_TREE = DraftTree((), ())
 
 
 def walk(grammar: str, random: Random, end: bytes = b'"') -> str:
-    """A text under a grammar, each byte of it chosen at random.
-
-    Args:
-        end: of texts, which a walk would hardly ever find.
-    """
+    """A text under a grammar, each byte of it chosen at random, but for the `end` of texts, which none would find."""
     answer = begin(Constraint(ConstraintKind.LARK, grammar))
     text = b""
     while True:

@@ -66,8 +66,7 @@ def test_what_cannot_be_used(make: Callable[[], object], words: str) -> None:
 
 
 def test_what_can() -> None:
-    for name in ("a", "get_weather", "A-1", "x" * 128):
-        assert Tool(name).name == name
+    assert [Tool(name).name for name in ("A-1", "x" * 128)] == ["A-1", "x" * 128]
     check_tools(TOOLS)
     assert offer_of(TOOLS) == ToolOffer(TOOLS)
     assert offer_of(TOOLS, is_forced=True, is_parallel=False) == ToolOffer(TOOLS, True, False)
@@ -88,9 +87,7 @@ def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> No
     [
         ({"properties": []}, "In the schema of f, properties is not a JSON object."),
         ({"properties": {"x": {"items": [1]}}}, "The schema of f.x[] is not a JSON object."),
-        ({"properties": {"x": {"type": 1}}}, "In the schema of f.x, type is not a name or a list of names."),
         ({"properties": {"x": {"type": [["a"]]}}}, "In the schema of f.x, type is not a name or a list of names."),
-        ({"required": None}, "In the schema of f, required is not a list of names."),
         ({"properties": {"x": {"enum": {}}}}, "In the schema of f.x, enum is not a list."),
         ({"properties": {"x": {"anyOf": []}}}, "In the schema of f.x, anyOf is not a list of schemas."),
         ({"$defs": {"x": None}}, "The schema of f.x is not a JSON object."),
@@ -108,8 +105,6 @@ def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:
         True,
         False,
         {"type": "file"},
-        {"type": []},
-        {"type": ["string", "file"]},
         {"enum": []},
         {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
         {"type": "array", "items": False},
@@ -130,8 +125,6 @@ def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "types"),
     [
-        ({}, ANY),
-        ({"type": ["integer", "null"]}, {"integer", "null"}),
         ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
         (True, ANY),

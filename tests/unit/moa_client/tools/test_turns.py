@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from moa_client.conversation.options import AnswerOptions
-from moa_client.history.reading import pack_options, unpack_options
 from moa_client.tools.answer_reader import DEFAULT, find_format
 from moa_client.tools.formats.base import render_tools
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
@@ -78,11 +76,9 @@ def talk(turns: ConversationTurns, chat_template: str, *, is_cut: bool = False) 
 
 def test_tools_have_the_template_that_the_model_has_for_them() -> None:
     tokenizer: Any = Characters("plain {{ messages[-1].content }}", "tools {{ tools | length }}{# tool_calls #}")
-    said = [
-        tokenizer.decode(ConversationTurns(tokenizer, None, 1 << 20, frozenset([END]), tools).of("Rome?")([]))
-        for tools in ((), TOOLS)
-    ]
-    assert said == ["plain Rome?", "tools 2"]
+    for tools, said in (((), "plain Rome?"), (TOOLS, "tools 2")):
+        turns = ConversationTurns(tokenizer, None, 1 << 20, frozenset([END]), tools)
+        assert tokenizer.decode(turns.of("Rome?")([])) == said
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -115,13 +111,6 @@ def test_a_template_that_takes_one_call_at_a_time_gets_one() -> None:
     one = '{"name": "now", "parameters": {}}'
     llama = turns_of('<|start_header_id|>"parameters"')
     assert [each.name for each in llama.calls([], [*map(ord, f"{one}; {one}")], "id")] == ["now"]
-
-
-def test_a_kept_conversation_has_the_same_turns() -> None:
-    asked, answered = AnswerOptions(tools=TOOLS), AnswerOptions(results=RESULTS)
-    kept = unpack_options(pack_options(asked)), unpack_options(pack_options(answered))
-    assert (kept[0].tools, kept[1].results) == (TOOLS, RESULTS)
-    assert talk(turns_of(CHATML, kept[0].tools), CHATML) == talk(turns_of(CHATML), CHATML)
 
 
 # ------------------------------------------------------------ what a template is given
