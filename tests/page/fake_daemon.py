@@ -157,16 +157,9 @@ class FakeConversation:
         self.status = replace(self.status, state=state, rtt_ms=rtt_ms)
         self.facts = replace(self.facts, online=state is not events.LinkState.OFFLINE, absent=reason)
 
-    def subscribe(self) -> Subscription:
-        subscription = Subscription()
-        for wanted, _ in self.waiting.values():
-            subscription.push_update(Update(wanted, len(self.answers)))
-        self.subscriptions.append(subscription)
-        return subscription
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        subscription.close()
-        self.subscriptions.remove(subscription)
+    @property
+    def open_events(self) -> list[events.SurfaceEvent]:
+        return [wanted for wanted, _ in self.waiting.values()]
 
     def publish(self, update: Update) -> None:
         update = replace(update, status=self.status)

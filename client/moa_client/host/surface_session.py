@@ -18,11 +18,11 @@ from typing import Any
 
 from moa_shared.errors import DataError, OverloadedError
 
-from moa_client.conversation.answer_text import AnswerText, Corrections, apply_update
+from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
 from moa_client.conversation.events import Asked, Permission
 from moa_client.failures import told
 from moa_client.host.text_conversation import TextConversation
-from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends
+from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends, Subscription
 from moa_client.surface.messages import (
     MOST_QUESTION_BYTES,
     Fields,
@@ -52,17 +52,18 @@ class Watch:
         self.conversation = conversation
         self.answers: Sequence[AnswerText] = [copy(text) for text in conversation.publisher.answers]  # before updates
         self._leave = leave
-        self._is_closed = False
-        self._subscription = conversation.subscribe()
+        self._subscription = Subscription()
+        for event in conversation.calls.open_events:
+            self._subscription.push_update(Update(event, len(self.answers)))
+        conversation.publisher.subscriptions.append(self._subscription)
         self.updates = self._subscription.updates
 
     async def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.conversation.unsubscribe(self._subscription)
-        if self._leave is not None:
-            await self._leave(self.conversation)
+        if self._subscription in self.conversation.publisher.subscriptions:
+            self.conversation.publisher.subscriptions.remove(self._subscription)
+            self._subscription.close()
+            if self._leave is not None:
+                await self._leave(self.conversation)
 
 
 Send = Callable[[Fields], Awaitable[None]]

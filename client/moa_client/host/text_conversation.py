@@ -12,7 +12,6 @@ from dataclasses import replace
 from moa_shared.errors import ConflictError
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
-from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import LinkState, Titled
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
@@ -23,7 +22,6 @@ from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
 from moa_client.host.conversation_task import ConversationTask
 from moa_client.host.publisher import Publisher, reasoning_marks
-from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
@@ -90,19 +88,6 @@ class TextConversation:
             thinking=reasoning_marks(device.target.tokenizer),
         )
 
-    def subscribe(self) -> Subscription:
-        """All updates from now on, after the calls that wait for permission."""
-        subscription = Subscription()
-        for event in self.calls.open_events:
-            subscription.push_update(Update(event, len(self.publisher.answers)))
-        self.publisher.subscriptions.append(subscription)
-        return subscription
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        subscription.close()
-        if subscription in self.publisher.subscriptions:
-            self.publisher.subscriptions.remove(subscription)
-
     def resume(self, stored: StoredConversation) -> None:
         """Continues a conversation that was kept; to be called before the first question.
 
@@ -131,8 +116,8 @@ class TextConversation:
     async def close(self) -> None:
         """Ends what is under way and says goodbye to the server."""
         await self.task.close()
-        for subscription in list(self.publisher.subscriptions):
-            self.unsubscribe(subscription)
+        for subscription in self.publisher.subscriptions:
+            subscription.close()
         await self.engine.close()
 
     def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import Any, cast, get_args
@@ -19,7 +19,7 @@ from moa_client.conversation.events import Committed, LinkState, Permission, Pro
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.host.surface_session import Watch, serve_surface
-from moa_client.surface.conversation import Subscription
+from moa_client.surface.conversation import MOST_UNREAD, Subscription
 from moa_client.surface.messages import ConversationFacts, fields_of, options_of, update_of
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, ConfigError, InternalError, OverloadedError, error_from_code
@@ -135,23 +135,17 @@ class Conversation:
     facts = ConversationFacts("id", "", "tiny", "host:1", online=True)
     status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
 
-    def __init__(self, most_unread: int = 10) -> None:
+    def __init__(self, *open_events: object) -> None:
         self.engine = self.publisher = self.task = self.calls = self
         self.answers = (AnswerText("why?", 1, committed="ab", runs=((2, "C"),)),)
-        self.subscription = Subscription(most_unread)
-        self.is_closed = False
-
-    def subscribe(self) -> Subscription:
-        return self.subscription
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        self.is_closed = True
+        self.subscriptions: list[Subscription] = []
+        self.open_events = open_events
 
     def stop(self) -> None:
         raise ZeroDivisionError
 
     def set_title(self, title: str) -> None:
-        self.subscription.push_update(Update(Titled(title)))
+        self.subscriptions[0].push_update(Update(Titled(title)))
 
     def permit(self, call: str, permission: Permission) -> None:
         self.set_title(f"{call} {permission.value}")
@@ -181,7 +175,7 @@ class Surface:
 
         async with asyncio.timeout(20):
             await serve_surface(self.messages(), self.send, open_it)
-        assert conversation.is_closed
+        assert not conversation.subscriptions
 
 
 async def test_a_defect_in_what_was_asked_for_is_told_and_the_next_message_followed() -> None:
@@ -210,28 +204,17 @@ async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
 
 
 async def test_who_wrote_a_text_is_told() -> None:
-    surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
-    run = (1, "S", 0.7788)
-    conversation.subscription.push_update(Update(Committed((1,), 0, "c", runs=(run,)), 1))
-    await surface.be_served(conversation)
+    surface, run = Surface({"do": "title", "title": "t"}), (1, "S", 0.7788)
+    await surface.be_served(Conversation(Committed((1,), 0, "c", runs=(run,))))
     opened, committed = surface.sent[:2]
     assert (opened["answers"][0]["runs"], committed["runs"]) == (((2, "C"),), ((1, "S", 0.7788),))
 
 
-async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
-    conversation = Conversation(most_unread=1)
-    for _ in range(2):
-        conversation.set_title("t")
+@pytest.mark.parametrize("open_events", [("no event",), [Titled("t")] * (MOST_UNREAD + 1)], ids=["defect", "lag"])
+async def test_a_surface_that_can_be_told_no_more_learns_that_and_is_left(open_events: Sequence[object]) -> None:
     surface = Surface()
-    await surface.be_served(conversation)
-    assert [each["event"] for each in surface.sent] == ["opened", "titled", "error"]
-
-
-async def test_updates_that_cannot_be_sent_end_the_session() -> None:
-    conversation, surface = Conversation(), Surface()
-    conversation.subscription.push_update(cast("Any", "no update"))
-    await surface.be_served(conversation)
-    assert [each["event"] for each in surface.sent] == ["opened", "error"]
+    await surface.be_served(Conversation(*open_events))
+    assert [surface.sent[0]["event"], surface.sent[-1]["event"]] == ["opened", "error"]
 
 
 def numbered(count: int, start: int = 0) -> list[Update]:
