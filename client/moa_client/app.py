@@ -24,7 +24,6 @@ from moa_client.chat.question import read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import JsonView, PipeView, View, error_line, ready_line
 from moa_client.daemon.process import find_daemon, find_paths, start_daemon
-from moa_client.daemon.shared_settings import differences, shared_settings
 from moa_client.device.kept_companion import with_kept
 from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.settings import ClientSettings
@@ -132,7 +131,8 @@ async def attach(
     if status.get("follows_list"):  # a daemon of an older version does not say
         named = {*named, "server"}  # another one may be in use since it was started
     addressed = with_kept(at_addresses(settings, find_servers(settings, read_book())))
-    if others := differences(shared_settings(addressed), status["settings"], named):
+    mine, theirs = addressed.shared, status["settings"]
+    if others := [name for name in mine if name in named and mine[name] != theirs.get(name)]:
         line.clear()
         if not single:
             what = "a setting" if len(others) == 1 else "settings"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from moa_shared.programs.addresses import is_host_port
@@ -15,6 +15,26 @@ from moa_client.conversation.options import AnswerOptions
 SECTION = "client"
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
+OF_ANSWERS = (  # those that the daemon itself does not take
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "max_tokens",
+    "reasoning_effort",
+    "system",
+    "mcp_allow",
+    "json_events",
+    "thinking",
+    "daemon",
+)
+OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
+    "endpoint",
+    "endpoint_host",
+    "endpoint_port",
+    "endpoint_key_file",
+    "allowed_origins",
+)
 _RETIRED = (
     ("alone", "It is called --standalone now."),
     ("alone_chance", "A companion writes on however likely its text is, and what is less likely looks different."),
@@ -221,3 +241,8 @@ class ClientSettings(SettingsBase):
             max_tokens=self.max_tokens,
             reasoning_effort=self.reasoning_effort,
         )
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Those that a chat and its daemon must have in common, as JSON values."""
+        return {name: value for name, value in self.json_values().items() if name not in OF_ANSWERS + OF_ENDPOINT}

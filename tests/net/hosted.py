@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.host.host import Host
-from moa_client.host.starting import Reached, Started
+from moa_client.host.host import Host, Reached, Started
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings

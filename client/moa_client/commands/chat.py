@@ -9,8 +9,7 @@ from moa_shared.programs.command_line import settings_options, text
 from moa_shared.programs.config import load_settings_and_origins
 from moa_shared.programs.entry import StartLine, close_output
 
-from moa_client.daemon.shared_settings import OF_ANSWERS, OF_ENDPOINT
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.settings import OF_ANSWERS, OF_ENDPOINT, SECTION, ClientSettings
 
 
 @click.command()

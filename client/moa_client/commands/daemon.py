@@ -25,8 +25,7 @@ from moa_client.daemon.process import (
     start_daemon,
     stop_daemon,
 )
-from moa_client.daemon.shared_settings import OF_ANSWERS
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.settings import OF_ANSWERS, SECTION, ClientSettings
 
 NOT_RUNNING = 3  # the exit code of `status`, as systemctl's
 

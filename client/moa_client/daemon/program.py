@@ -25,7 +25,6 @@ from moa_shared.programs.run_loop import end_now
 from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
 from moa_client.daemon.process import DaemonPaths, make_folder, take_lock
-from moa_client.daemon.shared_settings import shared_settings
 from moa_client.device.kept_companion import with_kept
 from moa_client.endpoint.ask import model_source
 from moa_client.endpoint.endpoint import EndpointSettings
@@ -34,9 +33,8 @@ from moa_client.failures import told
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.reading import Summary
 from moa_client.history.store import HistoryStore
-from moa_client.host.host import Crossing, Host
+from moa_client.host.host import Crossing, Host, find, load, reach
 from moa_client.host.library import Library
-from moa_client.host.starting import find, load, reach
 from moa_client.host.surface_session import SocketServer, Watch, only_opens
 from moa_client.host.text_conversation import facts_of
 from moa_client.link.connection import Backoff
@@ -239,7 +237,7 @@ async def run_daemon(
                         **hub.status(),
                         "pid": os.getpid(),
                         "options": list(options),
-                        "settings": shared_settings(addressed),
+                        "settings": addressed.shared,
                         "follows_list": not settings.server,  # its servers are those in use when it was started
                     }
                 case "offline" | "online" as wish:

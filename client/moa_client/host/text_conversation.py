@@ -1,26 +1,34 @@
 """One conversation in text: questions in, updates out, for any number of surfaces, over a `ClientEngine` in tokens.
 
-State: names and the system prompt. Its `publisher` has the answers and the surfaces, its `task` what is to be done.
+State: names, the system prompt, and in its task what is to be done, in order, and the answer under way; its `publisher`
+has the answers and the surfaces. Invariant: one thing at a time: it answers a question, or attends to the link.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from moa_shared.errors import ConflictError
+from moa_shared.errors import ConfigError, ConflictError, OverloadedError
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
+from moa_shared.tracing import begin_span
 
-from moa_client.conversation.events import LinkState, Titled
+from moa_client.conversation.answer_text import AnswerDecoder, nothing_withdrawn
+from moa_client.conversation.conversation import Turn
+from moa_client.conversation.events import Ended, Failed, LinkState, Settled, Titled
 from moa_client.conversation.figures import LinkStatus
-from moa_client.conversation.options import AnswerOptions
+from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
+from moa_client.failures import told
 from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
-from moa_client.host.conversation_task import ConversationTask
 from moa_client.host.publisher import Publisher, reasoning_marks
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import Tool, ToolBox
@@ -123,3 +131,267 @@ class TextConversation:
     def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:
         target = self.engine.device.target
         return ConversationTurns(target.tokenizer, system, target.context_tokens, target.end_of_text, tools)
+
+
+MOST_WAITING = 16  # questions behind the one that is answered
+MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
+
+
+class ConversationTask:
+    """Does what is asked of one conversation.
+
+    Args:
+        idle_seconds: how long the conversation keeps its stream while nothing is asked.
+    """
+
+    def __init__(
+        self,
+        engine: ClientEngine,
+        publisher: Publisher,
+        calls: Calls,
+        idle_seconds: float,
+    ) -> None:
+        self.asked_at = 0.0  # the newest question, by the loop's clock
+        self._engine = engine
+        self._publisher = publisher
+        self._calls = calls
+        self._idle_seconds = idle_seconds
+        self._todo: deque[Callable[[], Awaitable[None]]] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._asked = 0  # questions whose answers are not over
+        self._is_stopped = False  # the oldest of them is not wanted any more
+        self._wanted = asyncio.Event()  # there is something to do
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer or a call of a tool is under way or waits for its turn, rather than for the user."""
+        return bool(self._todo) or (self._asked > 0 and not self._calls.is_waiting)
+
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        """Asks; after the answers that are under way.
+
+        `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
+        """
+        turn = self._calls.turns.of(question, options.results, options.reasoning_effort)
+        self.ask_turn(question, turn, options, instead_of=instead_of)
+
+    def ask_turn(
+        self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "", instead_of: int = 0
+    ) -> None:
+        """The same for a question whose tokens the caller makes.
+
+        `traceparent`: of the span that it belongs to; empty: none.
+        """
+        options = options.decided(self._engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
+        options.settings()  # checks them
+        vocab_size = self._engine.conversation.vocab_size
+        if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
+            raise ConfigError(
+                f"logit_bias names token {strange[0]}, the model has the tokens 0 to {vocab_size - 1}.", hint=""
+            )
+        self._do_asked(lambda: self._answer(question, turn, options, instead_of, traceparent))
+        if self._calls.is_waiting:
+            self._calls.cancel()  # the user wants something else
+
+    def continue_answer(self, max_tokens: int) -> None:
+        """Continues the newest answer, as if its limit had been so many tokens more, or asks again about its calls.
+
+        `max_tokens`: 0: as the context allows.
+        """
+        if self._calls.is_waiting:
+            self._calls.begin_again()
+        else:
+            self._do_asked(lambda: self._continue(max_tokens))
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers; 0: begins again."""
+
+        async def rewind() -> None:
+            self._engine.rewind(self._publisher.parts(answers))
+            self._publisher.rewind(answers)
+
+        self._do(rewind)
+
+    def keep(self) -> None:
+        """Has the newest answer be again what this device had written of it before a server has corrected it."""
+        if self._engine.answers.withdrawn is None:
+            raise nothing_withdrawn()
+        if self._answering is not None:
+            self.stop()
+        self._do(self._keep)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ends the running answer, or the next one before it begins; a call of a tool that waits or runs is cancelled.
+
+        `at_once`: without asking the server.
+        """
+        if self._calls.cancel():
+            return
+        self._is_stopped = self._asked > 0
+        if self._answering is not None and at_once:
+            self._answering.cancel()
+        elif self._answering is not None:
+            self._engine.stop()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    def _do(self, action: Callable[[], Awaitable[None]]) -> None:
+        self._todo.append(action)
+        self._wanted.set()
+        self._engine.wake()
+
+    def _do_asked(self, action: Callable[[], Awaitable[None]]) -> None:
+        if len(self._todo) >= MOST_WAITING:
+            raise OverloadedError(
+                f"{MOST_WAITING} questions wait for an answer in this conversation.", hint="Wait for one of them."
+            )
+
+        async def answer() -> None:
+            try:
+                await action()
+            finally:
+                self._asked -= 1
+                self._is_stopped = False
+
+        self.asked_at = asyncio.get_running_loop().time()
+        self._asked += 1
+        self._do(answer)
+
+    async def _run(self) -> None:
+        while True:
+            self._wanted.clear()
+            if not self._todo:
+                if not await self._attend():
+                    await self._wanted.wait()
+                continue
+            try:
+                await self._todo.popleft()()
+            except BaseException as error:  # noqa: BLE001 (a drafter that cannot be loaded; the next question can)
+                self._publisher.publish(Failed(told(error)))
+
+    async def _attend(self) -> bool:
+        """Maintains the link until there is something to do; False if that failed, or nothing was asked for long."""
+        is_idle = False
+
+        def become_idle() -> None:
+            nonlocal is_idle
+            is_idle = not self._engine.answers.unsettled
+            self._engine.wake()
+
+        timer = asyncio.get_running_loop().call_later(self._idle_seconds, become_idle)
+        try:
+            async with aclosing(self._engine.attend(lambda: bool(self._todo) or is_idle)) as events:
+                async for event in events:
+                    self._publisher.on_engine_event(event)
+                    if isinstance(event, Settled):
+                        self._calls.leave("The answer calls a tool.")
+        except BaseException as error:  # noqa: BLE001
+            self._publisher.publish(Failed(told(error)))
+            return False
+        finally:
+            timer.cancel()
+        if is_idle and not self._todo:
+            await self._engine.connection.drop()  # the server keeps the session for a while
+            return False
+        return True
+
+    async def _answer(
+        self, question: str, turn: Turn, options: AnswerOptions, instead_of: int, traceparent: str
+    ) -> None:
+        if instead_of > len(self._publisher.answers):
+            instead_of = 0  # it was taken back meanwhile
+        if instead_of:
+            self._engine.rewind(self._publisher.parts(instead_of - 1))
+        if not self._publisher.answers or instead_of == 1:
+            options = replace(options, tools=self._calls.turns.tools)
+        await self._follow(turn, self._publisher.begin(question, options, instead_of), traceparent)
+        await self._answer_calls()
+
+    async def _continue(self, max_tokens: int) -> None:
+        """Continues the newest answer: its text is what is committed, its question and its settings are the same.
+
+        Where it has ended with calls that have no answer, these are answered.
+        """
+        if self._calls.newest():
+            self._calls.begin_again()
+        elif (problem := self._why_not_continued()) is not None:
+            self._publisher.publish(Failed(problem, taken_back=True))
+            return
+        else:
+            most = max_tokens and len(self._engine.conversation.answer) + max_tokens
+            options = replace(self._publisher.answers[-1].options, max_tokens=most)
+            await self._follow(None, self._publisher.continue_newest(options))
+        await self._answer_calls()
+
+    def _why_not_continued(self) -> ConflictError | None:
+        """Why the newest answer cannot go on; None: it can."""
+        if not self._publisher.answers:
+            return ConflictError("There is no answer to continue.", hint="Ask something first.")
+        text = self._publisher.answers[-1]
+        if text.finish is Finish.CONTEXT:
+            return ConflictError("The context is full.", hint="Begin a new conversation.")
+        if text.is_unsettled or self._engine.answers.unsettled:
+            return ConflictError("The server has not checked the answer yet.", hint="Continue it when it has.")
+        if not text.may_continue or not self._publisher.is_part(text):
+            return ConflictError("The answer has come to its end.", hint="Ask the next question.")
+        return None
+
+    async def _follow(self, turn: Turn | None, answer: AnswerDecoder, traceparent: str = "") -> None:
+        """Follows an answer to its end. `turn`: the question; None: it is continued."""
+        span = begin_span("question", traceparent)
+        self._answering = asyncio.create_task(self._stream(turn, answer, span.traceparent))
+        try:
+            await self._answering
+        except asyncio.CancelledError:
+            self._answering.cancel()
+            await asyncio.gather(self._answering, return_exceptions=True)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # the conversation is closed: where it is kept, the answer continues when it is opened again
+            self._publisher.break_off(Ended(Finish.CANCELLED), answer)
+        except BaseException as error:  # noqa: BLE001 (a defect, too, ends this answer alone)
+            self._publisher.break_off(Failed(told(error), taken_back=not answer.text.tokens), answer)
+        finally:
+            span.end()
+            self._answering = None
+
+    async def _stream(self, turn: Turn | None, answer: AnswerDecoder, traceparent: str) -> None:
+        if turn is not None:
+            # A long question takes a while, in which other conversations continue; the engine finds it made.
+            await asyncio.to_thread(turn, self._engine.conversation.tokens)
+        if self._is_stopped:
+            self._publisher.break_off(Ended(Finish.CANCELLED), answer)
+            return
+        settings = answer.text.options.settings()
+        async with aclosing(self._engine.ask(turn, settings, traceparent=traceparent)) as events:
+            async for event in events:
+                self._publisher.on_engine_event(self._calls.counted(event, answer.text), answer)
+
+    async def _keep(self) -> None:
+        publisher, text, answers = self._publisher, self._publisher.answers[-1], self._engine.answers
+        if (withdrawn := answers.withdrawn) is None or not publisher.is_part(text):
+            publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
+            return
+        turn = self._calls.turns.of(text.question, text.options.results, text.options.reasoning_effort)
+        self._engine.rewind(withdrawn.turns - 1)
+        events = answers.keep(withdrawn, turn, text.options.settings())
+        publisher.rewind(len(publisher.answers) - 1)
+        answer = publisher.begin(text.question, text.options)
+        for event in events:
+            publisher.on_engine_event(event, answer)
+
+    async def _answer_calls(self) -> None:
+        """Answers the calls of the newest answer, and has the next one begin with that, until one calls nothing."""
+        for _ in range(MOST_ROUNDS):
+            if not (results := await self._calls.answer()):
+                return
+            before, options = len(self._publisher.answers), self._publisher.answers[-1].options
+            options = replace(options, tools=(), results=tuple(results))
+            turn = self._calls.turns.of("", options.results, options.reasoning_effort)
+            await self._follow(turn, self._publisher.begin("", options))
+            if len(self._publisher.answers) == before:
+                return  # it was stopped before it began, or what the tools say does not fit
+        self._calls.leave(f"The model has called tools {MOST_ROUNDS} times in a row.")

@@ -12,7 +12,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import sources
 from moa_client.device.sources import find_offered, offered_words, take_offered
-from moa_client.host.starting import Reached, Started, find, load
+from moa_client.host.host import Reached, Started, find, load
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings

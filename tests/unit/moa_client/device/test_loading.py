@@ -15,8 +15,8 @@ from moa_client.device.drafter_catalog import COMPANION, DrafterChoice
 from moa_client.device.loading import Device, Drafting, adopt, load_device
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
-from moa_client.host import starting
-from moa_client.host.starting import Reached, find
+from moa_client.host import host
+from moa_client.host.host import Reached, find
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_server.loading import load_host
@@ -170,9 +170,9 @@ async def test_who_wants_no_server_may_talk_to_a_companion_that_the_last_one_s_t
     settings = ClientSettings(companion=str(small), offline=is_wished)
     if not is_wished:
         with pytest.raises(MismatchError):
-            starting.load(settings, reached, sources, SILENT)
+            host.load(settings, reached, sources, SILENT)
         return
-    started = starting.load(settings, reached, sources, SILENT)
+    started = host.load(settings, reached, sources, SILENT)
     assert started.device.target.stands_in
     assert started.sources.served.identity.target_id == "small"
     assert notes == snapshot(

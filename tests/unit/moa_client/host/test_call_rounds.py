@@ -20,9 +20,8 @@ from moa_client.history.reading import (
     unpack_options,
 )
 from moa_client.host.calls import DENIED_WORDS, MOST_RESULT
-from moa_client.host.conversation_task import MOST_ROUNDS
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import TextConversation
+from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 from moa_shared.protocol.finish_rule import Finish

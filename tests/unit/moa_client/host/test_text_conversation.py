@@ -35,9 +35,8 @@ from moa_client.conversation.events import (
     Titled,
 )
 from moa_client.conversation.options import AnswerOptions
-from moa_client.host.conversation_task import MOST_WAITING
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import TextConversation
+from moa_client.host.text_conversation import MOST_WAITING, TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
