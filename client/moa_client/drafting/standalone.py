@@ -1,9 +1,8 @@
 """Writes the current answer on the device while no server decides its text: the counterpart of `drafting.online`.
 
 State: whether the drafter has more to say, which text the step under way continues, how likely it is that all of that
-since the newest decided token is right, and a token that is too unlikely to be shown. What is shown is an answer's
-provisional text. Clock readings are arguments, in milliseconds. Invariant: a token that continues a text since changed
-is discarded.
+since the newest decided token is right, and a token that is too unlikely to be shown. Clock readings are arguments, in
+milliseconds. Invariant: a token that continues a text since changed is discarded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""A device with a companion: next to a target's drafters, by itself, and before any server was there."""
+"""A device with its companion and drafters, before any server was there too, and the target's parts that it maps."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +15,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import sources as sources_module
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice
-from moa_client.device.loading import Device, Drafting, adopt, load_device
+from moa_client.device.loading import Device, Drafting, adopt, load_device, target_parts
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
 from moa_client.host import host
@@ -21,18 +24,21 @@ from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
+from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
 from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
-from moa_shared.models import resolve
+from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
 from tests.support.messages import says
-from tests.support.tiny_models import WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
+from tests.support.tiny_models import SIZES, WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
 
 SILENT = SilentProgress()
+PACKS = pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
+EIGHT_BITS = Arithmetic(plain=False, in_numpy=False)
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +217,7 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
+@PACKS
 @pytest.mark.parametrize("context", [32, 128])
 def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: int, tmp_path: Path) -> None:
     from tests.support.families import tiny_dense
@@ -236,3 +242,74 @@ def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: in
     for state in (source.drafter.new(), made._draft.state):
         reused, _ = state.decoder.reused.rotary.tables(8)
         np.testing.assert_array_equal(reused[:8], served[:8])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    return resolve(str(save_tiny_model(tmp_path / "tiny", "qwen2")), tmp_path / "cache")
+
+
+def drafter(reused_layers: int) -> Checkpoint:
+    config = small_drafter(reused_layers=reused_layers)
+    return Checkpoint(config, fresh_tensors(config, seed=0), "")
+
+
+def parts_of(files: ModelFiles, tmp_path: Path, reused: int, dtype: str = "int8") -> TargetParts:
+    settings = ClientSettings(cache_dir=tmp_path / "cache", dtype=dtype)  # type: ignore[arg-type]
+    return target_parts(WeightReader(files), files, drafter(reused), settings, 0)
+
+
+def tile_names(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in tmp_path.glob("cache/tiles/*.tiles"))
+
+
+def is_mapped(parts: TargetParts) -> bool:
+    """Whether the head's tiles are those of a file."""
+    memory = parts.head(None, EIGHT_BITS)._parts[0].memory
+    base = memory.base
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.obj if isinstance(base, memoryview) else base.base
+    return isinstance(base, mmap.mmap)
+
+
+@PACKS
+def test_head_and_layers_are_mapped_and_compute_the_same(files: ModelFiles, tmp_path: Path) -> None:
+    parts, plain = parts_of(files, tmp_path, 2), TargetParts(WeightReader(files))
+    assert is_mapped(parts)
+    assert not is_mapped(plain)
+    rows = np.random.default_rng(0).standard_normal((3, SIZES["hidden_size"]), np.float32)
+    np.testing.assert_array_equal(parts.head(None, EIGHT_BITS)(rows), plain.head(None, EIGHT_BITS)(rows))
+    for mapped, packed in zip(parts.layers([1, 2], EIGHT_BITS), plain.layers([1, 2], EIGHT_BITS), strict=True):
+        np.testing.assert_array_equal(mapped.qkv(rows), packed.qkv(rows))
+        np.testing.assert_array_equal(mapped.mlp[0](rows), packed.mlp[0](rows))
+    [name] = tile_names(tmp_path)
+    assert is_mapped(parts_of(files, tmp_path, 2))
+    assert tile_names(tmp_path) == [name]
+
+
+@PACKS
+def test_other_arithmetics_pack_their_own(files: ModelFiles, tmp_path: Path) -> None:
+    parts, plain = parts_of(files, tmp_path, 1), TargetParts(WeightReader(files))
+    rows = np.random.default_rng(0).standard_normal((3, SIZES["hidden_size"]), np.float32)
+    for arithmetic in (
+        Arithmetic(plain=True, in_numpy=False),
+        Arithmetic(plain=False, in_numpy=True),
+        Arithmetic(plain=False, in_numpy=False, four_bits=True),
+    ):
+        np.testing.assert_array_equal(parts.head(None, arithmetic)(rows), plain.head(None, arithmetic)(rows))
+
+
+@PACKS
+def test_nothing_is_packed_in_float32(files: ModelFiles, tmp_path: Path) -> None:
+    parts_of(files, tmp_path, 2, dtype="float32")
+    assert tile_names(tmp_path) == []
+
+
+@PACKS
+def test_a_full_disk_leaves_parts_in_memory(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    assert not is_mapped(parts_of(files, tmp_path, 2))
+    assert tile_names(tmp_path) == []

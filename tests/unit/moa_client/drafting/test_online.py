@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.open_answers import EndRule, OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
@@ -26,17 +27,12 @@ SERVER_DRAFTED = Verdict(1, 10, 0, (1, 2), drafted=3, server_drafted=3, server_a
 PLAIN = Verdict(1, 10, 0, (1,))
 
 
-def rest_after(*verdicts: Verdict, may_rest: bool = True, server_drafts: bool = True) -> DraftingRest:
-    rest = DraftingRest(may_rest=may_rest)
-    rest.on_opened(server_drafts=server_drafts)
-    for verdict in verdicts:
+@pytest.mark.parametrize("before", [(), (SERVER_DRAFTED,)], ids=["never", "once"])
+def test_a_server_that_has_nothing_to_guess_is_left_alone(before: Sequence[Verdict]) -> None:
+    rest = DraftingRest(may_rest=True)
+    for verdict in (*before, *[PLAIN] * 2 * PATIENT_VERDICTS):
         rest.on_verdict(verdict)
-    return rest
-
-
-def test_a_server_that_has_nothing_to_guess_is_left_alone() -> None:
-    assert rest_after(*[PLAIN] * 2 * PATIENT_VERDICTS).rests
-    assert rest_after(SERVER_DRAFTED, *[PLAIN] * 2 * PATIENT_VERDICTS).rests
+    assert rest.rests
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something() -> None:
