@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import SettingOrigin, load_settings_and_origins, settings_of
 from moa_shared.programs.entry import write_output
@@ -20,7 +19,6 @@ from moa_client.daemon.process import (
     daemon_command,
     find_daemon,
     find_paths,
-    make_unit,
     restart_daemon,
     start_daemon,
     stop_daemon,
@@ -112,7 +110,7 @@ def start(settings: ClientSettings, options: list[str]) -> None:
 def restart() -> None:
     """End the daemon and start it again, with the options and the environment that it was started with."""
     paths = find_paths()
-    _say_started(asyncio.run(restart_daemon(paths, [])), paths.log)
+    _say_started(asyncio.run(restart_daemon(paths)), paths.log)
 
 
 def _say_started(status: Mapping[str, Any], log: Path) -> None:
@@ -161,17 +159,3 @@ def _status_words(status: Mapping[str, Any]) -> str:
     elif status["web_error"]:
         lines.append(f"no page and no endpoint: {status['web_error']}")
     return "".join(f"{line}\n" for line in lines)
-
-
-@daemon.command()
-@_with_settings
-def install(settings: ClientSettings, options: list[str]) -> None:
-    """Write a systemd user unit (or, on macOS, a launchd agent) that starts the daemon when you log in."""
-    path, text, command = make_unit(sys.platform, daemon_command(options), Path.home())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        why = error.strerror or error
-        raise ConfigError(f"{path} cannot be written: {why}.", hint="Have it run `moa-client daemon run`.") from error
-    print(f"Written: {path}\nStart it with: {command}", file=sys.stderr)

@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import json
 import os
-import shlex
 import signal
 import stat
 import subprocess
@@ -35,21 +34,6 @@ START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow
 ANSWER_SECONDS = 5.0  # of a daemon that is there
 END_SECONDS = 10.0  # answers under way are stopped, and the server hears a goodbye
 LOOK_SECONDS = 0.02
-LABEL = "moa-client"
-SYSTEMD = """\
-[Unit]
-Description=moa client: link, drafter and conversations
-Documentation=man:moa-client-daemon(1)
-
-[Service]
-ExecStart={command}
-Restart=on-failure
-RestartSec=2
-NoNewPrivileges=yes
-
-[Install]
-WantedBy=default.target
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +140,11 @@ async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     raise _not_started(paths, began, f"exit code {process.returncode}")
 
 
-async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
-    """Has the daemon begin again, with the options and the environment that it had; its status.
-
-    `options`: as of `start_daemon`, if none runs.
-    """
+async def restart_daemon(paths: DaemonPaths) -> Fields:
+    """Has the daemon begin again, with the options and the environment that it had, or begin; its status."""
     before = await find_daemon(paths)
     if before is None:
-        return await start_daemon(paths, options)
+        return await start_daemon(paths, [])
     began = paths.log.stat().st_size if paths.log.exists() else 0
     try:
         await request(paths.socket, {"do": "restart"}, ANSWER_SECONDS)
@@ -252,21 +233,3 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def make_unit(platform: str, command: Sequence[str], home: Path) -> tuple[Path, str, str]:
-    """What starts the daemon at login: a systemd user unit, or a launchd agent: its file, text, and what starts it."""
-    if platform == "linux":
-        # systemd takes % for its own names, and $ for variables
-        line = shlex.join(command).replace("%", "%%").replace("$", "$$")
-        path = home / ".config/systemd/user" / f"{LABEL}.service"
-        return path, SYSTEMD.format(command=line), f"systemctl --user enable --now {LABEL}"
-    if platform == "darwin":
-        import plistlib
-
-        agent = {"Label": LABEL, "ProgramArguments": command, "RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}}
-        path = home / "Library/LaunchAgents" / f"{LABEL}.plist"
-        return path, plistlib.dumps(agent).decode(), f"launchctl bootstrap gui/$(id -u) {shlex.quote(str(path))}"
-    raise ConfigError(
-        f"There is no unit for {platform}.", hint="Have your system run `moa-client daemon run` at login."
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import plistlib
 import stat
 import tempfile
 from contextlib import AsyncExitStack, aclosing
@@ -22,11 +21,9 @@ from moa_client.conversation.figures import LinkStatus
 from moa_client.daemon import program
 from moa_client.daemon.process import (
     DaemonPaths,
-    daemon_command,
     find_holder,
     find_paths,
     make_folder,
-    make_unit,
     take_lock,
 )
 from moa_client.daemon.program import Hub, serve_web_surfaces
@@ -125,14 +122,6 @@ async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_b
         await asyncio.sleep(0)
         assert conversation.is_gone
         await conversation.close()
-
-
-def test_a_launchd_agent() -> None:
-    path, text, _ = make_unit("darwin", daemon_command(["--server", "gpu:50051"]), Path("/home/ada"))
-    assert plistlib.loads(text.encode())["ProgramArguments"][-4:] == ["daemon", "run", "--server", "gpu:50051"]
-    assert path == Path("/home/ada/Library/LaunchAgents/moa-client.plist")
-    with says(ConfigError, "There is no unit for win32."):
-        make_unit("win32", [], path)
 
 
 @pytest.mark.parametrize("tells", [True, False])
