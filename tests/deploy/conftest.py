@@ -1,7 +1,5 @@
 """The images and the tools of Kubernetes, made once for all tests that try them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.deploy.charts import Helm, find_helm

@@ -4,8 +4,6 @@ State: a store in /var/tmp, which the next run finds again. Where no registry ca
 Debian's packages.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -3,8 +3,6 @@
 Only what an operator changes is changed: addresses, ports and files; a test may shorten times besides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json
@@ -50,11 +48,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A running Envoy.
-
-    Args:
-        port: for clients; `admin`: the address of its statistics.
-    """
+    """A running Envoy. `port`: for clients; `admin`: the address of its statistics."""
 
     port: int
     admin: str
@@ -117,9 +111,7 @@ def cluster(config: Config) -> Config:
 def here(config: Config, folder: Path, ports: Sequence[int]) -> str:
     """The configuration with this machine's addresses and files, as text.
 
-    Args:
-        folder: holds proxy.pem, proxy.key and servers-ca.pem.
-        ports: of the servers.
+    `folder`: holds proxy.pem, proxy.key and servers-ca.pem. `ports`: of the servers.
     """
     config["admin"]["address"]["socket_address"]["port_value"] = 0
     config["static_resources"]["listeners"][0]["address"]["socket_address"] |= {"address": "127.0.0.1", "port_value": 0}
@@ -141,9 +133,7 @@ async def in_front_of(
 ) -> AsyncIterator[Proxy]:
     """Envoy in front of servers at these ports.
 
-    Args:
-        folder: holds its certificates, see `here`.
-        change: of the configuration, for the test.
+    `folder`: holds its certificates, see `here`. `change`: of the configuration, for the test.
     """
     config = configuration()
     change(config)
@@ -209,8 +199,7 @@ def target() -> Target:
 class Fleet(Servers):
     """Two servers of the tiny target over TLS, and the files of Envoy and of its clients.
 
-    Args:
-        settings: of both servers.
+    `settings`: of both servers.
     """
 
     def __init__(self, target: Target, folder: Path, **settings: Any) -> None:
@@ -249,12 +238,7 @@ class Fleet(Servers):
 async def fleet(
     target: Target, folder: Path, change: Callable[[Config], object] = lambda config: None, **settings: Any
 ) -> AsyncIterator[tuple[Fleet, Proxy]]:
-    """Two servers behind Envoy.
-
-    Args:
-        change: of Envoy's configuration.
-        settings: of the servers.
-    """
+    """Two servers behind Envoy. `change`: of Envoy's configuration. `settings`: of the servers."""
     servers = Fleet(target, folder, **settings)
     try:
         for name in NAMES:

@@ -1,7 +1,5 @@
 """The Helm chart: what it renders is valid, fits together, and runs the server as its image and its settings have it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

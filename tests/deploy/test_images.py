@@ -1,7 +1,5 @@
 """The container images: what they hold, and an answer through them, each as nobody, on a read-only root file system."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

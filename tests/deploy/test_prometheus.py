@@ -1,7 +1,5 @@
 """Alert rules and dashboard over a real Prometheus that scrapes a real server of the tiny target under load."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -96,11 +94,7 @@ async def scraping(port: int, folder: Path) -> AsyncIterator[str]:
 
 
 def get(address: str, path: str, **parameters: str) -> list[Any]:
-    """What Prometheus' API answers; nothing while it starts.
-
-    Raises:
-        AssertionError: a query that it does not accept.
-    """
+    """What Prometheus' API answers; nothing while it starts. AssertionError: a query that it does not accept."""
     url = f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
         with urllib.request.urlopen(url, timeout=20) as answer:

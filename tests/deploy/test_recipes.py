@@ -1,7 +1,5 @@
 """The recipe of the images and the compose file: each path, option, variable and port that they name exists."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The wheel of a release: a device without a compiler takes it and chats, with a server that computes with its kernels."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

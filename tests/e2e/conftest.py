@@ -1,7 +1,5 @@
 """The real system for end-to-end tests: `moa-server serve` as a process, one a level of execution for all tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

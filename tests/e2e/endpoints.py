@@ -1,7 +1,5 @@
 """Two endpoints of one real server: one behind a link that is cut while answers cross it, one without link and drafts."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +21,7 @@ POLL_S = 0.005
 class Endpoints:
     """Where a client asks.
 
-    Args:
-        url: of the endpoint behind the link, such as "http://127.0.0.1:8674"; `plain`: of the other one.
+    `url`: of the endpoint behind the link, such as "http://127.0.0.1:8674"; `plain`: of the other one.
     """
 
     url: str

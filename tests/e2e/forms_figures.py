@@ -8,8 +8,6 @@ It starts a server of its own. What is timed fills its tokens: a list without en
 end; free and formed answers, and those with drafts, take turns.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -140,11 +138,7 @@ def is_call_right(client: PlainClient, tokenizer: Tokenizer, seed: int) -> bool:
 def speed_of(
     clock: Callable[[], float], client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64
 ) -> Speed:
-    """How fast `users` at once are answered.
-
-    Args:
-        clock: seconds.
-    """
+    """How fast `users` at once are answered. `clock`: seconds."""
     prompts = [chat_tokens(tokenizer, question) for question in questions_of()[:users]]
     free = AnswerSettings(Sampling(1.0, seed=1), max_tokens=tokens, ignore_end_of_text=True)
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(LIST))

@@ -1,7 +1,5 @@
 """All commands of docs/drafters.md, as they are there, with few tokens on the default model."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

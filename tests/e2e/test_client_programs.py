@@ -4,8 +4,6 @@ older packages than the other libraries. What each prints is the same without dr
 The last two are installed by their tests; these skip where that is not possible.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The default model as companion: of itself, whose every word it says, and of a larger one of the same vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,11 +55,7 @@ LARGER = Shape(1024, 12, 4096, 16, 8)  # 240M, the companion has 135M
 
 
 def write_random_gguf(path: Path, shape: Shape, vocabulary_of: Path) -> Path:
-    """Writes the file.
-
-    Args:
-        vocabulary_of: a GGUF with the tokenizer and chat template.
-    """
+    """Writes the file. `vocabulary_of`: a GGUF with the tokenizer and chat template."""
     random = np.random.default_rng(0)
     source, writer = gguf.GGUFReader(vocabulary_of), gguf.GGUFWriter(path, "llama")
     kv_width, head = 64 * shape.kv_heads, shape.width // shape.heads

@@ -4,8 +4,6 @@ In float32 the greedy text is what transformers generates; on the default level,
 server alone writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

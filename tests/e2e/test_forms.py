@@ -1,7 +1,5 @@
 """Answers of a form and required calls by the real model; `forms_figures` asks for more of them, and how fast they are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Gemma 3 270M, where its package is installed: tokens and text are those that llama.cpp gives for the same file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

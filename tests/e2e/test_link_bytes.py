@@ -1,7 +1,5 @@
 """What an answer of the default model costs the link, as the programs are."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

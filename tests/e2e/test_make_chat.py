@@ -1,7 +1,5 @@
 """What `make chat` runs: it ends all that it started, and says why a program did not start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The target in torch on the real default model, in float32, against transformers' own generate."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from moa_server.verifier import Target

@@ -1,7 +1,5 @@
 """20,000 tokens through both state machines follow the target's distribution, and a planted wrong rule does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

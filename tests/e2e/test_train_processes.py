@@ -1,7 +1,5 @@
 """Training in two processes on a CPU, by torchrun and as on two nodes: what one process would learn with the rows of both."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The drafters that come with moa: of the default target, small, with their cards, and accepted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The model has the sizes of Llama-3-8B and random weights; `--layers` makes it sm
 Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

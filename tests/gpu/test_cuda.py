@@ -3,8 +3,6 @@
 What it cannot say, `python -m tests.gpu.figures` measures.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

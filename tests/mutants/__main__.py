@@ -3,8 +3,6 @@
 The list is tests/mutants/list.json. A test may go only while every error that was caught stays caught.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

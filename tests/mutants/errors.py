@@ -1,7 +1,5 @@
 """Errors that can be planted in the source of a function: a comparison, a sign, a number, a condition that is another."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,11 +45,7 @@ class PlantedError:
     caught_by: str = ""
 
     def plant(self, root: Path) -> str:
-        """The file's source with the error.
-
-        Raises:
-            LookupError: the function has no such line any more.
-        """
+        """The file's source with the error. LookupError: the function has no such line any more."""
         lines = (root / self.file).read_text("utf-8").split("\n")
         for name, node in functions(ast.parse("\n".join(lines))):
             if name == self.function:

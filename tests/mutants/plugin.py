@@ -1,7 +1,5 @@
 """Plants one error in a module as it is imported: `MOA_MUTANT='{"file": ..., "before": ...}' pytest -p tests.mutants.plugin`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

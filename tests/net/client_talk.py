@@ -68,11 +68,7 @@ async def talking(
     held: Device | None = None,
     refit: Refit | None = None,
 ) -> AsyncIterator[ClientEngine]:
-    """A client's engine.
-
-    Args:
-        name: of a slow device's drafter; `held`: another device instead.
-    """
+    """A client's engine. `name`: of a slow device's drafter; `held`: another device instead."""
     held = held or slow_device(target, name)
     async with connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings, offline=offline, refit=refit)

@@ -19,9 +19,8 @@ from tests.support.recording_drafter import RecordingDrafter
 class TargetDrafter(RecordingDrafter):
     """Guesses with the target itself, so that it is always right.
 
-    Args:
-        shift: of the logits' columns; other than 0 it is (nearly) never right.
-        sharpness: a factor of the logits; 1 is right in sampled text, more in greedy text of nearly random weights.
+    `shift`: of the logits' columns; other than 0 it is (nearly) never right. `sharpness`: a factor of the logits; 1 is
+    right in sampled text, more in greedy text of nearly random weights.
     """
 
     def __init__(self, target: Target, shift: int = 0, sharpness: float = 8.0) -> None:

@@ -47,9 +47,7 @@ async def check(
 ) -> None:
     """A description, a download and a conversation that fail say so, and why.
 
-    Args:
-        first: how the description's sentence begins.
-        has_answered: a moa server was there before.
+    `first`: how the description's sentence begins. `has_answered`: a moa server was there before.
     """
     async with connect([Server(address, seconds, seconds, security)]) as fleet:
         [server] = fleet.servers

@@ -31,11 +31,7 @@ CALLER = anonymous("ipv4:127.0.0.1:1")
 
 
 async def answer_to_its_end(peer: Peer) -> None:
-    """Reads the answer until it ends.
-
-    Raises:
-        MoaError: what it was interrupted by.
-    """
+    """Reads the answer until it ends. MoaError: what it was interrupted by."""
     try:
         while (await peer.verdict()).finish == pb.FINISH_UNSPECIFIED:
             pass

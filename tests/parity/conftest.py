@@ -1,7 +1,5 @@
 """The authors' vectors (../shared/parity, see its README) as fixtures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

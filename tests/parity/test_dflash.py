@@ -2,8 +2,6 @@
 from the published files.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

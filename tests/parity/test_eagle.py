@@ -1,7 +1,5 @@
 """EAGLE-2 as the authors of Mixture of Attentions have it: its training form, and whole decoding runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

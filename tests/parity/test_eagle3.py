@@ -1,7 +1,5 @@
 """EAGLE-3 and 3.1 as their authors compute them, from their files to chains, trees and what follows an acceptance."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

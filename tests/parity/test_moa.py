@@ -1,7 +1,5 @@
 """Memory, training form and whole decoding runs: as in the authors' code, to the same number of target calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The reference here is written per token in float64 with explicit loops and no code of ours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

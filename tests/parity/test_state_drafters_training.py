@@ -1,7 +1,5 @@
 """EAGLE-3 and DFlash in their training form: guesses, losses and every gradient norm as in the authors' code."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -88,12 +88,7 @@ def letters(tokens: Sequence[int]) -> str:
 
 
 class Told:
-    """One answer.
-
-    Args:
-        decode: text of some tokens.
-        question: what it answers; `number`: in its conversation.
-    """
+    """One answer. `decode`: text of some tokens. `question`: what it answers; `number`: in its conversation."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str] = letters, question: str = "", number: int = 1, *events: Event

@@ -76,8 +76,7 @@ class Home:
 def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
     """A user's home; a daemon that runs is killed at the end of the block.
 
-    Args:
-        settings: of `moa-client`, as in the environment: SERVER="127.0.0.1:50051".
+    `settings`: of `moa-client`, as in the environment: SERVER="127.0.0.1:50051".
     """
     folder = Path(tempfile.mkdtemp(prefix="moa", dir="/tmp"))  # pytest's are too long for a socket
     everywhere = {

@@ -33,10 +33,8 @@ def write_family_gguf(
 ) -> Path:
     """The model with a vocabulary of made-up words.
 
-    Args:
-        kind: of matrices; of a mixture's experts.
-        changes: to the keys of the header that begin with its architecture; None: it does not say so. A name of a
-            tensor: that tensor instead, or none.
+    `kind`: of matrices; of a mixture's experts. `changes`: to the keys of the header that begin with its architecture;
+    None: it does not say so. A name of a tensor: that tensor instead, or none.
     """
     config = model.config.to_dict()
     architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])

@@ -28,12 +28,7 @@ def put_into_hub(cache: Path, repo: str, files: dict[str, Path], commit: str = "
 
 
 def put_into_ollama(folder: Path, name: str, weights: Path | None, *other: str) -> Path:
-    """A model as ollama keeps it; the manifest.
-
-    Args:
-        name: HOST/OWNER/NAME/TAG.
-        other: kinds of further layers.
-    """
+    """A model as ollama keeps it; the manifest. `name`: HOST/OWNER/NAME/TAG. `other`: kinds of further layers."""
     layers = [{"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{'0' * 64}"} for kind in other]
     if weights is not None:
         digest = hashlib.sha256(weights.read_bytes()).hexdigest()

@@ -24,11 +24,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
 def paged_target(
     model: PreTrainedModel, attention: str, context_length: int | None = None, record: Record | None = None
 ) -> TorchTarget:
-    """A target with that library's attention, as on a GPU; `torch`: as on a CPU.
-
-    Args:
-        record: None: `played_again`.
-    """
+    """A target with that library's attention, as on a GPU; `torch`: as on a CPU. `record`: None: `played_again`."""
     if attention == "torch":
         return TorchTarget(model, context_length)
     with patch.dict(sys.modules, flashinfer=fake_flashinfer()):

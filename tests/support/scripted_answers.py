@@ -163,11 +163,7 @@ async def silence(answer: ScriptedAnswer) -> None:
 
 
 class ScriptedSource(HostModel):
-    """A model whose answers are scripted, and the source of it.
-
-    Args:
-        script: what each answer does.
-    """
+    """A model whose answers are scripted, and the source of it. `script`: what each answer does."""
 
     name = MODEL
     fingerprint = "fp_scripted"

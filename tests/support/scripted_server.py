@@ -18,9 +18,7 @@ MODEL = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"
 class ScriptedServer(Server):
     """A server to which no call leaves this program.
 
-    Args:
-        identity: of what it serves.
-        named: others of its fleet, as it says.
+    `identity`: of what it serves. `named`: others of its fleet, as it says.
     """
 
     def __init__(self, name: str, identity: pb.Identity = MODEL, named: Sequence[str] = ()) -> None:

@@ -41,11 +41,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
-    """A model as transformers describes it and names its tensors.
-
-    Args:
-        tensors: float32.
-    """
+    """A model as transformers describes it and names its tensors. `tensors`: float32."""
 
     config: dict[str, Any]
     tensors: dict[str, Floats]
@@ -60,9 +56,8 @@ class TinyModel:
 def tiny_model(family: str = "llama", *, seed: int = 3, spread: float = 0.0, **changes: Any) -> TinyModel:
     """A model of a family.
 
-    Args:
-        spread: of all matrices' weights; 0: so large that every token's logits depend on every other.
-        changes: to the configuration.
+    `spread`: of all matrices' weights; 0: so large that every token's logits depend on every other. `changes`: to the
+    configuration.
     """
     config: dict[str, Any] = {
         **SIZES, "architectures": [_ARCHITECTURES[family]], "model_type": family, "dtype": "float32",
@@ -112,8 +107,7 @@ def _shapes(family: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 class ModelWeights(ArrayWeights):
     """The tensors of a model, as `Network` reads them.
 
-    Args:
-        packed: which matrices are given in 4-bit blocks, by a part of their names.
+    `packed`: which matrices are given in 4-bit blocks, by a part of their names.
     """
 
     def __init__(self, model: TinyModel, packed: Sequence[str] = ()) -> None:

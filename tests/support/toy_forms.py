@@ -26,8 +26,7 @@ def byte_vocabulary() -> LLTokenizer:
 def begin(constraint: Constraint, vocabulary: LLTokenizer | None = None) -> ConstrainedText:
     """An answer before its first token, a copy of one that is kept: to compile a constraint takes as long as to write it.
 
-    Args:
-        vocabulary: None: the one of this module.
+    `vocabulary`: None: the one of this module.
     """
     return _begun(constraint, vocabulary or byte_vocabulary()).copy()
 
@@ -66,11 +65,7 @@ def characters(end: int) -> LLTokenizer:
 
 
 class ToyForms:
-    """Compiles forms for a toy target.
-
-    Args:
-        end: its last token, which ends a text.
-    """
+    """Compiles forms for a toy target. `end`: its last token, which ends a text."""
 
     def __init__(self, end: int) -> None:
         self._vocabulary = characters(end)

@@ -3,8 +3,6 @@
 A failure here means that the contract changed: give the field a new number, or raise PROTOCOL_VERSION.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from google.protobuf.message import Message

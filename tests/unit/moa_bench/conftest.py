@@ -1,7 +1,5 @@
 """What every result says about its machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The journal of measured cells: what a kill leaves, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

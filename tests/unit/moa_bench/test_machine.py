@@ -1,7 +1,5 @@
 """Facts about machine and commit; pinning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

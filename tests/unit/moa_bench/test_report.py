@@ -1,7 +1,5 @@
 """JSON, tables, and the section of a page that a table replaces."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

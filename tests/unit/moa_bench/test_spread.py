@@ -1,7 +1,5 @@
 """Measurements in turn; medians, quartiles and paired ratios."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """Options come from fields: their names, types, defaults and ranges; what is given takes a field's place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of the kernels share: a variant that is forced, and threads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

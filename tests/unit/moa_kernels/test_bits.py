@@ -3,8 +3,6 @@
 The compiled libraries are compared; NEON, on another processor, is compiled whole and run by an emulator.
 """
 
-from __future__ import annotations
-
 import functools
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """The build, with compilers that are shell scripts: which is taken, and what is left out when it refuses."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which variant is taken, from folders that hold none, some or broken libraries; and what errors say."""
 
-from __future__ import annotations
-
 import functools
 import platform
 import re

@@ -3,8 +3,6 @@
 Without the barriers of csrc/dots_x86.h gcc -O3 stores nearly every sum of AVX2 to the stack.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The variants that this CPU runs, what rounds activations as they do, and that rows have the same bits in any call."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable

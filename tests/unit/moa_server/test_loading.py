@@ -1,7 +1,5 @@
 """The server with `--drafter auto`: what it takes, and what becomes of the drafter's trial."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The session alone against a sender that repeats, delays, re-orders and invents frames, over cuts and lost servers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,9 +32,8 @@ def choose(tokens: Sequence[int]) -> int:
 class Device:
     """A client without a state machine: it takes committed tokens as they come, and sends whatever it likes.
 
-    Args:
-        sent: frames of this stream, any of which may arrive again at any time.
-        delivered: tokens that verdicts have brought.
+    `sent`: frames of this stream, any of which may arrive again at any time. `delivered`: tokens that verdicts have
+    brought.
     """
 
     prompt: list[int]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import grpc
 import pytest
 from moa_shared import errors

@@ -1,7 +1,5 @@
 """The draft tree: each function of its parents against its definition, spelled out node by node; and as it is streamed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The tiny target of these tests, and a cache folder of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

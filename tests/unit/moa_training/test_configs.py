@@ -1,7 +1,5 @@
 """The configurations and shards that come with the checkout can be used as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/netsim.md says what the program says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

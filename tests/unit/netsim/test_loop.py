@@ -1,7 +1,5 @@
 """The event loop: timers in order and never early, readers, stop from a signal handler's place; and addresses."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

@@ -1,7 +1,5 @@
 """From a measurement to a profile and a trace."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from netsim.core.link import Direction

@@ -1,7 +1,5 @@
 """Packets: forged ones are valid, and read back; ending and refusing connections, packet by packet."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """A run's files, the picture drawn from them, and how late its releases were."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

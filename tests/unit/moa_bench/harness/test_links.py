@@ -1,7 +1,5 @@
 """Links by name, and bytes through a real one."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

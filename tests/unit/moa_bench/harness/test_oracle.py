@@ -1,7 +1,5 @@
 """The oracle drafter: right as often as asked, wrong where the seed says, in chains and in trees."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Questions from files: categories, what is refused with its line, and how they become prompts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models of random weights: whole, served, and of the sizes that they are called by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

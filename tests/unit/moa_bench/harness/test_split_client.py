@@ -1,7 +1,5 @@
 """What the screen shows, and whether it fits the final answer."""
 
-from __future__ import annotations
-
 from moa_bench.harness.split_client import AnswerScreen
 from moa_client.conversation.events import Committed, Corrected, Ended, LinkChanged, LinkState, Provisional
 from moa_shared.protocol.finish_rule import Finish

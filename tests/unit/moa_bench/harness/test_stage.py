@@ -1,7 +1,5 @@
 """What tables say of the drafter that was measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Users of one server: what they ask, in a closed loop, what they met, and the tables of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict

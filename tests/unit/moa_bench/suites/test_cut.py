@@ -1,7 +1,5 @@
 """Plans of incidents, and what a screen says about one."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import pairwise

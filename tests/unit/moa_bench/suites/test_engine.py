@@ -1,7 +1,5 @@
 """What a step reads, a worker's tree and cache, what is said where an engine cannot be had, and the tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The simulation: the aims of the protocol, many users of one server, users a GPU, and what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache

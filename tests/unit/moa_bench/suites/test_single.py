@@ -1,7 +1,5 @@
 """One device: methods have one text, rounds ask each in turn, peers are asked alike, and tables say what is compared."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Mapping, Sequence

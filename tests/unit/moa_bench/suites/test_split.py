@@ -1,7 +1,5 @@
 """The ways over a link, and what the tables say of rounds of answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -51,8 +51,7 @@ def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
 def say(world: World, *frames: pb.ServerFrame, beats: bool = False, closes: bool = False) -> list[str]:
     """The server opens every stream with the first frame and answers a question with the others; what it hears.
 
-    Args:
-        beats: it answers beats; `closes`: it ends every stream after its first frame.
+    `beats`: it answers beats; `closes`: it ends every stream after its first frame.
     """
     heard: list[str] = []
 

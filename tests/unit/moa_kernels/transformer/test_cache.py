@@ -1,7 +1,5 @@
 """The kernels' cache against the one in numpy."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

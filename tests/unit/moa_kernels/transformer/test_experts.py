@@ -1,7 +1,5 @@
 """Layers with experts, sinks and clamped gates: against numpy, exact in any batch, each expert read only where chosen."""
 
-from __future__ import annotations
-
 import mmap
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decoder layers against those in numpy, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product

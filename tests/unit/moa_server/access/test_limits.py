@@ -1,7 +1,5 @@
 """What callers may take in a minute."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Plans against real hosts, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

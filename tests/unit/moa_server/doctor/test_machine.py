@@ -1,7 +1,5 @@
 """A machine's files, as Linux writes them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a server's certificate, or the want of one, means."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a forward is expected to take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What the drafter of one session guesses, reads and learns."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

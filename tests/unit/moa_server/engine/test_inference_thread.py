@@ -1,7 +1,5 @@
 """Jobs of the inference thread, and sessions that one of them has lost."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

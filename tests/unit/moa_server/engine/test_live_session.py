@@ -1,7 +1,5 @@
 """A session's stream, its account, who drafts for it, and what the log says that it has used."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 from unittest.mock import create_autospec
 

@@ -1,7 +1,5 @@
 """A server that finds out who else belongs to its fleet."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +12,7 @@ from moa_shared.programs.addresses import MOST_SUCCESSORS
 
 
 class Resolver:
-    """A name in DNS whose addresses change.
-
-    Args:
-        answers: of the look-ups, in order.
-    """
+    """A name in DNS whose addresses change. `answers`: of the look-ups, in order."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = iter(answers)

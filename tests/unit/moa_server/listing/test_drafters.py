@@ -1,7 +1,5 @@
 """The table of published drafters, how a model is recognised in it, and what --drafter auto takes."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What of a session's memory is sent next, and how much of it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.memory.feed import GAIN, LOAN_STEPS, Chunk, MemoryBudget, MemoryFeed, MemoryOutbox

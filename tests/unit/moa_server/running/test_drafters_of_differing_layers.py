@@ -1,7 +1,5 @@
 """Drafters for a target whose layers differ: they name the widest one, and reuse no layer that needs more than rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

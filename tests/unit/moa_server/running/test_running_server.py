@@ -1,7 +1,5 @@
 """What the service manager is told, and the command that connects."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

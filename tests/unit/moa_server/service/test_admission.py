@@ -1,7 +1,5 @@
 """What calls cost, and which refusals have a line in the log."""
 
-from __future__ import annotations
-
 import pytest
 from moa_server.service.admission import (
     ADDRESS_TIMES,

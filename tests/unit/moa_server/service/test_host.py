@@ -1,7 +1,5 @@
 """When a forward hangs, and when only the machine is busy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

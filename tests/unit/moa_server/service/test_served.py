@@ -1,7 +1,5 @@
 """Whose forms are compiled when: known ones at once, new ones in turns."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The services of a server whose inference thread never starts: frames change sessions, and no forward runs."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

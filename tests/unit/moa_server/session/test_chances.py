@@ -1,7 +1,5 @@
 """What an answer tells of the chances of its tokens: the same whatever is drafted."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An answer that must have a form: the same text whatever is drafted, and of the form."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

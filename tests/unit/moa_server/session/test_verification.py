@@ -1,7 +1,5 @@
 """The walk along the target's choices, and what may be left out of a step."""
 
-from __future__ import annotations
-
 import pytest
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule

@@ -1,7 +1,5 @@
 """A server's folder: what TLS makes of its certificates, who may read it, and what is never overwritten."""
 
-from __future__ import annotations
-
 import errno
 import os
 import ssl

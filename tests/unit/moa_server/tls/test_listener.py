@@ -1,7 +1,5 @@
 """Certificates that a server refuses to start with, each in words; and what it may listen on without one."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The caches of both backends against plain lists of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

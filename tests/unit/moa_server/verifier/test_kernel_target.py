@@ -1,7 +1,5 @@
 """Rows of the level int8: the same bits alone, in trees, chunks and batches, on all variants and numbers of threads."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What is served: the list, plans, examinations and the start of a server give one answer, before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 Their heads have 16 numbers, which the kernels do not take.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

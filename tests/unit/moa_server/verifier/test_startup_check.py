@@ -1,7 +1,5 @@
 """The check at the start: a tree against its path, and the kernels against float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each family on the torch levels as transformers computes it: whole texts, texts in parts, and trees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

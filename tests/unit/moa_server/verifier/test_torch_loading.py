@@ -1,7 +1,5 @@
 """Where a level is computed, and by which library; loading itself is in test_execution_level.py."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Constraints as they are compiled, refused, and hold answers; schemas of a public suite."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

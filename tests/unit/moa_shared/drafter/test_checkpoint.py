@@ -1,7 +1,5 @@
 """Checkpoints, whole or refused with a sentence that says why; what comes with moa; tables of n-grams and confidence."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

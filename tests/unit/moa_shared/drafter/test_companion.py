@@ -1,7 +1,5 @@
 """Which models may be companions of which, what is known of them, and that one's state says what the model itself says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The block drafter on the kernels, and what published DFlash and DSpark checkpoints become."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

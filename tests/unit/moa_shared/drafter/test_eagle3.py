@@ -1,7 +1,5 @@
 """EAGLE-3: rows that come late, or in part; what its published layouts become, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drafters of every kind over every family: layers that a device runs are the target's own, and all kinds draft."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every kind of drafter keeps to: one runner over the registry, with a row (or some) a kind."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

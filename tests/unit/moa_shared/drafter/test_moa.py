@@ -1,7 +1,5 @@
 """What a conversation's drafter holds: memory in any order, drafts thrown away, conversations cut back."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published checkpoints by file, folder and hub id: what they become, and what is refused in which words."""
 
-from __future__ import annotations
-
 import builtins
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chains, the dynamic tree, a conversation's draft, and drafts of a drafter that guesses a whole block in one step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Running estimates, a drafter's trial, what stated chances are worth, and how often a companion agrees."""
 
-from __future__ import annotations
-
 import math
 import random
 

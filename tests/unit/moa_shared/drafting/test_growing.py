@@ -1,7 +1,5 @@
 """Drafts that grow while they are pruned, over a toy drafter that keeps its draft, and one that cannot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Drafts of an answer that must have a form: no node that the form forbids, and what it forces without the drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Guesses that take no drafter."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tiny model on disk, as a GGUF file or as a folder, and a cache."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

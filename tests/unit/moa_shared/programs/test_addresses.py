@@ -1,7 +1,5 @@
 """Addresses, and the proxy to one."""
 
-from __future__ import annotations
-
 from urllib.request import proxy_bypass
 
 import pytest

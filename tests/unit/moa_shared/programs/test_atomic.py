@@ -1,7 +1,5 @@
 """Files that are whole or not at all, and those of secrets."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Options, tables and the command config of a settings class."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How programs begin and end."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Cores, free memory, and the garbage collector."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The event loop, work on threads of its own, and signals."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What gRPC and the system say of a failure, in words for people."""
 
-from __future__ import annotations
-
 import grpc
 import grpc.aio
 import pytest

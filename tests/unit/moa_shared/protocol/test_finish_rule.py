@@ -1,7 +1,5 @@
 """When an answer ends, and the guard against loops."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

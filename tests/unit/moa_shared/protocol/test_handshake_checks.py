@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import grpc
 import grpc.aio
 import pytest

@@ -1,7 +1,5 @@
 """Messages cross the wire and come back, alone and continued on one stream."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

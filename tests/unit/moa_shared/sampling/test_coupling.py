@@ -1,7 +1,5 @@
 """The coupling rule: exact for the target's distribution, the same on both ends, keyed by (seed, position)."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,7 +1,5 @@
 """Scores, and the choice among them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Settings of sampling: constraints and defaults."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is no text: halves of surrogate pairs, wherever they come from."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 

@@ -1,7 +1,5 @@
 """What a tokenizer.json may do, and that its failures are errors like others."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

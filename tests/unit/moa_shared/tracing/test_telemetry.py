@@ -1,7 +1,5 @@
 """How a program begins and ends to trace."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

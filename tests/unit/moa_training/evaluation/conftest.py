@@ -1,7 +1,5 @@
 """A target large enough for the kernels, which compute its drafters many times as fast as numpy does."""
 
-from __future__ import annotations
-
 import pytest
 from moa_shared.models import ModelFiles
 

@@ -1,7 +1,5 @@
 """What it is worth to stop writing where a drafter is not sure."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Tables of n-grams, counted on text."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Block starts and masks, against what their definition says position by position, and what is drawn of them."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

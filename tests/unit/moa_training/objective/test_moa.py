@@ -1,7 +1,5 @@
 """The training form predicts, at every position, what the drafter standing at the block's start drafts there."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EAGLE-3 and DFlash in their training form: what their rows see, what counts, and that processes may share the rows."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The link model: the order of its decisions, the queue, first-in-first-out, and that a seed repeats itself."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Schedules: capacity over changing rates, holds, outages, ramps, repetition, overrides."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The virtual sender: every byte once and in order, the stalls that TCP shows, and its congestion window."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The short form of events."""
 
-from __future__ import annotations
-
 import pytest
 from netsim.core.link import Direction
 from netsim.core.timeline import Event, EventKind, parse_timed_event

@@ -1,7 +1,5 @@
 """Which sessions have a part in a forward, and with what."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace

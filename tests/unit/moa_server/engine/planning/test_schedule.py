@@ -1,7 +1,5 @@
 """What the next forward holds: every answer that waits, the draft nodes that are worth their time, some of a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations, count
 

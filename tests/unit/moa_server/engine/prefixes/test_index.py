@@ -1,7 +1,5 @@
 """The index against a plain list of the texts that are kept."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import settings

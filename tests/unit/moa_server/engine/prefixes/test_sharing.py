@@ -1,7 +1,5 @@
 """Sessions over a tiny target that share pages, stepped by hand."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from collections.abc import Sequence

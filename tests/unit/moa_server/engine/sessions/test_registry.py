@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import count
 from typing import cast
 from unittest.mock import Mock, create_autospec

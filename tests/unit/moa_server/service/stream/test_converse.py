@@ -1,7 +1,5 @@
 """The states of a stream: what its end and the server's end do to its session."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 `MOA_FUZZ_FRAMES=100000 pytest tests/unit/moa_server/service/stream/test_frame_fuzz_server.py` is the long run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

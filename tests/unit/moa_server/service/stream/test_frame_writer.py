@@ -1,7 +1,5 @@
 """What is written first, and how slow a client may be."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

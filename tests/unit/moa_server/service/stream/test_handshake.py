@@ -1,7 +1,5 @@
 """What an Open gets, and what one that is refused leaves alone."""
 
-from __future__ import annotations
-
 from typing import cast
 from unittest.mock import Mock, create_autospec
 

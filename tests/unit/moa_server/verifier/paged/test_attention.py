@@ -1,7 +1,5 @@
 """Each library's attention over pages against the formula, for random batches of conversations."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Filled and recorded forwards against plain ones, and random conversations against transformers' own forward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

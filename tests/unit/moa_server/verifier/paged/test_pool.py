@@ -1,7 +1,5 @@
 """Pages of the pool, the rows of a batch, and tensors as arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Orders to the other ranks come out of their numbers as they went in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

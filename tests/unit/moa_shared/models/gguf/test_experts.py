@@ -1,7 +1,5 @@
 """Each family of mixtures out of a GGUF file: the weights and the logits of the model that it was written from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

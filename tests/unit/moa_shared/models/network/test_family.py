@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.served import check_family

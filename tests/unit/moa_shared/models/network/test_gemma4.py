@@ -1,7 +1,5 @@
 """Gemma 4: what its configuration may say, its keys and values in bytes, and the text part of what sees pictures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Headers and configurations with values that make no sense: each is refused with a sentence, or computed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Each family as transformers computes it in float32: behind the kernels, in numpy, and closely with 8-bit weights."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

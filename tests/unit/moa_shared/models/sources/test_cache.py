@@ -1,7 +1,5 @@
 """The cache folder: entries that appear whole, locks, and hashes that are remembered."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

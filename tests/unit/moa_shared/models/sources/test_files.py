@@ -1,7 +1,5 @@
 """A model's folder: what it is, and what its files say of its use."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models fetched from a small hub of our own, whole, interrupted and refused, and which files are meant."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

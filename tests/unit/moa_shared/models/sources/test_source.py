@@ -1,7 +1,5 @@
 """Models on this disk: where they are, what they are, and which a name means."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Experts from safetensors: apart, fused, and as gpt-oss has them, in floats and in MXFP4; and in files of tiles."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that shrink while a process has them mapped: in processes of their own, which end."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
