@@ -74,7 +74,7 @@ class Chat:
             self.say(file_words(file))
         self.warn()
         if facts.offer and self.settings.companion != NONE and read_kept() is None:
-            self.say(messages.offer_words(facts.offer))
+            self.say(messages.OFFER_WORDS % facts.offer)
             with suppress(ConfigError):  # where it cannot be kept, it is said again
                 write_kept("")
 
@@ -116,7 +116,7 @@ class Chat:
         about, event = self.follower.take(update), update.event
         words = messages.event_words(event)
         if isinstance(event, events.CallWanted) and event.waits:
-            words = messages.waiting_words(event)
+            words += f"\n{messages.CALL_WAITS_WORDS}"
         elif isinstance(event, events.LinkChanged):
             was_told, self._told_offline = self._told_offline, event.state is events.LinkState.OFFLINE
             if self._told_offline and self._wished_offline:

@@ -34,11 +34,16 @@ FIRST_CUT_WORDS = (
     "(Dim text was written by the small model on this device while the server does not answer. "
     "The server will check it, and correct it where it is wrong.)"
 )
+CALL_WAITS_WORDS = "(The call waits: /continue asks about it, a question leaves it.)"
 UNSURE_WORDS = (
     "(Dim text in italics is this device's too, and the server may well write something else: it will check it. "
     "/keep has this device's text back where it was replaced.)"
 )
 DECIDED_WORDS = {events.Permission.ONCE: "yes", events.Permission.ALWAYS: "always", events.Permission.DENIED: "no"}
+OFFER_WORDS = (
+    "(Answers need not stop when the link does: `moa-client companion set %s` has a small model on this device write "
+    "on meanwhile. This is said once.)"
+)
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 MOST_ARGUMENTS = 2000  # characters of a call: the user is to see what is run
 MOST_RESULT = 600  # characters: the model gets all
@@ -78,11 +83,6 @@ def event_words(event: events.SurfaceEvent) -> str:
         case events.Failed(error):
             return f"Error: {error}"
     return ""
-
-
-def waiting_words(wanted: events.CallWanted) -> str:
-    """That a call waits which was wanted before this chat came, or which another surface is asked about."""
-    return f"{event_words(wanted)}\n(The call waits: /continue asks about it, a question leaves it.)"
 
 
 def answered_words(answered: AnsweredCall) -> str:
@@ -249,11 +249,3 @@ def facts_words(facts: ConversationFacts) -> str:
     if facts.drafter and facts.standalone:
         lines.append(f"{facts.standalone} writes while no server answers")
     return "\n".join(lines)
-
-
-def offer_words(companion: str) -> str:
-    """That a companion could be had; `companion`: as `moa-client companion set` takes it."""
-    return (
-        f"(Answers need not stop when the link does: `moa-client companion set {companion}` has a small model on this "
-        "device write on meanwhile. This is said once.)"
-    )

@@ -4,16 +4,9 @@ SIGTERM and SIGHUP raise SystemExit with the shell's status (128 + the signal) w
 conversation runs they leave the server first. A signal that was ignored from the start (nohup) stays ignored.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import asyncio
-    from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -87,5 +80,5 @@ def _heeded() -> list[signal.Signals]:
     return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
