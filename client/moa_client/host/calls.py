@@ -15,6 +15,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.plain_text import marked_text
 
 from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import (
     CallAnswered,
     CallDecided,
@@ -28,6 +29,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     ToolsChanged,
 )
+from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.host.publisher import Publisher
@@ -57,6 +59,9 @@ class Calls:
         self._allowed: set[tuple[str, str]] = set()  # server and tool
         self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
         self._calling: asyncio.Task[list[AnsweredCall]] | None = None
+
+    def turn_of(self, question: str, options: AnswerOptions) -> Turn:
+        return self.turns.of(question, options.results, options.reasoning_effort)
 
     @property
     def is_waiting(self) -> bool:

@@ -58,17 +58,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the first call to the server has found.
+    """What the first call to the server has found."""
 
-    Args:
-        served: what the server describes; None: it is absent.
-        rtt_ms: to the server; None: the same.
-        absent: why; None: it is there, or the user wants no server.
-    """
-
-    served: pb.DescribeResponse | None = None
+    served: pb.DescribeResponse | None = None  # None: the server is absent
     rtt_ms: float | None = None
-    absent: UnavailableError | None = None
+    absent: UnavailableError | None = None  # why; None: it is there, or the user wants none
 
 
 @dataclass(frozen=True, slots=True)

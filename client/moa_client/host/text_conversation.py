@@ -97,17 +97,11 @@ class TextConversation:
         )
 
     def resume(self, stored: StoredConversation) -> None:
-        """Continues a conversation that was kept; to be called before the first question.
-
-        What of it no server has verified is verified at the next contact.
-        """
+        """Continues a conversation that was kept, before the first question; what is unverified is verified then."""
         self.publisher.resume(stored)
         if self.publisher.answers:
             self.calls.turns = self._turns_with(self._system, self.publisher.answers[0].options.tools)
-        turns = self.calls.turns
-        self.engine.restore(
-            restored(stored, lambda asked, options: turns.of(asked, options.results, options.reasoning_effort))
-        )
+        self.engine.restore(restored(stored, self.calls.turn_of))
 
     def set_system(self, system: str | None) -> None:
         """Sets the system prompt, before the first question."""
@@ -138,19 +132,9 @@ MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
 
 
 class ConversationTask:
-    """Does what is asked of one conversation.
+    """Does what is asked of one conversation, whose stream it keeps for `idle_seconds` after that."""
 
-    Args:
-        idle_seconds: how long the conversation keeps its stream while nothing is asked.
-    """
-
-    def __init__(
-        self,
-        engine: ClientEngine,
-        publisher: Publisher,
-        calls: Calls,
-        idle_seconds: float,
-    ) -> None:
+    def __init__(self, engine: ClientEngine, publisher: Publisher, calls: Calls, idle_seconds: float) -> None:
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._engine = engine
         self._publisher = publisher
@@ -173,16 +157,12 @@ class ConversationTask:
 
         `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
-        turn = self._calls.turns.of(question, options.results, options.reasoning_effort)
-        self.ask_turn(question, turn, options, instead_of=instead_of)
+        self.ask_turn(question, self._calls.turn_of(question, options), options, instead_of=instead_of)
 
     def ask_turn(
         self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "", instead_of: int = 0
     ) -> None:
-        """The same for a question whose tokens the caller makes.
-
-        `traceparent`: of the span that it belongs to; empty: none.
-        """
+        """The same for a question whose tokens the caller makes; `traceparent`: of the span that it belongs to."""
         options = options.decided(self._engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
         options.settings()  # checks them
         vocab_size = self._engine.conversation.vocab_size
@@ -195,10 +175,7 @@ class ConversationTask:
             self._calls.cancel()  # the user wants something else
 
     def continue_answer(self, max_tokens: int) -> None:
-        """Continues the newest answer, as if its limit had been so many tokens more, or asks again about its calls.
-
-        `max_tokens`: 0: as the context allows.
-        """
+        """Continues the newest answer by so many tokens, 0: as the context allows; or asks again about its calls."""
         if self._calls.is_waiting:
             self._calls.begin_again()
         else:
@@ -312,10 +289,7 @@ class ConversationTask:
         await self._answer_calls()
 
     async def _continue(self, max_tokens: int) -> None:
-        """Continues the newest answer: its text is what is committed, its question and its settings are the same.
-
-        Where it has ended with calls that have no answer, these are answered.
-        """
+        """Continues the newest answer, or answers the calls that it has ended with."""
         if self._calls.newest():
             self._calls.begin_again()
         elif (problem := self._why_not_continued()) is not None:
@@ -375,7 +349,7 @@ class ConversationTask:
         if (withdrawn := answers.withdrawn) is None or not publisher.is_part(text):
             publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
             return
-        turn = self._calls.turns.of(text.question, text.options.results, text.options.reasoning_effort)
+        turn = self._calls.turn_of(text.question, text.options)
         self._engine.rewind(withdrawn.turns - 1)
         events = answers.keep(withdrawn, turn, text.options.settings())
         publisher.rewind(len(publisher.answers) - 1)
@@ -390,8 +364,7 @@ class ConversationTask:
                 return
             before, options = len(self._publisher.answers), self._publisher.answers[-1].options
             options = replace(options, tools=(), results=tuple(results))
-            turn = self._calls.turns.of("", options.results, options.reasoning_effort)
-            await self._follow(turn, self._publisher.begin("", options))
+            await self._follow(self._calls.turn_of("", options), self._publisher.begin("", options))
             if len(self._publisher.answers) == before:
                 return  # it was stopped before it began, or what the tools say does not fit
         self._calls.leave(f"The model has called tools {MOST_ROUNDS} times in a row.")
