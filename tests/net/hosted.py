@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from moa.v1 import moa_pb2 as pb
 from moa_client.host.host import Host, Reached, Started
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
@@ -63,7 +62,6 @@ async def hosting(
     held = device(target, "chain")
     files = cast("Any", SimpleNamespace(config={"vocab_size": VOCAB}, target_id="tiny"))
     held = replace(held, target=replace(held.target, files=files, tokenizer=cast("Any", Characters())))
-    sources = cast("Any", SimpleNamespace(served=pb.DescribeResponse()))
     async with AsyncExitStack() as stack:
         made = make_host(target, stepper=stepper(target, 0), **(served or {}))
         running = await stack.enter_async_context(serving(made))
@@ -71,7 +69,7 @@ async def hosting(
         between = await stack.enter_async_context(open_link("perfect", upstream=address)) if far else None
         address = between.target if between is not None else address
         link = await stack.enter_async_context(connect([Server(address, 5.0, 20.0)]))
-        started = Started(held, Reached(await link.describe(), 1.0), sources)
+        started = Started(held, Reached(await link.describe(), 1.0))
         host = Host(ClientSettings(server=address, **settings), link, started)
         stack.push_async_callback(host.close)
         yield Hosted(host, running, between)

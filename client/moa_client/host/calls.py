@@ -41,12 +41,7 @@ MOST_RESULT = 1 << 16  # characters that the model is told, and no more than the
 
 
 class Calls:
-    """The calls of one conversation.
-
-    Args:
-        box: the tools; None: no call is one.
-        turns: makes the calls of an answer's tokens; another one takes its place with another system prompt.
-    """
+    """The calls of one conversation; without a box of tools there are none."""
 
     def __init__(
         self, engine: ClientEngine, publisher: Publisher, box: ToolBox | None, turns: ConversationTurns

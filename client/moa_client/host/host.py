@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,6 @@ from typing import Literal
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.companion import remember_agreement
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, UnavailableError
-from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.programs.progress import Progress
@@ -71,7 +69,6 @@ class Started:
 
     device: Device
     reached: Reached
-    sources: Sources
     offer: str = ""  # a companion that would fit, as `moa-client companion set` takes it; empty: none, or there is one
 
 
@@ -95,22 +92,18 @@ async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progres
             log.warning("%s has no chat template: %s.", reached.served.identity.target_id, RAW_TEXT_ONLY)
         sources = await find_sources(settings, fleet, reached.served, progress)
         if settings.companion == AUTO:
-            return replace(sources, companion=await _take_companion(settings, fleet, reached.served, progress))
+            try:
+                return replace(sources, companion=await take_offered(settings, fleet, reached.served, progress))
+            except MoaError as error:
+                _do_without(error, progress)
         return sources
     return await run_reporting(partial(_find_standalone, settings, reached.absent), progress, "files")
 
 
-async def _take_companion(
-    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
-) -> ModelFiles | None:
-    """The companion that the server offers; None: there is none, which is said, and the conversation does without."""
-    try:
-        return await take_offered(settings, fleet, served, progress)
-    except MoaError as error:
-        said = f"{error} So there is no companion."
-        progress.note(said)
-        log.warning("%s", said)  # of a daemon, which shows no progress
-        return None
+def _do_without(error: MoaError, progress: Progress) -> None:
+    said = f"{error} So there is no companion."
+    progress.note(said)
+    log.warning("%s", said)  # of a daemon, which shows no progress
 
 
 def load(settings: ClientSettings, reached: Reached, sources: Sources, progress: Progress) -> Started:
@@ -121,9 +114,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
         if not isinstance(error, MismatchError) or not settings.offline or settings.model or not is_named:
             if not is_named or settings.companion != read_kept():
                 raise
-            said = f"{error} So there is no companion."  # the one that is kept was chosen for another model, or is gone
-            progress.note(said)
-            log.warning("%s", said)
+            _do_without(error, progress)  # the one that is kept was chosen for another model, or is gone
             return load(replace(settings, companion=""), reached, sources, progress)
         sources = stand_in(settings, None, progress)  # who wants no server may talk to any model
         progress.note(f"{error.message} This chat is with {sources.files.target_id} alone.")
@@ -131,7 +122,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
     device.target.tokenizer.prepare()
     trim_heap()
     offer = possible_companion(settings, reached.served, sources.files) if device.companion is None else ""
-    return Started(device, reached, sources, offer)
+    return Started(device, reached, offer)
 
 
 def _find_standalone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
@@ -176,31 +167,25 @@ class FrameTap:
     """Tells those who watch what crosses the link."""
 
     def __init__(self) -> None:
-        self._watchers: list[tuple[deque[Crossing], asyncio.Event]] = []
+        self._watchers: list[asyncio.Queue[Crossing]] = []
 
     def observer(self, conversation: str) -> Callable[[Way, Frame], None]:
         def observe(way: Way, frame: Frame) -> None:
-            if not self._watchers:
-                return
-            crossing = _crossing(way, frame, conversation)
-            for unread, arrived in self._watchers:
-                unread.append(crossing)
-                arrived.set()
+            for unread in self._watchers:
+                if unread.qsize() >= MOST_UNREAD:
+                    unread.get_nowait()
+                unread.put_nowait(_crossing(way, frame, conversation))
 
         return observe
 
     async def watch(self) -> AsyncIterator[Crossing]:
-        watcher = deque[Crossing](maxlen=MOST_UNREAD), asyncio.Event()
-        unread, arrived = watcher
-        self._watchers.append(watcher)
+        unread: asyncio.Queue[Crossing] = asyncio.Queue()
+        self._watchers.append(unread)
         try:
             while True:
-                while unread:
-                    yield unread.popleft()
-                arrived.clear()
-                await arrived.wait()
+                yield await unread.get()
         finally:
-            self._watchers.remove(watcher)
+            self._watchers.remove(unread)
 
 
 def _crossing(way: Way, frame: Frame, conversation: str) -> Crossing:

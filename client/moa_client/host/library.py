@@ -54,13 +54,9 @@ class Library:
     async def open(
         self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False
     ) -> Watch:
-        """Opens a conversation for a surface.
+        """Opens a conversation for a surface: one that is open or in the history, or a new one with a system prompt.
 
-        Args:
-            identifier: of one that is open or in the history; None: a new one.
-            system: the system prompt of a new one; None: the model's own.
-            is_read: by a person, as it comes.
-            single: a new one for one question, which is not kept.
+        `is_read`: by a person, as it comes; `single`: a new one is for one question, and not kept.
         """
         not_kept: MoaError | None = None
         if self._store is not None and identifier is not None:

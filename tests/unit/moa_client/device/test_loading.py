@@ -180,7 +180,7 @@ async def test_who_wants_no_server_may_talk_to_a_companion_that_the_last_one_s_t
         return
     started = host.load(settings, reached, sources, SILENT)
     assert started.device.target.stands_in
-    assert started.sources.served.identity.target_id == "small"
+    assert started.device.target.files.target_id == "small"
     assert notes == snapshot(
         ["small cannot be a companion of large: token 5 is 'other' there and 'w5' here. This chat is with small alone."]
     )
