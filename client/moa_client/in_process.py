@@ -22,8 +22,6 @@ from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation, open_conversation
 
-MANY_CORES = 4  # with so many, a drafter may take two
-
 
 async def begin(
     settings: ClientSettings, stack: AsyncExitStack, line: StartLine, remark: Callable[[str], None], *, single: bool
@@ -68,5 +66,5 @@ async def begin(
 
 
 def use_threads(settings: ClientSettings) -> None:
-    """Sets the threads of the drafter."""
-    set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))
+    """Sets the threads of the drafter, which may take two of four cores."""
+    set_threads(settings.threads or (2 if available() >= 4 else 1))

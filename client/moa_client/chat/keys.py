@@ -17,10 +17,8 @@ from moa_client.conversation.events import CallWanted, Permission
 
 INPUT_FLAGS, LOCAL_FLAGS = 0, 3  # indices into the list from termios
 Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
-ALL = "all"
 KEYS = {"y": Permission.ONCE, "n": Permission.DENIED, "a": Permission.ALWAYS}
 ASK_WORDS = "  Run it? y: yes, n: no, a: always in this chat"
-MOST_KEYS = 4096  # bytes at a time
 
 
 @contextmanager
@@ -70,13 +68,13 @@ def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:
 
 def is_allowed(wanted: CallWanted, allowed: Sequence[str]) -> bool:
     """Whether a tool may be run without being asked for."""
-    return f"{wanted.server}/{wanted.tool}" in allowed or ALL in allowed
+    return f"{wanted.server}/{wanted.tool}" in allowed or "all" in allowed
 
 
 class KeyPermission:
     """Asks on the terminal, whose keys come as they are typed.
 
-    `allowed`: tools that are run without asking, as SERVER/TOOL, or ALL.
+    `allowed`: tools that are run without asking, as SERVER/TOOL, or `all`.
     """
 
     def __init__(self, terminal: int, allowed: Sequence[str], say: Callable[[str], None]) -> None:
@@ -93,7 +91,7 @@ class KeyPermission:
     async def __call__(self, wanted: CallWanted) -> Permission:
         if is_allowed(wanted, self._allowed):
             return Permission.ALWAYS
-        while select([self._terminal], [], [], 0)[0] and (early := os.read(self._terminal, MOST_KEYS)):
+        while select([self._terminal], [], [], 0)[0] and (early := os.read(self._terminal, 4096)):
             self._typed += early
         self._say(ASK_WORDS)
         loop = asyncio.get_running_loop()

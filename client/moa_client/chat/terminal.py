@@ -27,11 +27,9 @@ from moa_client.chat.keys import blocking_afterwards, quiet_keys
 from moa_client.chat.page import TerminalPage
 from moa_client.chat.screen import fit
 
-MENU_ROWS = 5  # of completions, while there are some
 REDRAW_S = 0.1  # as often as a reader follows
 MOST_BYTES = 1 << 20  # of the questions of before, some thousand: older ones are dropped with a new file
 QUOTES = '"""'
-NO_BLOCK = f"Alt-Enter makes a new line; {QUOTES} does not any more."
 
 
 def key_bindings() -> KeyBindings:
@@ -141,7 +139,7 @@ async def converse(chat: Chat, take_typed: Callable[[], str]) -> None:
         history=open_questions(path),
         completer=CommandCompleter(),
         complete_while_typing=False,
-        reserve_space_for_menu=MENU_ROWS,
+        reserve_space_for_menu=5,  # rows of completions, while there are some
         # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
         output=create_output(always_prefer_tty=True),
         bottom_toolbar=lambda: fit(chat.status(), session.output.get_size().columns - 1),
@@ -159,7 +157,7 @@ async def converse(chat: Chat, take_typed: Callable[[], str]) -> None:
             except EOFError:
                 return
             if line.startswith(QUOTES):
-                chat.say(NO_BLOCK)
+                chat.say(f"Alt-Enter makes a new line; {QUOTES} does not any more.")
             elif not await commands.on_line(marked_text(line)):  # a terminal may be set to another encoding than UTF-8
                 return
             begun = take_typed()

@@ -23,7 +23,6 @@ from moa_client.tools.thinking import ReasoningMarks
 
 Write = Callable[[str], None]
 Shows = Literal["fold", "show", "off"]
-HEADING, BETWEEN = "Thinking:\n", "\n\n"
 # A program gets all provisional text instead of what is added to it.
 SURFACES_ONLY = ("answer", "status", "added", "runs")
 
@@ -104,9 +103,9 @@ class FoldedAnswer:
     def _joined(self, before: AnswerSplit, reasoning: str, text: str) -> str:
         if not self.is_open:
             return text
-        heading = HEADING if reasoning and not before.reasoning else ""
+        heading = "Thinking:\n" if reasoning and not before.reasoning else ""
         is_first = bool(text and not before.text and (reasoning or before.reasoning))
-        return heading + reasoning + (BETWEEN if is_first else "") + text
+        return heading + reasoning + ("\n\n" if is_first else "") + text
 
 
 class View:
