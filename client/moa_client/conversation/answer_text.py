@@ -103,9 +103,7 @@ class TextStream:
 class Update:
     """One event of a conversation, and what is known after it.
 
-    Args:
-        answer: the number of the answer that it is about, in the conversation, from 1; 0: it is about none.
-        figures: of an answer that has ended.
+    `answer`: the number of the one that it is about, from 1; 0: none. `figures`: of an answer that has ended.
     """
 
     event: events.SurfaceEvent
@@ -241,16 +239,15 @@ class AnswerText:
 def apply_update(answers: list[AnswerText], update: Update) -> AnswerText | None:
     """Applies an update to the answers of its conversation, oldest first; the answer that it is about."""
     event = update.event
-    if isinstance(event, events.Asked):
-        replaced = next((text for text in answers if text.number == update.answer), None)
-        versions = () if replaced is None else replaced.as_versions
+    text = next((text for text in reversed(answers) if text.number == update.answer), None)
     if isinstance(event, events.Asked | events.Rewound):
         kept = update.answer - 1 if isinstance(event, events.Asked) else event.answers
-        answers[:] = [text for text in answers if text.number <= kept]
+        answers[:] = [each for each in answers if each.number <= kept]
     if isinstance(event, events.Asked):
-        answers.append(AnswerText(event.question, update.answer, event.options, versions=versions))
-    text = next((text for text in reversed(answers) if text.number == update.answer), None)
-    if text is not None:
+        versions = text.as_versions if text is not None else ()
+        text = AnswerText(event.question, update.answer, event.options, versions=versions)
+        answers.append(text)
+    elif text is not None:
         text.apply(event)
     return text
 
@@ -262,7 +259,7 @@ class Corrections:
     """
 
     def __init__(self) -> None:
-        self.stretches: tuple[tuple[int, int], ...] = ()  # of the committed text, from a word's begin to a word's end
+        self.stretches: tuple[tuple[int, int], ...] = ()  # from a word's begin to a word's end
         self.length = 0  # of the committed text
         self._word = ""  # at its end
         self._ahead = ""  # what was shown after it, even if it was withdrawn since

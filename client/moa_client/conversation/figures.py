@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """What a status line shows; figures are those of the newest answer.
+    """What a status line shows; figures are those of the newest answer (see there), `by_*` shares of its tokens.
 
-    Args:
-        by_device, by_server: shares of the tokens that were drafted, by each.
-        holds_back: the device has more text for the running answer, which is too unlikely to be shown.
-        written_standalone: tokens of standalone text; `kept`: those committed; `undecided`: those not decided yet.
-        server: the address that the link leads to, or last led to.
-        memory_bytes: of `down_bytes`, what is for this device's drafter.
+    `holds_back`: the device has more text for it, which is too unlikely to be shown. `server`: the address that the
+    link leads to, or last led to.
     """
 
     state: LinkState

@@ -9,7 +9,7 @@ one's `written` hold.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -27,26 +27,10 @@ _DECISIONS = events.Earlier | events.Settled | events.Refused  # about answers t
 
 
 @dataclass(frozen=True, slots=True)
-class EndRule:
-    """What ends a standalone answer, apart from the settings. `decode`: text of some tokens, for stop strings."""
-
-    end_of_text: frozenset[int]
-    context_tokens: int
-    decode: Callable[[Sequence[int]], str]
-
-    def of(self, settings: AnswerSettings, start: int) -> FinishRule:
-        """The whole rule, for an answer that begins at position `start`."""
-        return FinishRule(settings, start, self.context_tokens, self.end_of_text, self.decode)
-
-
-@dataclass(frozen=True, slots=True)
 class WithdrawnAnswer:
-    """An answer as it was before a server has corrected the part of it that this device had written.
+    """The last of so many answers as it was before a server has corrected what this device had written of it.
 
-    Args:
-        turns: of the conversation, the last one with it.
-        tokens: all of it; `writers`: of each.
-        finish: with which it had ended; CANCELLED: it had not.
+    `finish`: with which it had ended; CANCELLED: it had not.
     """
 
     turns: int
@@ -56,9 +40,9 @@ class WithdrawnAnswer:
 
 
 class OpenAnswers:
-    """The open answers of one conversation, in order."""
+    """The open answers of one conversation, in order. `end_rule`: what ends a standalone one, for any settings."""
 
-    def __init__(self, conversation: Conversation, end_rule: EndRule) -> None:
+    def __init__(self, conversation: Conversation, end_rule: FinishRule) -> None:
         self.conversation = conversation
         self.end_rule = end_rule
         self.current: OpenAnswer | None = None
@@ -138,7 +122,7 @@ class OpenAnswers:
             else:
                 answer.asked = list(answer.turn(self.text_before(answer)))
             if answer.left:  # the program may have been killed just before the device's text ended the answer
-                rule = self.end_rule.of(answer.settings, self.start_of(answer))
+                rule = replace(self.end_rule, settings=answer.settings, answer_start=self.start_of(answer))
                 answer.finish = rule.finish_of([*decided, *answer.written])
                 answer.left = answer.finish is Finish.UNFINISHED
 
@@ -244,18 +228,13 @@ class OpenAnswers:
     def write(
         self, answer: OpenAnswer, tokens: Sequence[int], chances: Sequence[float] = (), *, likely: bool = True
     ) -> None:
-        """Appends to the standalone text, up to the end of the answer.
-
-        Args:
-            chances: of each token, that it is the target's if all before it are.
-            likely: all text since the newest decided token is likely to be the target's.
-        """
+        """Appends to the standalone text, up to the end of the answer; see `Provisional`."""
         conversation = self.conversation
         decided = conversation.answer_length if answer is self.front else 0
         most = answer.settings.decisive_tokens
         recent = conversation.tokens[-most:][-decided:] if decided else []
         recent += answer.written[-most:]
-        rule = self.end_rule.of(answer.settings, self.start_of(answer))
+        rule = replace(self.end_rule, settings=answer.settings, answer_start=self.start_of(answer))
         taken, finish = rule.cut(recent, tokens, decided + len(answer.written) - len(recent))
         answer.written += taken
         answer.figures.provisional += len(taken)

@@ -37,11 +37,11 @@ from moa_shared.models.weights.parts import layer_names
 from moa_shared.models.weights.tile_file import TiledWeights, map_some_tiles
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, SamplingDefaults
 
-from moa_client.conversation.open_answers import EndRule
 from moa_client.device import sources as here
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice, ServerPace, choose_drafter, drafters_here
 from moa_client.drafting import drafters
@@ -87,8 +87,8 @@ class Target:
         return self.execution is None or self.execution.exact
 
     @property
-    def end_rule(self) -> EndRule:
-        return EndRule(self.end_of_text, self.context_tokens, self.decode)
+    def end_rule(self) -> FinishRule:
+        return FinishRule(AnswerSettings(), 0, self.context_tokens, self.end_of_text, self.decode)
 
     def on_execution(self, opened: pb.Opened) -> Target:
         """The same for a server that computes differently from the one before."""

@@ -18,13 +18,9 @@ from moa_client.link.availability import Availability
 
 
 class ConversationDevice:
-    """The device of one conversation.
+    """The device of one conversation: its identity, which servers learn, and its drafter.
 
-    Args:
-        device: whose identity servers learn, and whose drafter drafts.
-        answers: that it drafts for; what happens to it is one of their events.
-        post: takes what the drafter has to say.
-        executor: that drafters of several conversations share; None: one of its own.
+    `post` takes what the drafter has to say; `executor`: that drafters of several conversations share; None: its own.
     """
 
     def __init__(

@@ -37,14 +37,10 @@ from moa_client.link.fleet import Fleet
 
 
 class ClientEngine:
-    """A conversation over one link.
+    """A conversation over one link to a server, or to several, which other conversations may use too.
 
-    Args:
-        link: to the server, or to several; other conversations may use it too.
-        codec: of memory.
-        refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
-        adopt: makes the device for a server's model where a companion stands in for any.
-        executor: that drafters of several conversations share; None: one of its own.
+    `executor`: that drafters of several conversations share; None: one of its own. `refit`, `adopt`: see
+    `ReplacedServer`.
     """
 
     def __init__(
@@ -97,10 +93,8 @@ class ClientEngine:
     ) -> AsyncGenerator[Event, None]:
         """Asks for an answer; yields what happens, and last `Ended`.
 
-        Args:
-            turn: the question's tokens, or a function that makes them from the conversation before it; None: continue
-                the newest answer, which has ended.
-            traceparent: of the span that the answer belongs to; empty: none.
+        `turn`: the question's tokens, or what makes them from the conversation before it; None: continue the newest
+        answer, which has ended. `traceparent`: of the span that the answer belongs to; empty: none.
         """
         traffic = self.connection.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
@@ -277,9 +271,7 @@ class ClientEngine:
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers, 0 to begin again; the server learns of it with the next question.
 
-        Args:
-            answers: of those that are part of the conversation: a question that was taken back, and an answer that was
-                refused before anything of it was committed, are not.
+        A question that was taken back, and an answer that was refused before anything of it was committed, are none.
         """
         if self.answers.rewind(answers):
             self.own.drafting.restart()

@@ -48,14 +48,7 @@ def taken(inbox: Inbox) -> Iterator[InboxItem]:
 
 
 class ServerSession:
-    """What a conversation exchanges with its server, whichever that is.
-
-    Args:
-        link: to the server, or to several.
-        answers: whose front one it is about.
-        own: the device, whose identity the server learns.
-        inbox: takes what the connection has to say.
-    """
+    """What a conversation, whose front answer it is about, exchanges with its server, whichever that is."""
 
     def __init__(
         self,

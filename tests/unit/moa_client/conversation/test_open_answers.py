@@ -11,9 +11,9 @@ from inline_snapshot import snapshot
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.open_answers import EndRule, OpenAnswers
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tree import DraftTree
 
@@ -24,7 +24,7 @@ PROMPT = [1, 2, 3]
 
 
 def asked() -> OpenAnswers:
-    answers = OpenAnswers(Conversation(50), EndRule(frozenset(), 1000, str))
+    answers = OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset(), str))
     answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
     return answers
 
@@ -43,7 +43,7 @@ def refuse(_: Sequence[int]) -> Sequence[int]:
 
 
 def test_a_question_that_cannot_be_made_leaves_everything_as_it_was() -> None:
-    answers = OpenAnswers(Conversation(50), EndRule(frozenset(), 1000, str))
+    answers = OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset(), str))
     with raises(DataError, snapshot("This is no text.")):
         answers.begin(refuse, AnswerSettings())
     assert (answers.current, answers.front, answers.conversation.tokens) == (None, None, [])
@@ -210,7 +210,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.conversation = Conversation(VOCAB)
-        self.queue = OpenAnswers(self.conversation, EndRule(frozenset({END}), 10_000, str))
+        self.queue = OpenAnswers(self.conversation, FinishRule(AnswerSettings(), 0, 10_000, frozenset({END}), str))
         self.asked = 0
         self.reading: Shown | None = None  # what the user waits for
         self.earlier: list[Shown] = []  # ended without the server, oldest first

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.open_answers import EndRule, OpenAnswers
+from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
 from moa_client.drafting.drafters import LookupDrafter
 from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
@@ -17,7 +17,7 @@ from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.engine.resuming import Inbox
 from moa_client.memory import MemoryPlan
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Verdict
 from moa_shared.sampling.settings import Sampling
@@ -36,7 +36,10 @@ def test_a_server_that_has_nothing_to_guess_is_left_alone(before: Sequence[Verdi
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something() -> None:
-    answers, asked = OpenAnswers(Conversation(50), EndRule(frozenset({9}), 1000, str)), list[tuple[int, int]]()
+    answers, asked = (
+        OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset({9}), str)),
+        list[tuple[int, int]](),
+    )
     answers.begin(lambda _: [1, 2, 3], AnswerSettings(max_tokens=20))
 
     def write(serial: int, written: Sequence[int], sampling: Sampling) -> None:
