@@ -99,7 +99,7 @@ class DraftInFlight:
         self._base = 0
         self._whole = StreamedTree()
         self._node: int | None = None  # that the committed tokens have reached; None: they have left the tree
-        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # that node, if known
+        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # what hangs there, if known
 
     @property
     def is_left(self) -> bool:
@@ -112,14 +112,17 @@ class DraftInFlight:
         return self._whole.end
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """Number in the whole tree of each node of `tree`, after that of the newest committed token (-1: the root)."""
-        return (ROOT,) if self._node is None else (self._node, *self._subtree(self._node)[1])
+    def below(self) -> tuple[DraftTree, tuple[int, ...]]:
+        """The nodes below the newest committed token, and their numbers in the whole tree after its own (-1: none)."""
+        if self._below is None:
+            tree, numbers = self._whole.below(self._node) if self._node is not None else (NO_DRAFT, ())
+            self._below = tree, (ROOT if self._node is None else self._node, *numbers)
+        return self._below
 
     @property
     def tree(self) -> DraftTree:
         """The nodes that hang below the newest committed token."""
-        return NO_DRAFT if self._node is None else self._subtree(self._node)[0]
+        return self.below[0]
 
     def forget_nodes(self, sent: int) -> None:
         """Forgets the nodes that led to the newest committed token.
@@ -136,7 +139,7 @@ class DraftInFlight:
         """
         self.drop()
         self._base = len(self._tokens)
-        self._whole, self._node = StreamedTree(tree.tokens, tree.parents), ROOT
+        self._whole, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
         return self.draft_message(0)
 
     def extend_draft(
@@ -144,9 +147,7 @@ class DraftInFlight:
     ) -> None:
         """Appends nodes (begins another draft below the newest token if that has left this one).
 
-        Args:
-            parents: node numbers in the whole tree; None: a chain that continues from the newest node.
-            copied: which of the tokens, counted from 0, repeat earlier text.
+        `parents`: in the whole tree; None: a chain goes on. `copied`: which tokens, from 0, repeat earlier text.
         """
         if self._node is None:
             self.propose(NO_DRAFT)
@@ -181,11 +182,6 @@ class DraftInFlight:
             self.epoch += 1
         self._whole, self._node, self._below = StreamedTree(), None, None
         self.copies.clear()
-
-    def _subtree(self, node: int) -> tuple[DraftTree, tuple[int, ...]]:
-        if self._below is None:
-            self._below = self._whole.below(node)
-        return self._below
 
 
 class Conversation:

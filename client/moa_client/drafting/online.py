@@ -218,7 +218,7 @@ class OnlineDrafting:
 
     def _step_below(self, draft: DraftTree) -> DraftStep:
         conversation = self._conversation
-        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.in_flight.numbers, self._text)
+        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.in_flight.below[1], self._text)
 
     def on_extended(self, now: float, extended: DraftExtended) -> None:
         """Takes in the result of a step, as far as it goes on from the text as it is now."""

@@ -20,11 +20,11 @@ from moa_shared.tree import DraftTree
 from tests.support.messages import raises, says
 from tests.support.skipping import examples
 
-PROMPT = [1, 2, 3]
+PROMPT, RULE = [1, 2, 3], FinishRule(AnswerSettings(), 0, 1000, frozenset(), str)
 
 
 def asked() -> OpenAnswers:
-    answers = OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset(), str))
+    answers = OpenAnswers(Conversation(50), RULE)
     answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
     return answers
 
@@ -43,7 +43,7 @@ def refuse(_: Sequence[int]) -> Sequence[int]:
 
 
 def test_a_question_that_cannot_be_made_leaves_everything_as_it_was() -> None:
-    answers = OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset(), str))
+    answers = OpenAnswers(Conversation(50), RULE)
     with raises(DataError, snapshot("This is no text.")):
         answers.begin(refuse, AnswerSettings())
     assert (answers.current, answers.front, answers.conversation.tokens) == (None, None, [])
@@ -108,14 +108,10 @@ def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question(
     assert answers.conversation.tokens == [*PROMPT, *withdrawn.tokens]
 
 
-def test_nothing_is_rewound_below_a_running_answer() -> None:
+def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
     answers = asked()
     with says(ProtocolError, "Expected the answer under way to end first, got a wish to rewind."):
         answers.rewind(0)
-
-
-def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
-    answers = asked()
     for question in (10, 20):
         job = answers.current
         assert job is not None
