@@ -1,4 +1,4 @@
-"""`moa-server`'s commands about what lies on this machine: models, drafters, cache, capacity, doctor."""
+"""`moa-server`'s commands about what lies on this machine: models, drafters, capacity, doctor."""
 
 import json
 import os
@@ -11,18 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
-from moa_kernels import variant_name
 from moa_server.capacity import plan
 from moa_server.cli import cli
-from moa_shared.errors import MoaError, NotFoundError
-from moa_shared.models import resolve
+from moa_shared.errors import MoaError
 from moa_shared.models.sources import source
 from moa_shared.models.sources.packaged import PACKAGED
-from moa_shared.models.weights.tile_file import map_tiles
-from moa_shared.programs.progress import SilentProgress
 
 from tests.support.fake_hub import FakeHub, serving
-from tests.support.messages import says, steady
+from tests.support.messages import steady
 from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import GgufWriter
 from tests.support.tiny_models import SMALL, save_tiny_model
@@ -108,56 +104,6 @@ To fetch one and use it: moa-server serve meta-llama/Llama-3-8B-Instruct --draft
         "No drafter for owner/unknown is known. `moa-train fit` makes one"
     )
     assert "There is no model 'nothing': no such file or folder, and no id on the hub." in run("drafters", "nothing")
-
-
-needs_kernels = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
-
-
-@pytest.fixture
-def root(write_gguf: GgufWriter, tmp_path: Path) -> Path:
-    folder = tmp_path / "cache"
-    map_tiles(resolve(str(write_gguf()), folder), folder, SilentProgress())
-    return folder
-
-
-def cache(root: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["cache", *arguments, "--cache-dir", str(root)], catch_exceptions=False)
-
-
-def shown(text: str, root: Path) -> str:
-    text = text.replace(str(root.parent), "/FOLDER")
-    text = re.sub(r"-v\d+", "-vN", re.sub(r"\d+(\.\d)? (k?B|bytes)", "SIZE", text))
-    return re.sub(r"[0-9a-f]{32}(-[0-9a-f]{12})?", "ID", re.sub(r"\d{4}-\d{2}-\d{2}", "DATE", text))
-
-
-@needs_kernels
-def test_list_shows_what_there_is(root: Path) -> None:
-    done = cache(root, "list")
-    assert re.sub(r" +", " ", shown(done.stdout, root)) == snapshot("""\
-model what size last used made from path in the cache
-tiny packed weights SIZE DATE /FOLDER/tiny.gguf tiles/ID.tiles
-tiny model SIZE DATE /FOLDER/tiny.gguf models/gguf-ID-vN
-""")
-    assert shown(done.stderr, root) == snapshot("SIZE in /FOLDER/cache\n")
-    rows = [json.loads(line) for line in cache(root, "list", "--json").stdout.splitlines()]
-    assert [(row["kind"], row["model"], row["useless"]) for row in rows] == snapshot(
-        [("packed weights", "tiny", ""), ("model", "tiny", "")]
-    )
-    assert rows[0]["sources"] == [{"path": str(root.parent / "tiny.gguf"), "exists": True}]
-
-
-@needs_kernels
-def test_prune_removes_what_is_of_no_use(root: Path) -> None:
-    assert cache(root, "prune").stderr == f"Everything in {root} is of use.\n"
-    os.utime(root.parent / "tiny.gguf", (1, 1))
-    found = "tiles/ID.tiles, SIZE (its model's file has changed)\n"
-    assert shown(cache(root, "prune", "--dry-run").stdout, root) == f"would remove {found}"
-    assert shown(cache(root, "prune").stdout, root) == f"removed {found}"
-    assert not list(root.glob("tiles/*.tiles"))
-    assert cache(root, "remove", "tiny").stdout.startswith("removed models/gguf-")
-    assert cache(root, "list").stdout == f"There is nothing in {root}.\n"
-    with says(NotFoundError, "Nothing in TMP/cache is of 'huge'"):
-        cache(root, "remove", "huge")
 
 
 @pytest.mark.torch
