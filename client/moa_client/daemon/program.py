@@ -205,10 +205,7 @@ class Hub:
 async def run_daemon(
     settings: ClientSettings, paths: DaemonPaths, options: Sequence[str], on_ready: Callable[[Fields], None]
 ) -> bool:
-    """Runs until a signal, or a program with the right to it, ends it; returns whether it is to begin again.
-
-    `on_ready`: called when it listens, with its status.
-    """
+    """Runs until a signal, or a program with the right to it, ends it; returns whether it is to begin again."""
     make_folder(paths)
     lock = take_lock(paths.lock)
     ended, begin_again = asyncio.Event(), False
@@ -240,9 +237,6 @@ async def run_daemon(
                         "settings": addressed.shared,
                         "follows_list": not settings.server,  # its servers are those in use when it was started
                     }
-                case "offline" | "online" as wish:
-                    hub.set_offline(wish == "offline")
-                    return {"event": "done"}
                 case "shutdown" | "restart" as wish:
                     begin_again = wish == "restart"
                     ended.set()

@@ -99,11 +99,8 @@ async def _serve(first: Fields, messages: AsyncIterator[Fields], send: Send, ope
     watch = await open_it(identifier, system, first.get("single") is True)
     try:
         await send(opened_fields(watch.conversation.facts, watch.conversation.engine.status, watch.answers))
-        ways = [
-            asyncio.create_task(_follow_all(messages, watch.conversation, send)),
-            # Without this one, a surface would wait for ever.
-            asyncio.create_task(_send_updates(watch, send)),
-        ]
+        both = _follow_all(messages, watch.conversation, send), _send_updates(watch, send)
+        ways = [asyncio.create_task(way) for way in both]  # without one of them, a surface would wait for ever
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -121,8 +118,6 @@ async def _follow_all(messages: AsyncIterator[Fields], conversation: TextConvers
     async for message in messages:
         try:
             _follow(message, conversation)
-        except GONE:
-            raise
         except BaseException as error:  # noqa: BLE001 (a defect, too, is told, and the surface goes on)
             await send(error_fields(told(error, "What was asked for")))
 
