@@ -68,7 +68,7 @@ async def test_the_text_is_that_of_plain_streaming(
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]
         named_files: dict[str, Any] = {"model": model, "drafter": drafter} if named else {}
-        client = ClientSettings(server=address, cache_dir=tmp_path / "device-cache", **named_files)
+        client = ClientSettings(server=address, cache_dir=tmp_path / "device-cache", mode="chain", **named_files)
         sources = await find_sources(client, link, served, SilentProgress())
         device = load_device(client, served, SilentProgress(), sources)
         assert device.identity.drafter_fingerprint == served.identity.drafter_fingerprint
