@@ -190,13 +190,13 @@ class SimulatedStepper(Stepper):
         self._scripted, self._work = target, work
 
     def new_tensors(self) -> Any:
-        return SimpleNamespace(cache=_Cache(), planes={}, source=None, nbytes=0, release=lambda: None)
+        return SimpleNamespace(cache=SimulatedCache(), planes={}, source=None, nbytes=0, release=lambda: None)
 
     def verify_all(self, work: Sequence[Work]) -> list[Outcome]:
         self._work()
-        return [self._verify_plan(cast(_Cache, each.tensors.cache), each.plan) for each in work]
+        return [self.verify_plan(cast(SimulatedCache, each.tensors.cache), each.plan) for each in work]
 
-    def _verify_plan(self, cache: _Cache, plan: StepPlan) -> Verification | None:
+    def verify_plan(self, cache: SimulatedCache, plan: StepPlan) -> Verification | None:
         assert len(cache) >= plan.cached, "the cache lacks tokens that the session believes in"
         cache[plan.cached :] = plan.feed
         if not plan.chooses:
@@ -212,6 +212,8 @@ class SimulatedStepper(Stepper):
         return verification
 
 
-class _Cache(list[int]):
+class SimulatedCache(list[int]):
+    """Tokens for keys and values."""
+
     def most_nbytes(self, rows: int) -> int:
         return rows

@@ -18,17 +18,8 @@ from zlib import crc32
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Ended,
-    Event,
-    LinkChanged,
-    LinkState,
-    Provisional,
-    Refused,
-    Settled,
-)
+from moa_client.conversation import events
+from moa_client.conversation.events import Event, LinkState
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
@@ -42,17 +33,7 @@ from moa_shared.protocol.memory_codec import Codec
 from netsim.core.conditions import Conditions, DelaySpec
 
 from moa_testing.link import Link, LinkSecurity
-from moa_testing.models import (
-    IDENTITY,
-    SERVED,
-    VOCAB,
-    Drafter,
-    SimulatedExecutor,
-    SimulatedStepper,
-    SimulatedThread,
-    Target,
-    device,
-)
+from moa_testing.models import SERVED, Drafter, SimulatedExecutor, SimulatedStepper, SimulatedThread, Target, device
 
 NEAR = Conditions(delay=DelaySpec(10.0))  # each way
 PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # no answer ends without a server
@@ -143,7 +124,11 @@ class World:
         return f"10.0.0.1:{1 + crc32(name.encode()) % 60_000}"
 
     def start(
-        self, name: str = "one", settings: ServerSettings = SETTINGS, identity: pb.Identity = IDENTITY, **changes: Any
+        self,
+        name: str = "one",
+        settings: ServerSettings = SETTINGS,
+        identity: pb.Identity = SERVED.identity,
+        **changes: Any,
     ) -> Host:
         """Starts a server that holds nothing yet. `changes`: to its settings."""
         served, stepper = replace(SERVED, identity=identity), SimulatedStepper(self.target, self._work)
@@ -192,7 +177,7 @@ class World:
         held = held or device(self.drafter() if drafts else None)
         fleet = fleet or Fleet(servers or [self.server()])
         executor = SimulatedExecutor(lambda: self.chance.uniform(0.0002, 0.004))
-        engine = ClientEngine(fleet, held, VOCAB, Codec.INT4, settings, executor=executor, **options)
+        engine = ClientEngine(fleet, held, SERVED.vocab_size, Codec.INT4, settings, executor=executor, **options)
         engine.connection._backoff = Backoff(self.chance)
         self._chats.append(Chat(self, engine))
         return self._chats[-1]
@@ -218,7 +203,7 @@ class Screen:
         self.committed: list[int] = []
         self.provisional: list[int] = []
         self.most_provisional = 0
-        self.end: Ended | Refused | None = None
+        self.end: events.Ended | events.Refused | None = None
         self.is_stopped = False
 
     def of(self, kind: type[Kind]) -> list[Kind]:
@@ -227,27 +212,27 @@ class Screen:
 
     @property
     def states(self) -> list[LinkState]:
-        return [event.state for event in self.of(LinkChanged)]
+        return [event.state for event in self.of(events.LinkChanged)]
 
     @property
     def text(self) -> list[int]:
         """What the server has decided, in the answer and after it."""
-        return [*self.committed, *(token for event in self.of(Settled) for token in event.tokens)]
+        return [*self.committed, *(token for event in self.of(events.Settled) for token in event.tokens)]
 
     def take(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, Committed):
+        if isinstance(event, events.Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
             assert event.confirmed == len(event.tokens) or not self.provisional
             self.committed += event.tokens
-        elif isinstance(event, Provisional):
+        elif isinstance(event, events.Provisional):
             self.provisional += event.tokens
             self.most_provisional = max(self.most_provisional, len(self.provisional))
-        elif isinstance(event, Corrected):
+        elif isinstance(event, events.Corrected):
             assert event.dropped == len(self.provisional) > 0
             self.provisional.clear()
-        elif isinstance(event, Ended | Refused):
+        elif isinstance(event, events.Ended | events.Refused):
             self.end = event
 
 

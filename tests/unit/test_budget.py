@@ -33,10 +33,10 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "training": (("training",), 4659, 30),
     "bench": (("bench",), 5261, 42),
     "netsim": (("netsim",), 4238, 25),
-    "testing": (("testing",), 864, 4),
+    "testing": (("testing",), 851, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 64345, 419),
+    "tests": (("tests",), 64250, 419),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

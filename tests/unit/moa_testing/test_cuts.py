@@ -25,7 +25,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
-from moa_client.drafting.settings import DraftingSettings, StandaloneRule
+from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.store import HistoryStore
@@ -34,9 +34,9 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream
 from moa_shared.errors import InternalError, MismatchError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
-from moa_testing import Chat, Companion, World
+from moa_testing import Chat, Companion, World, simulate
 from moa_testing.models import IDENTITY, device
 from moa_testing.world import LONG, PATIENT
 from netsim.core.link import Direction
@@ -368,3 +368,22 @@ async def test_a_rewound_conversation_is_that_of_who_never_asked(world: World, t
     life.rewind(0)
     await life.ask("second")
     life.check("second")
+
+
+def test_a_companion_writes_for_the_whole_cut_and_what_the_target_would_say_is_kept() -> None:
+    for seed in range(4):
+        simulate(_cut_for_ten_seconds, seed, right=1.0)
+
+
+async def _cut_for_ten_seconds(world: World) -> None:
+    reading = DraftingSettings(standalone=StandaloneRule("auto", tokens_per_s=READING_SPEED, end_ms=30_000.0))
+    chat = world.chat(held=device(world.drafter(Companion)), settings=reading)
+    asked = AnswerSettings(Sampling(0.0, seed=1), max_tokens=380, ignore_end_of_text=True, loop_guard=False)
+    chat.then(lambda: world.link().cut(seconds=10.0), committed=1)
+    screen = await chat.ask([1, 2, 3], asked)
+    assert not screen.of(Corrected) + screen.of(HeldBack)
+    likely = [event.likely for event in screen.of(Provisional)]
+    assert chat.engine.figures.kept == len(likely) >= 100
+    assert chat.engine.answers.withdrawn is None
+    assert 10 < sum(likely) < 40  # 0.95 for each: 20 tokens, and a few again after a stream that opened too late
+    assert likely == sorted(likely, reverse=True)

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from moa_server.session.verification import StepPlan, Verification
 from moa_testing import World, simulate
 from moa_testing.world import LONG
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
@@ -37,21 +36,6 @@ def test_a_link_is_what_netsim_makes_of_its_conditions(link: Conditions, least: 
         assert least <= asyncio.get_running_loop().time() - began <= most
 
     simulate(story, link=link)
-
-
-async def one_answer(world: World) -> None:
-    await world.chat().ask()
-
-
-def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = StepPlan.verify
-
-    def trusting(self: StepPlan, chosen: list[int]) -> Verification:
-        return verify(self, [self.tree.tokens[0] if self.tree else chosen[0], *chosen[1:]])
-
-    monkeypatch.setattr(StepPlan, "verify", trusting)
-    with pytest.raises(AssertionError):
-        simulate(one_answer, right=0.5)
 
 
 def test_what_was_planned_and_has_not_happened_is_an_error() -> None:
