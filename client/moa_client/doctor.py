@@ -4,8 +4,6 @@ State: what the steps so far have found. Every step has a deadline, and says wha
 that failed is skipped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

@@ -1,7 +1,5 @@
 """A browser, and the page with a fake daemon behind it."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping

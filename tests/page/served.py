@@ -1,7 +1,5 @@
 """Serves the page with a fake daemon in a thread of its own, which a test can kill and start again; and reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

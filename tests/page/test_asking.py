@@ -1,7 +1,5 @@
 """Questions and answers on the page, in a browser."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from moa_client.conversation.events import AnswerOutcome, LinkState, Provenance

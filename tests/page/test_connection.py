@@ -1,7 +1,5 @@
 """The page while its daemon, or the server behind it, is not there, in a browser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Several conversations, in a browser: the list, their addresses, and what can be done with one."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page for everybody, in a browser: narrow and wide, light and dark, by keyboard, read aloud, from right to left."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

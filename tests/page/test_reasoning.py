@@ -1,7 +1,5 @@
 """Reasoning on the page: the same text as in the programs, folded away."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from hypothesis import given

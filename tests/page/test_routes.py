@@ -1,7 +1,5 @@
 """The page's routes, without a browser."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The text of answers in a browser: Markdown, and nothing but Markdown."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

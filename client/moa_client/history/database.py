@@ -5,8 +5,6 @@ one is appended, and `user_version` counts them; a file that is not ours, damage
 written; killing the program at any moment leaves every completed transaction readable.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

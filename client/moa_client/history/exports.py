@@ -3,8 +3,6 @@
 Invariant: text of questions and models is harmless for terminals, but for JSON, which escapes it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any

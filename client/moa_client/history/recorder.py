@@ -4,8 +4,6 @@ State: which rows its answers have, and how many tokens are stored. `on_event` i
 shown. After an error nothing more may be recorded: what is stored is the conversation up to there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

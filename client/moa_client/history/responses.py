@@ -4,8 +4,6 @@ Invariants: each call is one transaction; a response is kept at least as long as
 deleted by name; what is kept stays within bounds of number, size and age, but for the newest and those before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

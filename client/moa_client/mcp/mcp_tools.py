@@ -4,8 +4,6 @@ Implements `ToolBox`. State: of each server the task that holds its connection, 
 the same task. Invariant: a server that fails costs its own tools, nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

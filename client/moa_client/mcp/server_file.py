@@ -1,7 +1,5 @@
 """The file that names MCP servers, in the form that other programs use. Pure but for reading it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Connects to the user's servers, with their certificates and keys, and lists what each one serves now."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -5,8 +5,6 @@ host name of that site which was pointed to this device (DNS rebinding) is in Ho
 are refused before, where connections are made.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import re

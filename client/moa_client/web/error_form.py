@@ -3,8 +3,6 @@
 Pure. An error of the catalogue keeps its words; its class decides the status.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from moa_shared import errors

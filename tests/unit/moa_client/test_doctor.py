@@ -1,7 +1,5 @@
 """What the doctor says of a companion."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

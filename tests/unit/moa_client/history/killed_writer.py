@@ -1,7 +1,5 @@
 """A program that keeps conversations until it is killed: what it has stored it says on standard output."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

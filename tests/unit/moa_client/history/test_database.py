@@ -1,7 +1,5 @@
 """The history's file: for its user alone, refused where it cannot be used, and whole whatever happens."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """What is recorded as it happens is what an engine continues with, wherever the program is killed."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields, replace

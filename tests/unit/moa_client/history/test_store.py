@@ -1,7 +1,5 @@
 """What is kept of conversations, found again, rewound and deleted."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """The tools of real MCP servers: programs over stdio, and one over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

@@ -1,7 +1,5 @@
 """One tab's WebSocket, over a transport that a test plays."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

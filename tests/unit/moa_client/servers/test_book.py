@@ -1,7 +1,5 @@
 """The user's servers, and their API keys: from a private file, and only where nobody can read them on the way."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

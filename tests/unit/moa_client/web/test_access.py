@@ -1,7 +1,5 @@
 """Who may send requests: by user, Host, Origin and key."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
