@@ -59,8 +59,7 @@ class MemoryPlan:
         self._codec = codec
         self._widths = widths
         self._has_states = Plane.REUSED_STATE in widths
-        self._answer_start = 0
-        self._verdict_ms = 0.0
+        self._answer_start, self._verdict_ms = 0, 0.0
         self._owed = 0  # bytes received but not yet reported to the server
         self._row_lag = Smoothed(FIRST_ROW_LAG_MS)  # from a verdict to its memory row
         self.restart()
