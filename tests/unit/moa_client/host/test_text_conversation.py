@@ -7,7 +7,7 @@ import dataclasses
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -54,16 +54,19 @@ CORRECTED = (Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committ
 SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
 
 
-@dataclass
-class Surface:
-    """Reads a conversation's updates."""
+class Talk:
+    """A conversation over an engine that does what a test says, as one surface has it open."""
 
-    open: Watch
-    updates: list[Update] = field(default_factory=list)
+    def __init__(self, engine: ScriptedEngine, system: str | None = None, **arguments: Any) -> None:
+        self.engine = engine
+        self.conversation = TextConversation(cast("Any", engine), FACTS, system, **arguments)
+        self.task, self.calls = self.conversation.task, self.conversation.calls
+        self.watch = Watch(self.conversation)
+        self.updates: list[Update] = []
 
     async def until(self, kind: type[SurfaceEvent], times: int = 1) -> Update:
         """Reads to an update of this kind."""
-        async with aclosing(cast("Any", self.open.updates())) as updates:
+        async with aclosing(cast("Any", self.watch.updates())) as updates:
             async for update in updates:
                 self.updates.append(update)
                 times -= isinstance(update.event, kind)
@@ -71,38 +74,35 @@ class Surface:
                     return cast("Update", update)
         raise AssertionError("The conversation was closed.")
 
+    async def event(self, kind: type[SurfaceEvent]) -> Any:
+        return (await self.until(kind)).event
+
     @property
     def events(self) -> list[tuple[int, SurfaceEvent]]:
         return [(update.answer, update.event) for update in self.updates]
 
-
-@dataclass
-class Talk:
-    """A conversation, its engine, and one surface that has it open."""
-
-    engine: ScriptedEngine
-    conversation: TextConversation
-    surface: Surface
+    @property
+    def answers(self) -> Sequence[AnswerText]:
+        return self.conversation.publisher.answers
 
     @property
     def texts(self) -> list[str]:
-        return [answer.committed + answer.provisional for answer in self.conversation.publisher.answers]
+        return [answer.committed + answer.provisional for answer in self.answers]
 
     async def answer(self, question: str, *events: Event) -> Update:
-        self.conversation.task.ask(question, OPTIONS)
-        await self.surface.until(Asked)
+        self.task.ask(question, OPTIONS)
+        await self.until(Asked)
         self.engine.tell(*(events or (Committed((0,)), STOP)))
-        return await self.surface.until(Ended)
+        return await self.until(Ended)
 
 
 @asynccontextmanager
-async def talking(*, takes_system: bool = True, system: str | None = None, **arguments: Any) -> AsyncIterator[Talk]:
-    engine = ScriptedEngine(takes_system=takes_system)
-    conversation = TextConversation(cast("Any", engine), FACTS, system, **arguments)
+async def talking(**arguments: Any) -> AsyncIterator[Talk]:
+    talk = Talk(ScriptedEngine(), **arguments)
     try:
-        yield Talk(engine, conversation, Surface(Watch(conversation)))
+        yield talk
     finally:
-        await conversation.close()
+        await talk.conversation.close()
 
 
 # ---------------------------------------------------------------- questions
@@ -111,13 +111,13 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
-            talk.conversation.task.ask("one", AnswerOptions(temperature=-1.0))
+            talk.task.ask("one", AnswerOptions(temperature=-1.0))
         with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
-            talk.conversation.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
+            talk.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
         for _ in range(MOST_WAITING):
-            talk.conversation.task.ask("one", OPTIONS)
+            talk.task.ask("one", OPTIONS)
         with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
-            talk.conversation.task.ask("one", OPTIONS)
+            talk.task.ask("one", OPTIONS)
 
 
 # ---------------------------------------------------------------- an answer goes on
@@ -130,32 +130,32 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
     journal = Journal()
     async with talking(journal=journal) as talk:
         await talk.answer("one", *CUT)
-        talk.conversation.task.continue_answer(8)
-        await talk.surface.until(Continued)
+        talk.task.continue_answer(8)
+        await talk.until(Continued)
         talk.engine.tell(Committed((2,)), STOP)
-        await talk.surface.until(Ended)
+        await talk.until(Ended)
         longer = replace(DECIDED, max_tokens=10)
-        assert talk.surface.events[-3:] == [(1, Continued(longer)), (1, Committed((2,), text="c")), (1, STOP)]
+        assert talk.events[-3:] == [(1, Continued(longer)), (1, Committed((2,), text="c")), (1, STOP)]
         assert talk.texts == ["abc"]
         assert talk.engine.turns == ["[user]one", ""]
         assert talk.engine.settings[1] == longer.settings()
-        assert talk.conversation.publisher.answers[0].options == longer
+        assert talk.answers[0].options == longer
         assert journal.notes[-3:] == [("Continued", 1, "", ""), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
 
 
 async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
     async with talking() as talk:
         await talk.answer("one", Committed((0,)), Ended(Finish.CANCELLED))
-        talk.conversation.task.continue_answer(0)
-        await talk.surface.until(Continued)
+        talk.task.continue_answer(0)
+        await talk.until(Continued)
         talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
-        await talk.surface.until(Ended)
+        await talk.until(Ended)
         assert talk.engine.settings[1].max_tokens == 0
-        while talk.conversation.task.is_answering:  # noqa: ASYNC110 (its end is no update)
+        while talk.task.is_answering:  # noqa: ASYNC110 (its end is no update)
             await asyncio.sleep(0)
-        talk.conversation.task.continue_answer(0)
-        talk.conversation.task.stop()  # before anything new has come
-        await talk.surface.until(Ended)
+        talk.task.continue_answer(0)
+        talk.task.stop()  # before anything new has come
+        await talk.until(Ended)
         await talk.answer("two")
         assert talk.texts == ["ab", "a"]
 
@@ -175,11 +175,11 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
         if events:
             await talk.answer("one", *events)
         before = talk.texts
-        talk.conversation.task.continue_answer(8)
-        failed = (await talk.surface.until(Failed)).event
+        talk.task.continue_answer(8)
+        failed = (await talk.until(Failed)).event
         assert isinstance(failed, Failed)
         assert str(failed.error) == words
-        assert (failed.taken_back, talk.texts, talk.conversation.task.is_answering) == (True, before, False)
+        assert (failed.taken_back, talk.texts, talk.task.is_answering) == (True, before, False)
 
 
 # ---------------------------------------------------------------- surfaces
@@ -192,15 +192,15 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
         left.append(conversation)
 
     async with talking() as talk:
-        other = Surface(Watch(talk.conversation, leave))
+        other = Watch(talk.conversation, leave)
         assert len(talk.conversation.publisher.subscriptions) == 2
         for _ in range(2):
-            await other.open.close()
+            await other.close()
         assert (len(talk.conversation.publisher.subscriptions), left) == (1, [talk.conversation])
         await talk.answer("one")
-        assert [update async for update in other.open.updates()] == []
+        assert [update async for update in other.updates()] == []
         await talk.conversation.close()
-        await talk.surface.open.close()
+        await talk.watch.close()
 
 
 # ---------------------------------------------------------------- the end of an answer
@@ -209,23 +209,23 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(at_once: bool) -> None:
     async with talking() as talk:
-        talk.conversation.task.ask("one", OPTIONS)
-        talk.conversation.task.stop(at_once=at_once)
-        await talk.surface.until(Rewound)
-        assert talk.surface.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
+        talk.task.ask("one", OPTIONS)
+        talk.task.stop(at_once=at_once)
+        await talk.until(Rewound)
+        assert talk.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
         await talk.answer("two")
         assert (talk.engine.turns, talk.texts) == (["[user]two"], ["a"])
 
 
 async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
     async with talking() as talk:
-        talk.conversation.task.ask("one", AnswerOptions(stop=("bz",)))
-        await talk.surface.until(Asked)
+        talk.task.ask("one", AnswerOptions(stop=("bz",)))
+        await talk.until(Asked)
         talk.engine.tell(Committed((0, 1)), Provisional((2,)))
-        await talk.surface.until(Provisional)
+        await talk.until(Provisional)
         assert talk.texts == ["abc"]
-        talk.conversation.task.stop(at_once=True)
-        ended = await talk.surface.until(Ended)
+        talk.task.stop(at_once=True)
+        ended = await talk.until(Ended)
         assert ended.event == Ended(Finish.CANCELLED, text="b")
         assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
         await talk.answer("two")
@@ -240,15 +240,15 @@ async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_
     before: tuple[Event, ...],
 ) -> None:
     async with talking() as talk:
-        talk.conversation.task.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
+        talk.task.ask("one", OPTIONS)
+        await talk.until(Asked)
         talk.engine.tell(*before, Panic())
-        failed = await talk.surface.until(Failed)
+        failed = await talk.until(Failed)
         assert isinstance(failed.event, Failed)
         assert (failed.answer, failed.event.taken_back) == (1, not before)
-        assert not talk.conversation.task.is_answering
+        assert not talk.task.is_answering
         talk.engine.tell(Panic())  # between two
-        assert (await talk.surface.until(Failed)).answer == 0
+        assert (await talk.until(Failed)).answer == 0
         await talk.answer("two")
 
 
@@ -260,11 +260,11 @@ async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None
 
     async with talking() as talk:
         talk.engine.device.target.decode = decode
-        talk.conversation.task.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
+        talk.task.ask("one", OPTIONS)
+        await talk.until(Asked)
         talk.engine.tell(Committed((0,)), Committed((25,)))
-        assert (await talk.surface.until(Failed)).answer == 1
-        assert not talk.conversation.task.is_answering
+        assert (await talk.until(Failed)).answer == 1
+        assert not talk.task.is_answering
         await talk.answer("two")
 
 
@@ -278,25 +278,25 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
 
     async with talking() as talk:
         monkeypatch.setattr(PlainTokenizer, "encode", encode_slowly)
-        talk.conversation.task.ask("one", OPTIONS)
-        await talk.surface.until(Asked)
+        talk.task.ask("one", OPTIONS)
+        await talk.until(Asked)
         has_continued.set()
         talk.engine.tell(Committed((0,)), STOP)
-        await talk.surface.until(Ended)
+        await talk.until(Ended)
         assert talk.engine.turns == ["[user]one"]
 
 
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
         with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
-            talk.conversation.task.keep()
+            talk.task.keep()
         await talk.answer("one", Committed((0,)), STOP)
-        talk.surface.updates.clear()
+        talk.updates.clear()
         talk.engine.answers.withdrawn = Mock(turns=1)
-        talk.conversation.task.keep()
-        await talk.surface.until(Ended)
+        talk.task.keep()
+        await talk.until(Ended)
         assert talk.engine.done[-1] == "keep [user]one"
-        assert talk.surface.events == [
+        assert talk.events == [
             (0, Rewound(0)),
             (1, Asked("one", DECIDED)),
             (1, Committed((1, 2, 3), text="bcd")),
@@ -313,15 +313,15 @@ async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that()
     async with talking(journal=journal) as talk:
         await talk.answer("one")
         await talk.answer("two")
-        talk.conversation.task.ask("other", OPTIONS, 1)
-        assert (await talk.surface.until(Asked)).answer == 1
+        talk.task.ask("other", OPTIONS, 1)
+        assert (await talk.until(Asked)).answer == 1
         talk.engine.tell(Committed((1,)), STOP)
-        await talk.surface.until(Ended)
-        [text] = talk.conversation.publisher.answers
+        await talk.until(Ended)
+        [text] = talk.answers
         assert (text.question, text.committed, text.versions) == ("other", "b", (("one", "a"),))
         assert talk.engine.done == ["rewind 0"]
-        talk.conversation.task.ask("more", OPTIONS, 7)  # there is none of that number
-        assert (await talk.surface.until(Asked)).answer == 2
+        talk.task.ask("more", OPTIONS, 7)  # there is none of that number
+        assert (await talk.until(Asked)).answer == 2
     asked = [note[1:3] for note in journal.notes if note[0] == "Asked"]
     assert asked == [(1, "one"), (2, "two"), (1, "other"), (2, "more")]
 
@@ -333,9 +333,9 @@ async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> 
         await talk.answer("three")
         for _ in range(2):
             talk.engine.tell(Refused(errors.ContextLengthError("Too long.")))
-        await talk.surface.until(Refused, 2)
-        talk.conversation.task.rewind(2)
-        await talk.surface.until(Rewound)
+        await talk.until(Refused, 2)
+        talk.task.rewind(2)
+        await talk.until(Rewound)
         assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
 
 
@@ -343,24 +343,24 @@ async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
     async with talking() as talk:
         await talk.answer("one", *ALONE)
         await talk.answer("two", *ALONE)
-        talk.conversation.task.rewind(1)
-        await talk.surface.until(Rewound)
+        talk.task.rewind(1)
+        await talk.until(Rewound)
         talk.engine.tell(*CORRECTED, SETTLED, SETTLED, LinkChanged(LinkState.GOOD))
-        talk.surface.updates.clear()
-        await talk.surface.until(LinkChanged)
-        assert [update.answer for update in talk.surface.updates] == [1, 1, 1, 1, 0]
+        talk.updates.clear()
+        await talk.until(LinkChanged)
+        assert [update.answer for update in talk.updates] == [1, 1, 1, 1, 0]
 
 
 async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
     async with talking() as talk:
         talk.conversation.set_system("Be brief.")
         assert talk.conversation.facts.system == "Be brief."
-        talk.conversation.task.ask("one", OPTIONS)
+        talk.task.ask("one", OPTIONS)
         with says(errors.ConflictError, "The conversation has begun."):
             talk.conversation.set_system(None)
-        await talk.surface.until(Asked)
+        await talk.until(Asked)
         talk.engine.tell(STOP)
-        await talk.surface.until(Ended)
+        await talk.until(Ended)
         assert talk.conversation.facts.system == "Be brief."
         assert talk.engine.turns == ["[system]Be brief.[user]one"]
 
@@ -395,14 +395,14 @@ async def test_what_happens_is_kept_in_order() -> None:
         talk.conversation.set_title("t")
         await talk.answer("one", *ALONE)
         talk.engine.tell(*CORRECTED, SETTLED)
-        await talk.surface.until(Settled)
+        await talk.until(Settled)
         for events in ((errors.UnavailableError("Gone."),), (Committed((0,)), errors.UnavailableError("Gone."))):
-            talk.conversation.task.ask("two", OPTIONS)
-            await talk.surface.until(Asked)
+            talk.task.ask("two", OPTIONS)
+            await talk.until(Asked)
             talk.engine.tell(*events)
-            await talk.surface.until(Failed)
-        talk.conversation.task.rewind(1)
-        await talk.surface.until(Rewound)
+            await talk.until(Failed)
+        talk.task.rewind(1)
+        await talk.until(Rewound)
     assert journal.notes == [
         ("Titled", "t"),
         ("Asked", 1, "one", ""),
@@ -427,6 +427,6 @@ async def test_that_nothing_more_is_kept_is_said_once_and_the_answer_continues()
     async with talking(journal=journal) as talk:
         await talk.answer("one", Committed((0,)), Committed((1,)), STOP)
         await talk.answer("two")
-        [told] = [update for update in talk.surface.updates if isinstance(update.event, NotKept)]
+        [told] = [update for update in talk.updates if isinstance(update.event, NotKept)]
         assert (told.answer, talk.texts) == (0, ["ab", "a"])
         assert len(journal.notes) == 2
