@@ -52,14 +52,17 @@ def test_only_the_user_can_enter_the_folder() -> None:
         assert stat.S_IMODE(paths.folder.stat().st_mode) == 0o700
 
 
-def test_a_path_that_no_socket_can_have_is_refused() -> None:
-    with says(ConfigError, "/daemon.sock is too long for the path of a socket."):
-        make_folder(DaemonPaths(Path("/" + "x" * 90)))
-
-
-def test_a_folder_that_cannot_be_made_is_an_error() -> None:
-    with says(ConfigError, "The daemon's folder /dev/null/moa cannot be used:"):
-        make_folder(DaemonPaths(Path("/dev/null/moa")))
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("/" + "x" * 90, "/daemon.sock is too long for the path of a socket."),
+        ("/dev/null/moa", "The daemon's folder /dev/null/moa cannot be used:"),
+    ],
+    ids=["long", "no folder"],
+)
+def test_a_folder_that_cannot_be_the_daemon_s_is_an_error(folder: str, message: str) -> None:
+    with says(ConfigError, message):
+        make_folder(DaemonPaths(Path(folder)))
 
 
 def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

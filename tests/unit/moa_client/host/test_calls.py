@@ -136,18 +136,6 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
         assert not talk.box.called.is_set()
 
 
-async def test_a_conversation_remembers_whose_tool_it_was() -> None:
-    async with talking() as talk:
-        talk.calls.permit((await talk.call(CALL)).call, events.Permission.ALWAYS)
-        talk.box.answers.put_nowait("12:00")
-        await talk.event(events.Asked)
-        tools = talk.answers[0].options
-        assert unpack_options(pack_options(tools)).tools == talk.box.tools
-        talk.box.owner = "another clock"  # has a tool of that name, too
-        assert not (await talk.write(CALL)).server
-        assert (await talk.event(events.CallAnswered)).content == "There is none."
-
-
 async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_is_continued() -> None:
     async with talking() as talk:
         first = await talk.call(CALL)
@@ -175,14 +163,17 @@ async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_i
         assert (await talk.event(events.Asked)).question == "Never mind?"
 
 
-async def test_a_long_result_is_cut_with_a_word_and_one_that_is_no_text_is_marked() -> None:
+async def test_a_result_is_cut_and_marked_and_a_conversation_remembers_whose_tool_it_was() -> None:
     async with talking() as talk:
-        wanted = await talk.call(CALL)
-        talk.calls.permit(wanted.call, events.Permission.ONCE)
+        talk.calls.permit((await talk.call(CALL)).call, events.Permission.ALWAYS)
         talk.box.answers.put_nowait("\ud800" + "x" * (1 << 20))
         content = (await talk.event(events.Asked)).options.results[0].content
         assert content.startswith("\ufffdxxx")
         assert content.endswith(f"x\n[Cut: {(1 << 20) + 1 - MOST_RESULT:,} characters more.]")
+        assert unpack_options(pack_options(talk.answers[0].options)).tools == talk.box.tools
+        talk.box.owner = "another clock"  # has a tool of that name, too
+        assert not (await talk.write(CALL)).server
+        assert (await talk.event(events.CallAnswered)).content == "There is none."
 
 
 async def test_a_model_that_calls_for_ever_is_stopped() -> None:
@@ -220,20 +211,13 @@ async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user
 
 async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conversation_is_opened_again() -> None:
     call = ToolCall("call_1", "now", "{}")
-    kept = [OPTIONS, replace(OPTIONS, results=(AnsweredCall(call, "12:00"),))]
-    kept[0] = replace(kept[0], tools=(NOW,))
-    options = [unpack_options(pack_options(each)) for each in kept]
-    stored = StoredConversation(
-        "id",
-        "",
-        0.0,
-        0.0,
-        ConversationOrigin("tiny"),
-        (
-            StoredAnswer(1, "When?", options[0], (1, 2), b"PT", standing=AnswerStatus.DECIDED, finish="end_of_text"),
-            StoredAnswer(2, "", options[1]),
-        ),
+    kept = replace(OPTIONS, tools=(NOW,)), replace(OPTIONS, results=(AnsweredCall(call, "12:00"),))
+    first, second = (unpack_options(pack_options(each)) for each in kept)
+    answers = (
+        StoredAnswer(1, "When?", first, (1, 2), b"PT", standing=AnswerStatus.DECIDED, finish="end_of_text"),
+        StoredAnswer(2, "", second),
     )
+    stored = StoredConversation("id", "", 0.0, 0.0, ConversationOrigin("tiny"), answers)
     states: list[ConversationState] = []
     async with talking() as talk:
         talk.engine.restore = states.append  # type: ignore[attr-defined]

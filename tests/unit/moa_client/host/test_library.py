@@ -78,28 +78,21 @@ class Host:
         self.conversations.remove(conversation)
 
 
-async def test_a_conversation_that_cannot_be_continued_is_left_as_it_is(
+async def test_each_conversation_is_continued_with_its_model_and_one_that_cannot_be_is_left_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, store, released = Host(), kept(tmp_path, bad=b"t", good=b"t"), set[str]()
-    names = {each.identifier for each in store.list()}
+    """What the companion has begun is with the target from here on."""
+    host, store, released = Host(), kept(tmp_path, bad=b"t", good=b"small", strange=b"other"), set[str]()
+    names = {each.title: each.identifier for each in store.list()}
     library = Library(cast("Any", host), store)
     monkeypatch.setattr(store, "release", released.add)
     await library.reopen_unverified()
     assert titles(store, library) == ["good"]
-    assert "is left as it is" in caplog.text
-    await library.close()
-    assert (host.conversations, released) == ([], names)
-
-
-async def test_what_the_companion_has_begun_is_with_the_target_from_here_on(tmp_path: Path) -> None:
-    store = kept(tmp_path, good=b"small", strange=b"other")
-    library = Library(cast("Any", Host()), store)
-    await library.reopen_unverified()
-    assert titles(store, library) == ["good"]
+    assert f"{names['bad']} is left as it is" in caplog.text
     targets = {each.title: store.load(each.identifier).origin.target for each in store.list()}
-    assert targets == {"good": b"t", "strange": b"other"}
+    assert targets == {"bad": b"t", "good": b"t", "strange": b"other"}
     await library.close()
+    assert (host.conversations, released) == ([], {names["bad"], names["good"]})
 
 
 OPTIONS = AnswerOptions()
@@ -129,9 +122,6 @@ class Templated:
     """A tokenizer, as far as its template."""
 
     special_tokens: Mapping[str, int] = {"<|channel|>": 1, "<|end|>": 2}
-
-    def token_id(self, text: str) -> int | None:
-        return {"<think>": 7, "</think>": 8}.get(text)
 
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template

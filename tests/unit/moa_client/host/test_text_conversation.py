@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from inline_snapshot import snapshot
@@ -42,6 +42,7 @@ from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
+from tests.support.answer_events import letters
 from tests.support.messages import says
 from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
@@ -105,9 +106,6 @@ async def talking(**arguments: Any) -> AsyncIterator[Talk]:
         await talk.conversation.close()
 
 
-# ---------------------------------------------------------------- questions
-
-
 async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
     async with talking() as talk:
         with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
@@ -120,44 +118,28 @@ async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
             talk.task.ask("one", OPTIONS)
 
 
-# ---------------------------------------------------------------- an answer goes on
-
-
 CUT = (Committed((0, 1)), Ended(Finish.MAX_TOKENS))
 
 
-async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
-    journal = Journal()
+async def test_an_answer_that_a_limit_or_the_user_has_ended_goes_on() -> None:
+    journal, longer = Journal(), replace(DECIDED, max_tokens=10)
     async with talking(journal=journal) as talk:
         await talk.answer("one", *CUT)
         talk.task.continue_answer(8)
         await talk.until(Continued)
-        talk.engine.tell(Committed((2,)), STOP)
+        talk.engine.tell(Committed((2,)), Ended(Finish.CANCELLED))
         await talk.until(Ended)
-        longer = replace(DECIDED, max_tokens=10)
-        assert talk.events[-3:] == [(1, Continued(longer)), (1, Committed((2,), text="c")), (1, STOP)]
-        assert talk.texts == ["abc"]
-        assert talk.engine.turns == ["[user]one", ""]
-        assert talk.engine.settings[1] == longer.settings()
-        assert talk.answers[0].options == longer
+        assert talk.events[-3:-1] == [(1, Continued(longer)), (1, Committed((2,), text="c"))]
+        assert (talk.texts, talk.engine.turns) == (["abc"], ["[user]one", ""])
+        assert (talk.engine.settings[1], talk.answers[0].options) == (longer.settings(), longer)
         assert journal.notes[-3:] == [("Continued", 1, "", ""), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
-
-
-async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
-    async with talking() as talk:
-        await talk.answer("one", Committed((0,)), Ended(Finish.CANCELLED))
-        talk.task.continue_answer(0)
-        await talk.until(Continued)
-        talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
-        await talk.until(Ended)
-        assert talk.engine.settings[1].max_tokens == 0
         while talk.task.is_answering:  # noqa: ASYNC110 (its end is no update)
             await asyncio.sleep(0)
-        talk.task.continue_answer(0)
+        talk.task.continue_answer(0)  # as the context allows
         talk.task.stop()  # before anything new has come
         await talk.until(Ended)
         await talk.answer("two")
-        assert talk.texts == ["ab", "a"]
+        assert talk.texts == ["abc", "a"]
 
 
 @pytest.mark.parametrize(
@@ -176,34 +158,22 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
             await talk.answer("one", *events)
         before = talk.texts
         talk.task.continue_answer(8)
-        failed = (await talk.until(Failed)).event
-        assert isinstance(failed, Failed)
+        failed = await talk.event(Failed)
         assert str(failed.error) == words
         assert (failed.taken_back, talk.texts, talk.task.is_answering) == (True, before, False)
 
 
-# ---------------------------------------------------------------- surfaces
-
-
 async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
-    left: list[TextConversation] = []
-
-    async def leave(conversation: TextConversation) -> None:
-        left.append(conversation)
-
+    left = AsyncMock()
     async with talking() as talk:
-        other = Watch(talk.conversation, leave)
-        assert len(talk.conversation.publisher.subscriptions) == 2
+        other = Watch(talk.conversation, left)
         for _ in range(2):
             await other.close()
-        assert (len(talk.conversation.publisher.subscriptions), left) == (1, [talk.conversation])
+        left.assert_awaited_once_with(talk.conversation)
         await talk.answer("one")
         assert [update async for update in other.updates()] == []
         await talk.conversation.close()
         await talk.watch.close()
-
-
-# ---------------------------------------------------------------- the end of an answer
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -235,36 +205,30 @@ class Panic(BaseException):
     """As a package in Rust raises it."""
 
 
-@pytest.mark.parametrize("before", [(), (Committed((0,)),)], ids=["before anything came", "in the middle"])
+def decode(tokens: Sequence[int]) -> str:
+    if 25 in tokens:
+        raise Panic
+    return letters(tokens)
+
+
+@pytest.mark.parametrize(
+    "happenings",
+    [(Panic(),), (Committed((0,)), Panic()), (Committed((0,)), Committed((25,)))],
+    ids=["before anything came", "in the middle", "while its text is decoded"],
+)
 async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_begins(
-    before: tuple[Event, ...],
+    happenings: tuple[Event | BaseException, ...],
 ) -> None:
-    async with talking() as talk:
-        talk.task.ask("one", OPTIONS)
-        await talk.until(Asked)
-        talk.engine.tell(*before, Panic())
-        failed = await talk.until(Failed)
-        assert isinstance(failed.event, Failed)
-        assert (failed.answer, failed.event.taken_back) == (1, not before)
-        assert not talk.task.is_answering
-        talk.engine.tell(Panic())  # between two
-        assert (await talk.until(Failed)).answer == 0
-        await talk.answer("two")
-
-
-async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None:
-    def decode(tokens: Sequence[int]) -> str:
-        if 25 in tokens:
-            raise Panic
-        return "x" * len(tokens)
-
     async with talking() as talk:
         talk.engine.device.target.decode = decode
         talk.task.ask("one", OPTIONS)
         await talk.until(Asked)
-        talk.engine.tell(Committed((0,)), Committed((25,)))
-        assert (await talk.until(Failed)).answer == 1
+        talk.engine.tell(*happenings)
+        failed = await talk.until(Failed)
+        assert (failed.answer, cast("Failed", failed.event).taken_back) == (1, len(happenings) == 1)
         assert not talk.task.is_answering
+        talk.engine.tell(Panic())  # between two
+        assert (await talk.until(Failed)).answer == 0
         await talk.answer("two")
 
 
@@ -303,9 +267,6 @@ async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_
             (1, Ended(Finish.CANCELLED)),
         ]
         assert talk.texts == ["bcd"]
-
-
-# ---------------------------------------------------------------- the conversation as a whole
 
 
 async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that() -> None:
@@ -363,9 +324,6 @@ async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
         await talk.until(Ended)
         assert talk.conversation.facts.system == "Be brief."
         assert talk.engine.turns == ["[system]Be brief.[user]one"]
-
-
-# ---------------------------------------------------------------- what is kept
 
 
 class Journal:
