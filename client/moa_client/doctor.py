@@ -7,6 +7,7 @@ that failed is skipped.
 import asyncio
 import ssl
 import time
+from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -178,7 +179,7 @@ class ServerExamination:
             ("round trip", ROUND_TRIPS * seconds, self._measure_round_trip),
             ("download", 2 * GOODPUT_SECONDS + 1, self._measure_download),
             ("drafter", None, self._find_drafters),
-            ("companion", None, self._examine_companion),
+            ("companion", None, lambda: to_thread(examine_companion, self._settings, self._served, self._progress)),
             ("drafts", None, self._measure_drafts),
         )
         failed = ""
@@ -205,8 +206,8 @@ class ServerExamination:
     async def _describe(self) -> Check:
         served = self._served = await self._server.describe()
         level = served.execution.level or "an unnamed level"
-        message = f"{served.identity.target_id} at {level}, moa {served.server_version}"
-        return Check("server", "ok", f"{message}, protocol {served.protocol_version}")
+        versions = f"moa {served.server_version}, protocol {served.protocol_version}"
+        return Check("server", "ok", f"{served.identity.target_id} at {level}, {versions}")
 
     async def _measure_round_trip(self) -> Check:
         took, load = [], 0.0
@@ -237,24 +238,22 @@ class ServerExamination:
         except MoaError as error:
             if not began:
                 return Check("download", "skip", f"not measured: {error.message}")
-            hint = "Check the link; a download resumes."
-            return Check("download", "warn", f"broke off: {error.message}", hint)
+            return Check("download", "warn", f"broke off: {error.message}", "Check the link; a download resumes.")
         finally:
             await wide.close()
         return judge_download(came, time.monotonic() - began, self._served.step_ms)
 
     async def _find_drafters(self) -> Check:
-        self._sources, check = await asyncio.to_thread(
+        self._sources, check = await to_thread(
             find_drafters, self._settings, self._served, self._manifest, self._progress
         )
         return check
 
-    async def _examine_companion(self) -> Check:
-        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._progress)
-
     async def _measure_drafts(self) -> Check:
-        if self._sources is None:
+        candidates: list[catalog.DrafterCandidate] = []
+        if self._sources is not None:
+            candidates = await to_thread(catalog.measure_drafters, self._settings, self._sources)
+        if not candidates:
             return Check("drafts", "skip", "not measured: no drafter is here")
         served = self._served
-        candidates = await asyncio.to_thread(catalog.measure_drafters, self._settings, self._sources)
         return judge_drafts(candidates, catalog.ServerPace(served.step_ms, served.row_ms, self._rtt_ms))

@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21371, 121),
+    "client": (("client",), 21370, 121),
     "client: endpoint": (("client/moa_client/endpoint",), 2796, 12),
     "client: tools": (("client/moa_client/tools",), 1733, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),
@@ -26,7 +26,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2750, 15,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3208, 20,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3207, 20,
     ),
     "server": (("server",), 15774, 97),
     "shared": (("shared",), 15933, 102),
