@@ -95,36 +95,31 @@ def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
     return LinkStatus(state, None, 0.0, 0.0, 0, 0, server=server)
 
 
+def opened(*messages: bytes) -> OpenConversation:
+    """A conversation of which the daemon says this."""
+    reader, facts = asyncio.StreamReader(), ConversationFacts("", "", "tiny", "first:1", online=True)
+    reader.feed_data(b"".join(messages))
+    writer = Mock(is_closing=lambda: False, wait_closed=AsyncMock())
+    return OpenConversation(reader, writer, opened_fields(facts, status("first:1"), []))
+
+
 async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
-    reader = asyncio.StreamReader()
-    facts = ConversationFacts("", "", "tiny", "first:1", online=True)
-    opened = opened_fields(facts, status("first:1"), [])
-    conversation = OpenConversation(reader, Mock(is_closing=lambda: False, wait_closed=AsyncMock()), opened)
+    event = ServerChanged("address", "second answers now instead of first.")
     told = [status("first:1", LinkState.OFFLINE), status("second:2")]
-    named = []
+    conversation = opened(*(encode_line(fields_of(Update(event, status=each))) for each in told))
     async with aclosing(cast("Any", conversation.updates())) as updates:
-        for each in told:
-            event = ServerChanged("address", "second answers now instead of first.")
-            reader.feed_data(encode_line(fields_of(Update(event, status=each))))
-            await anext(updates)
-            named.append(facts_words(conversation.facts).splitlines()[0])
+        named = [await anext(updates) and facts_words(conversation.facts).splitlines()[0] for _ in told]
     assert named == ["tiny at first:1 (not there now)", "tiny at second:2"]
     await conversation.close()
 
 
-async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_be_opened_again() -> None:
-    for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
-        reader = asyncio.StreamReader()
-        opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
-        conversation = OpenConversation(reader, Mock(is_closing=lambda: False, wait_closed=AsyncMock()), opened)
-        reader.feed_data(line)
-        async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:
-            [update] = [await anext(updates)]
-        assert isinstance(update.event, Failed)
-        assert update.event.taken_back
-        await asyncio.sleep(0)
-        assert conversation.is_gone
-        await conversation.close()
+@pytest.mark.parametrize("line", [b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"])
+async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_be_opened_again(line: bytes) -> None:
+    conversation = opened(line)
+    [update] = [update async for update in conversation.updates()]
+    assert isinstance(update.event, Failed)
+    assert (update.event.taken_back, conversation.is_gone) == (True, True)
+    await conversation.close()
 
 
 @pytest.mark.parametrize("tells", [True, False])
