@@ -1,6 +1,7 @@
 """Fixtures of the command lines."""
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,15 @@ def terminal(served: Served) -> Iterator[Terminal]:
     with opened([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT) as program:
         program.wait_for(f"Talking to tiny at {served.address}")
         yield program
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a cache that is empty, of a client without settings."""
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    for name in [name for name in os.environ if name.startswith("MOA_CLIENT_")]:
+        monkeypatch.delenv(name)
+    return tmp_path / "cache"
 
 
 @pytest.fixture

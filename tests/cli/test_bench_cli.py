@@ -16,7 +16,6 @@ from tests.support.programs import module, started
 
 pytestmark = pytest.mark.xdist_group("torch programs")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
-WAYS = (("plain", None), ("server", None), ("oracle", 0.9), ("shipped", None), ("auto", 0.9), ("everything", None))
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 Refused = Callable[..., tuple[object, str, str]]
 
@@ -69,21 +68,6 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_what_cannot_be_measured_is_refused_in_one_sentence(refused: Refused, words: str, code: int, said: str) -> None:
     found, out, err = refused(*words.split())
     assert (found, out, said in err.splitlines()[-1]) == (code, "", True), err
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
-    few = ["--users", "1", "--users", "3", "--seconds", "1.5", "--tokens", "12", "--prompt-tokens", "20", "200"]
-    few += ["--acceptance", "0.9", "--rtt", "0", "--rtt", "50"]
-    result, done = measure("capacity", *few)
-    cells = result["cells"]
-    assert [(cell["rtt_ms"], cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
-        (rtt_ms, users, *way) for rtt_ms in (0.0, 50.0) for users in (1, 3) for way in WAYS
-    ]
-    assert all(cell["other_texts"] == 0 for cell in cells)
-    assert all(cell["met"]["tokens_per_s"] > 0 and cell["met"]["fairness"] > 0 for cell in cells)
-    assert "| way | round trip, ms | users |" in done.stdout
 
 
 @pytest.mark.long

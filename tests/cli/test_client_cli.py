@@ -1,13 +1,9 @@
 """`moa-client` as a user meets it: help, answers on a pipe, a chat on a terminal, refusals with their exit codes."""
 
-import http.server
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
-import threading
 from pathlib import Path
 
 import filelock
@@ -35,19 +31,11 @@ from tests.support.programs import PATIENCE, started
 from tests.support.terminal import Terminal
 from tests.support.tiny_gguf import GgufWriter
 
-pytestmark = pytest.mark.xdist_group("client command line")
+pytestmark = [pytest.mark.xdist_group("client command line"), pytest.mark.usefixtures("cache")]
 FIGURES = re.compile(
     r"\d+ tokens in [\d.]+ m?s \([\d.]+ tokens/s\), first after [\d.]+ m?s; (not drafted|\d+ % drafted[^;]*); [\d.]+ \w+ down"
     r"(; alone \d+ tokens, \d+ kept)?\n"
 )
-
-
-@pytest.fixture(autouse=True)
-def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    for name in list(os.environ):
-        if name.startswith("MOA_CLIENT_"):
-            monkeypatch.delenv(name)
 
 
 def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
@@ -113,31 +101,6 @@ def test_option_values_that_are_not_allowed(run: Run, arguments: list[str], mess
     code, out, err = run("chat", *arguments, "w10")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith(f"Error: {message}")
-
-
-class Silent(http.server.BaseHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
-def test_a_server_that_is_not_there_or_is_another_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(address: tuple[str, int], reason: str, seconds: float = 10.0) -> None:
-        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", seconds)
-        code, _, err = run("chat", "--server", f"{address[0]}:{address[1]}", "hello")
-        assert code == 69
-        assert err.startswith(f"Error: There is no moa server at 127.0.0.1:PORT: {reason}.")
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = taken.getsockname()
-    check(address, "the connection was refused")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        check(("127.0.0.1", web.server_port), "what listens there does not speak gRPC")
-        web.shutdown()
-        thread.join()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        check(silent.getsockname(), "nothing answered within 0.3 s", 0.3)
 
 
 def test_prompts_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,14 +34,9 @@ ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("MOA_CLIENT_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+def _of_its_own(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CLIENT_DAEMON", "false")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
