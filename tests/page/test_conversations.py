@@ -116,7 +116,7 @@ def test_export(served: ServedPage, open_page: Open, tmp_path: Path) -> None:
 
 PNG = list(b"\x89PNG\r\n\x1a\n\0")
 FRAME = """async (cases) => {
-  const { framed, unframed } = await import("/page/chat/files.js");
+  const { framed, unframed } = await import("/page/chat/composer.js");
   return cases.map(([question, files]) => {
     const asked = framed(question, files);
     const back = unframed(asked);

@@ -44,7 +44,7 @@ def answer(tab: Connection, sent: str | dict[str, Any]) -> dict[str, Any]:
 
 def test_files_have_types_tags_and_a_strict_policy(served: ServedPage) -> None:
     types = {"/": "text/html", "/page/app.js": "text/javascript", "/page/styles/base.css": "text/css"}
-    for path, kind in {**types, "/page/icon.svg": "image/svg+xml", "/page/vendor/LICENSES.txt": "text/plain"}.items():
+    for path, kind in {**types, "/page/icon.svg": "image/svg+xml", "/page/vendor/README.txt": "text/plain"}.items():
         response = request(served, path)
         assert response.status_code == 200, path
         assert response.headers["content-type"].startswith(kind)

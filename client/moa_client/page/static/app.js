@@ -1,24 +1,16 @@
 // Puts the page together: one open conversation, the list of all, and the panel of the link.
 
-import { setUpColours, wantedChances } from "./chat/colours.js";
 import { Composer } from "./chat/composer.js";
 import { Conversation } from "./chat/conversation.js";
-import { Notice } from "./chat/notice.js";
-import { OptionsDialog, options, otherOptions } from "./chat/options.js";
-import { Scrolling } from "./chat/scrolling.js";
-import { Turns } from "./chat/turns.js";
+import { options, OptionsDialog, otherOptions } from "./chat/options.js";
+import { Notice, Scrolling, setUpColours, Turns, wantedChances } from "./chat/turns.js";
 import { endWords, noticeWords } from "./chat/words.js";
-import { Announcer } from "./core/announcer.js";
+import { askForKey } from "./core/api.js";
 import { Connection } from "./core/connection.js";
-import { byId, setText } from "./core/dom.js";
-import { askForKey } from "./core/key_dialog.js";
-import { takeKeyFromAddress } from "./core/memory.js";
-import { setUpScheme } from "./core/scheme.js";
-import { setUpKeys } from "./core/shortcuts.js";
+import { Announcer, byId, setText, setUpKeys, setUpScheme, takeKeyFromAddress } from "./core/page.js";
 import { Panel } from "./link/panel.js";
-import { Drawers } from "./side/drawers.js";
 import { ConversationList } from "./side/list.js";
-import { ManageDialog } from "./side/manage.js";
+import { Drawers, ManageDialog } from "./side/manage.js";
 
 class Page {
   constructor() {

@@ -1,4 +1,5 @@
 // Sets the colours that were chosen before the first picture: a module would come too late.
+
 (() => {
   try {
     const scheme = localStorage.getItem("moa.scheme");

@@ -1,7 +1,7 @@
 // One answer: committed text, which only grows, then provisional text, which may be withdrawn.
 
-import { AnswerSplit } from "../text/reasoning.js";
 import { Call } from "./call.js";
+import { AnswerSplit } from "../text/reasoning.js";
 
 const CUT = ["max_tokens", "cancelled", "unfinished"];
 const WORTH_KEEPING = 12; // tokens: as the daemon has it

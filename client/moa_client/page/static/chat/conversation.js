@@ -1,7 +1,7 @@
 // The open conversation, as the messages of the daemon tell it (docs/device.md). It shows nothing.
 
 import { Answer } from "./answer.js";
-import { unframed } from "./files.js";
+import { unframed } from "./composer.js";
 
 /**
  * What a message has changed.

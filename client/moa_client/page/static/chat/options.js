@@ -1,7 +1,6 @@
 // How answers are chosen, and the system prompt of the conversation. What is not set is left to the model.
 
-import { byId } from "../core/dom.js";
-import { remember, remembered } from "../core/memory.js";
+import { byId, remember, remembered } from "../core/page.js";
 
 const MOST_TOKENS = 2048; // as in the chat
 const AGAIN_TEMPERATURE = 0.7; // of an answer that is to be another one, if the likeliest words were chosen

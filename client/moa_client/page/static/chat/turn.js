@@ -1,15 +1,14 @@
 // One question and its answer on the page.
 
-import { fromTemplate, setText } from "../core/dom.js";
-import { copyText } from "../text/copy.js";
+import { CallCard } from "./call.js";
+import { framed, sizeWords, unframed } from "./composer.js";
+import { paintMode } from "./turns.js";
+import { answerWords, costWords, counted, thoughtWords } from "./words.js";
+import { fromTemplate, setText } from "../core/page.js";
+import { copyText } from "../text/code.js";
 import { MarkdownText } from "../text/markdown.js";
-import { runsOf, stretchesOf } from "../text/paint.js";
+import { runsOf, sourceOf, stretchesOf } from "../text/paint.js";
 import { before } from "../text/reasoning.js";
-import { sourceOf } from "../text/sections.js";
-import { paintMode } from "./colours.js";
-import { CallCard } from "./call_card.js";
-import { framed, sizeWords, unframed } from "./files.js";
-import { counted, answerWords, costWords, thoughtWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
 

@@ -1,8 +1,130 @@
+import { unframed } from "./composer.js";
+import { Turn } from "./turn.js";
+import { byId, remember, remembered, setText } from "../core/page.js";
+
+// The switch that has answers painted, by writer or by chance, and what each colour means.
+
+
+/** @typedef {import("../text/paint.js").PaintMode} PaintMode */
+
+/** @returns {PaintMode} */
+export function paintMode() {
+  const mode = remembered("paint");
+  return mode === "writer" || mode === "chance" ? mode : "";
+}
+
+/** @returns {object} what a question asks for so that its answer can be painted */
+export function wantedChances() {
+  return paintMode() === "chance" ? { chances: { likeliest: 0 } } : {};
+}
+
+/** @param {() => void} onChange */
+export function setUpColours(onChange) {
+  const form = byId("colours");
+  const show = () => {
+    const mode = paintMode();
+    form.elements.namedItem("paint").value = mode;
+    for (const legend of form.querySelectorAll("[data-mode]")) legend.hidden = legend.dataset.mode !== mode;
+  };
+  form.addEventListener("change", () => {
+    remember("paint", form.elements.namedItem("paint").value);
+    show();
+    onChange();
+  });
+  show();
+}
+
+// The line above the field, with what one can do about it.
+
+
+export class Notice {
+  /** @param {Record<string, () => void>} actions by the names in `words.js` */
+  constructor(actions) {
+    this.box = byId("notice");
+    this.text = byId("notice-text");
+    this.button = byId("notice-action");
+    this.passing = "";
+    this.timer = 0;
+    /** @type {import("./words.js").Said} */
+    this.said = { kind: "none", text: "" };
+    this.button.addEventListener("click", () => actions[this.button.dataset.action]?.());
+  }
+
+  /** @param {import("./words.js").Said} said */
+  show(said) {
+    this.said = said;
+    if (!this.passing) this.draw(said);
+  }
+
+  /**
+   * Says something that will not last, such as why a request was refused.
+   * @param {string} text
+   */
+  pass(text) {
+    this.passing = text;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      this.passing = "";
+      this.draw(this.said);
+    }, 5000 + 60 * text.length);
+    this.draw({ kind: "bad", text });
+  }
+
+  /** @param {import("./words.js").Said} said */
+  draw(said) {
+    this.box.dataset.kind = said.kind;
+    setText(this.text, said.text);
+    this.button.hidden = !said.action;
+    if (!said.action) return;
+    setText(this.button, said.action.label);
+    this.button.dataset.action = said.action.name;
+  }
+}
+
+// Follows new text if the reader is at the end, and only then.
+
+
+const NEAR_PX = 40;
+
+export class Scrolling {
+  constructor() {
+    this.scroller = byId("scroller");
+    this.button = byId("to-end");
+    this.isFollowing = true;
+    this.scroller.addEventListener("scroll", () => this.look(), { passive: true });
+    this.button.addEventListener("click", () => {
+      this.toEnd();
+      byId("question").focus();
+    });
+    new ResizeObserver(() => this.follow()).observe(this.scroller);
+  }
+
+  get isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    return scrollHeight - scrollTop - clientHeight < NEAR_PX;
+  }
+
+  look() {
+    this.isFollowing = this.isAtEnd;
+    this.button.hidden = this.isFollowing;
+  }
+
+  /** After a change of what is shown. */
+  follow() {
+    if (this.isFollowing) this.scroller.scrollTop = this.scroller.scrollHeight;
+    else this.button.hidden = this.isAtEnd;
+  }
+
+  /** Goes to the newest text and follows it. */
+  toEnd() {
+    this.isFollowing = true;
+    this.button.hidden = true;
+    this.follow();
+  }
+}
+
 // Shows a conversation: its turns in order, remarks between them, and questions that wait for their turn.
 
-import { byId } from "../core/dom.js";
-import { unframed } from "./files.js";
-import { Turn } from "./turn.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
@@ -11,7 +133,7 @@ const EVERY_MS = 40; // faster than anybody reads
 export class Turns {
   /**
    * @param {import("./turn.js").TurnActions} actions
-   * @param {import("./scrolling.js").Scrolling} scrolling
+   * @param {Scrolling} scrolling
    */
   constructor(actions, scrolling) {
     this.actions = actions;

@@ -1,6 +1,7 @@
+import { byId, keepKey, readKey } from "./page.js";
+
 // What the page asks over HTTP: the list of conversations, the link, files to save.
 
-import { readKey } from "./memory.js";
 
 /** A request was refused (status), or nobody answers (status 0). */
 export class ApiError extends Error {
@@ -111,4 +112,26 @@ export async function saveConversation(id, form) {
   link.download = named?.[1] ?? "conversation";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// Asks for the key that the page must show.
+
+
+/** @param {() => void} onKey */
+export function askForKey(onKey) {
+  const dialog = byId("key");
+  if (dialog.open) return;
+  const field = byId("key-field");
+  field.value = "";
+  dialog.returnValue = "";
+  dialog.showModal();
+  dialog.addEventListener(
+    "close",
+    () => {
+      if (dialog.returnValue !== "use") return;
+      keepKey(field.value.trim());
+      onKey();
+    },
+    { once: true },
+  );
 }

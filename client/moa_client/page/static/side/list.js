@@ -1,9 +1,77 @@
+import { named } from "../chat/composer.js";
+import { ApiError, listConversations } from "../core/api.js";
+import { Socket } from "../core/connection.js";
+import { byId, fromTemplate, setText } from "../core/page.js";
+
+// When something was, as one says it: its day, and when on that day.
+
+const MINUTE = 60_000;
+const clock = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const weekday = new Intl.DateTimeFormat("en", { weekday: "long" });
+const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
+const date = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+
+/** @param {number} now @param {number} days */
+const midnight = (now, days) => new Date(new Date(now).setHours(0, 0, 0, 0)).setDate(new Date(now).getDate() - days);
+
+/**
+ * The day, or the month if it is a week ago.
+ * @param {number} then in milliseconds since 1970
+ * @param {number} now
+ * @returns {string}
+ */
+export function dayWords(then, now) {
+  if (then >= midnight(now, 0)) return "Today";
+  if (then >= midnight(now, 1)) return "Yesterday";
+  return then >= midnight(now, 6) ? weekday.format(then) : month.format(then);
+}
+
+/**
+ * When it was on that day, or in that month.
+ * @param {number} then in milliseconds since 1970
+ * @param {number} now
+ * @returns {string}
+ */
+export function whenWords(then, now) {
+  if (now - then < MINUTE) return "now";
+  if (now - then < 60 * MINUTE) return `${Math.floor((now - then) / MINUTE)} min ago`;
+  return then >= midnight(now, 6) ? clock.format(then) : date.format(then);
+}
+
+// Renames a conversation that is not open, over a connection of its own.
+
+
+const TRY_MS = 10_000;
+
+/**
+ * @param {string} conversation
+ * @param {string} title
+ * @returns {Promise<void>}
+ */
+export function rename(conversation, title) {
+  return new Promise((resolve, reject) => {
+    const end = (/** @type {() => void} */ settle) => {
+      clearTimeout(timer);
+      socket.stop();
+      settle();
+    };
+    const refuse = (/** @type {string} */ message, /** @type {string} */ hint) => end(() => reject(new ApiError(0, message, hint)));
+    const socket = new Socket("/moa/v1/conversation", {
+      onConnected: () => socket.send({ do: "open", conversation, system: null }),
+      onMessage: (message) => {
+        if (message.event === "opened") socket.send({ do: "title", title });
+        else if (message.event === "titled") end(resolve);
+        else if (message.event === "error") refuse(message.message, message.hint);
+      },
+      onLost: () => {},
+    });
+    const timer = setTimeout(() => refuse("It was not renamed: moa-client does not answer.", "Try it again."), TRY_MS);
+    socket.start();
+  });
+}
+
 // The list of conversations at the side.
 
-import { named } from "../chat/files.js";
-import { ApiError, listConversations } from "../core/api.js";
-import { byId, fromTemplate, setText } from "../core/dom.js";
-import { dayWords, whenWords } from "./when.js";
 
 /** @typedef {import("../core/api.js").Kept} Kept */
 

@@ -1,3 +1,48 @@
+import { setIcon } from "../core/page.js";
+import { Section } from "./paint.js";
+
+// Copies text, and says so on the button.
+
+
+const SAID_MS = 1500;
+
+/**
+ * @param {string} text
+ * @param {HTMLElement} button
+ */
+export async function copyText(text, button) {
+  const isCopied = await navigator.clipboard.writeText(text).then(() => true, () => copyBySelection(text));
+  const icon = button.querySelector("use")?.getAttribute("href")?.slice("#i-".length);
+  const [words, label] = [button.textContent, button.getAttribute("aria-label")];
+  if (button.dataset.said) return;
+  button.dataset.said = "yes";
+  const said = isCopied ? "Copied" : "Not copied";
+  if (icon) setIcon(button, isCopied ? "done" : "close");
+  else button.textContent = said;
+  button.setAttribute("aria-label", said);
+  setTimeout(() => {
+    delete button.dataset.said;
+    if (icon) setIcon(button, icon);
+    else button.textContent = words;
+    if (label) button.setAttribute("aria-label", label);
+  }, SAID_MS);
+}
+
+/**
+ * For a page that was opened by a name that is not this device's: browsers have no clipboard there.
+ * @param {string} text
+ */
+function copyBySelection(text) {
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "visually-hidden";
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  return isCopied;
+}
+
 // Colours the code of an answer by the tokens of its language. Text that nobody has checked keeps its own look.
 
 /** @typedef {{begin: number, end: number, kind: string}} CodeToken in characters of the code */
@@ -92,4 +137,41 @@ function pieces(text, at, tokens, first) {
   }
   if (done < text.length) nodes.push(document.createTextNode(text.slice(done)));
   return nodes;
+}
+
+// A block of code with its language and a button that copies it.
+
+
+/**
+ * @param {string} content with marks
+ * @param {string} info what stands after the fence
+ * @param {Section} section
+ * @returns {HTMLElement}
+ */
+export function codeBlock(content, info, section) {
+  const language = /[\w+#.-]+/.exec(info)?.[0] ?? "";
+  const block = document.createElement("div");
+  block.className = "code";
+  block.dir = "ltr";
+  const head = document.createElement("div");
+  head.className = "code-head";
+  const name = document.createElement("span");
+  name.textContent = language || "code";
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "button small";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", "Copy the code");
+  head.append(name, button);
+  const pre = document.createElement("pre");
+  pre.tabIndex = 0; // it scrolls
+  pre.setAttribute("role", "region");
+  pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
+  const code = document.createElement("code");
+  section.append(code, content.replace(/\n$/, ""));
+  colourCode(code, language);
+  pre.append(code);
+  block.append(head, pre);
+  button.addEventListener("click", () => copyText(code.textContent ?? "", button));
+  return block;
 }
