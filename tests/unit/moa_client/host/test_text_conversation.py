@@ -333,18 +333,15 @@ class Journal:
         self.notes: list[tuple[object, ...]] = []
         self._room = room
 
-    def _note(self, *note: object) -> None:
-        if len(self.notes) == self._room:
-            raise errors.DiskFullError("The disk is full.")
-        self.notes.append(note)
-
     def on_update(self, update: Update, text: AnswerText | None, figures: object = None) -> None:
         event = update.event
+        if len(self.notes) == self._room:
+            raise errors.DiskFullError("The disk is full.")
         if isinstance(event, Titled | Rewound):
-            self._note(type(event).__name__, *dataclasses.astuple(event))
+            self.notes.append((type(event).__name__, *dataclasses.astuple(event)))
         elif text is not None:
-            added = getattr(event, "text", "") or (event.question if isinstance(event, Asked) else "")
-            self._note(type(event).__name__, text.number, added, text.provisional)
+            added = event.question if isinstance(event, Asked) else getattr(event, "text", "")
+            self.notes.append((type(event).__name__, text.number, added, text.provisional))
 
 
 async def test_what_happens_is_kept_in_order() -> None:

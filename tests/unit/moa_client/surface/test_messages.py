@@ -178,11 +178,12 @@ class Surface:
         assert not conversation.subscriptions
 
 
-async def test_a_defect_in_what_was_asked_for_is_told_and_the_next_message_followed() -> None:
-    surface = Surface({"do": "stop"}, {"do": "title", "title": "t"})
+async def test_what_cannot_be_followed_is_told_and_the_next_message_followed() -> None:
+    bad = {"do": "permit", "call": "call_1", "permission": "yes"}
+    surface = Surface({"do": "stop"}, bad, {**bad, "call": None}, {**bad, "permission": "always"})
     await surface.be_served(Conversation())
-    assert [each["event"] for each in surface.sent] == ["opened", "error", "titled"]
-    assert surface.sent[1] == snapshot(
+    _, defect, *refused, titled = surface.sent
+    assert defect == snapshot(
         {
             "event": "error",
             "code": "internal",
@@ -190,17 +191,9 @@ async def test_a_defect_in_what_was_asked_for_is_told_and_the_next_message_follo
             "hint": "This is a defect of moa: please report it with the log.",
         }
     )
-
-
-async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
-    bad = {"do": "permit", "call": "call_1", "permission": "yes"}
-    surface = Surface(bad, {**bad, "call": None}, {**bad, "permission": "always"})
-    await surface.be_served(Conversation())
-    assert [each["event"] for each in surface.sent] == ["opened", "error", "error", "titled"]
-    assert surface.sent[1]["message"] == snapshot(
-        "`permit` needs the text `call`, and as `permission` one of once, always and denied."
-    )
-    assert surface.sent[3]["title"] == "call_1 always"
+    words = snapshot("`permit` needs the text `call`, and as `permission` one of once, always and denied.")
+    assert [each["message"] for each in refused] == [words, words]
+    assert titled["title"] == "call_1 always"
 
 
 async def test_who_wrote_a_text_is_told() -> None:
