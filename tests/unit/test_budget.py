@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21370, 121),
+    "client": (("client",), 21369, 121),
     "client: endpoint": (("client/moa_client/endpoint",), 2796, 12),
     "client: tools": (("client/moa_client/tools",), 1733, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),
     "client: chat": (("client/moa_client/chat",), 2318, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5189, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5188, 25,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2750, 15,

@@ -113,7 +113,7 @@ class Update:
 
 
 WIDE = "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"  # each is a word
-_WORDS, _LAST_WORD = re.compile(rf"\s+|[{WIDE}]|[^\s{WIDE}]+"), re.compile(rf"[^\s{WIDE}]*\Z")
+_WORDS, _LAST_WORD = re.compile(rf"\s*[{WIDE}]|\s*[^\s{WIDE}]+|\s+"), re.compile(rf"[^\s{WIDE}]*\Z")
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for
 WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants the three words of a drafter back
@@ -261,11 +261,9 @@ class Corrections:
     def __init__(self) -> None:
         self.stretches: tuple[tuple[int, int], ...] = ()  # from a word's begin to a word's end
         self.length = 0  # of the committed text
-        self._word = ""  # at its end
-        self._ahead = ""  # what was shown after it, even if it was withdrawn since
+        self._word = self._ahead = ""  # at its end, and what was shown after it, even if it was withdrawn since
         self._begin = 0  # of the newest correction
-        self._shown = ""  # there; empty: the correction is over
-        self._text = ""  # in its place
+        self._shown = self._text = ""  # there, and in its place; empty: the correction is over
 
     def update(self, piece: str, provisional: str) -> bool:
         """Takes in what is shown now; whether other stretches are corrected than before.
@@ -300,16 +298,17 @@ def differing(shown: str, text: str) -> list[tuple[int, int]]:
     if same in (len(shown), len(text)):
         return []
     start = same - len(last_word(text[:same]))
-    before, after = _WORDS.findall(shown[start:]), _WORDS.findall(text[start:])
+    before, after = _WORDS.findall(shown[start:]), _WORDS.findall(text[start:])  # each with the space before it
     places = list(accumulate(map(len, after), initial=start))
     stretches, at, first = list[tuple[int, int]](), 0, 0  # what neither text has in common begins there
-    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+    for block in SequenceMatcher(None, before, after).get_matching_blocks():
         if block.size and places[block.b + block.size] - places[block.b] < AGREED:
             continue
         last = block.b if block.size else min(block.b, first + block.a - at)  # no more than was shown
-        words = [place for place in range(first, last if block.a > at else first) if not after[place].isspace()]
-        if words:
-            stretches.append((places[words[0]], places[words[-1] + 1]))
+        replaced = "".join(after[first:last] if block.a > at else ())
+        if replaced.strip():
+            begin = places[first] + len(replaced) - len(replaced.lstrip())
+            stretches.append((begin, begin + len(replaced.strip())))
         at, first = block.a + block.size, block.b + block.size
     return stretches
 
