@@ -214,7 +214,6 @@ class ClientSettings(SettingsBase):
     mode: Literal["chain", "tree"] = "tree"  # of drafts
     length: int = 5  # of a chain: longer ones do not pay off while acceptance is low
     breadth: int = 4  # of trees, what paid off best on the default target
-    nodes: int = 16
     codec: Literal["bf16", "int8", "int4"] = "int4"  # the finest for memory: no loss of acceptance was measured
     dtype: Literal["int8", "float32"] = "int8"  # a quarter of the time of float32 (docs/adr/0009-drafting.md)
     standalone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s

@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21369, 121),
+    "client": (("client",), 21368, 121),
     "client: endpoint": (("client/moa_client/endpoint",), 2796, 12),
     "client: tools": (("client/moa_client/tools",), 1733, 13),
     "client: link": (("client/moa_client/link",), 2049, 10),
