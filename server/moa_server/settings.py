@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.machine import parse_cores
 
-from moa_server.fleet.peers import parse_advertised, parse_peers
+from moa_server.addresses import parse_advertised, parse_peers
 
 SECTION = "server"
 SETTINGS_NAME = "server.toml"

@@ -14,9 +14,9 @@ import grpc
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_server.addresses import connect_command
 from moa_server.cli import main
 from moa_server.commands.serve import run as run_server
-from moa_server.running.addresses import connect_command
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import ConfigError

@@ -9,8 +9,8 @@ from moa_server import settings as moa_server_settings
 from moa_server.access.keys import Gate, read_key_file
 from moa_server.cli import cli
 from moa_server.commands import serve
+from moa_server.setting_up import SetupFolder
 from moa_server.settings import ServerSettings
-from moa_server.setup.setting_up import SetupFolder
 from moa_shared.errors import AuthenticationError, MoaError
 from moa_shared.protocol.invitation import read_invitation
 

@@ -24,7 +24,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link import fleet as client_fleet
 from moa_client.link.security import Security
 from moa_client.link.server import SESSION, Server
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.net.fleet_servers import Servers

@@ -8,8 +8,7 @@ from moa_client.conversation.events import ServerChanged
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.server import Server
-from moa_server.app import start
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer, start
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling

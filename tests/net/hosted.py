@@ -12,7 +12,7 @@ from moa_client.host.host import Host, Reached, Started
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 
 from netsim import LinkHandle, open_link

@@ -12,7 +12,7 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 

@@ -23,7 +23,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError
 from moa_shared.programs.machine import Check, check_line, exit_code

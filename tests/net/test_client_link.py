@@ -16,7 +16,7 @@ from moa_client.chat.signals import leaving_on_signals
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import error_from_rpc, error_status

@@ -12,9 +12,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
 from moa_server.access import keys as keys_module
 from moa_server.access.caller import Caller
-from moa_server.app import start
+from moa_server.app import RunningServer, start
 from moa_server.engine.engine import Engine
-from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes

@@ -20,8 +20,7 @@ from moa_client.device.drafter_catalog import DrafterChoice
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_server.app import start
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer, start
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import Finish
 

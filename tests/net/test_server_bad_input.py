@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import (

@@ -16,8 +16,8 @@ from typing import Any
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
+from moa_server.app import RunningServer
 from moa_server.engine.stepper import Outcome, SessionTensors, Stepper, Work
-from moa_server.running.running_server import RunningServer
 from moa_server.session.session import SessionPhase
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import InternalError

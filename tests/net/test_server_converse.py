@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_server.app import RunningServer
 from moa_server.engine.stepper import Stepper
-from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto

@@ -19,7 +19,7 @@ from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import Gate, KeyEntry, changing, hash_of, new_key
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings

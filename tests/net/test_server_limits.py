@@ -12,7 +12,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.service.admission import MOST_LINES
 from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError

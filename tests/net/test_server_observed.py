@@ -16,9 +16,9 @@ from moa_client.conversation.events import Event
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
+from moa_server.app import RunningServer
 from moa_server.loading import load_host
 from moa_server.observing.observing import Metrics, Observing
-from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target

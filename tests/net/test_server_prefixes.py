@@ -14,9 +14,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_kernels import Page
 from moa_server.access import keys as keys_module
 from moa_server.access.caller import Caller
+from moa_server.app import RunningServer
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
 from moa_server.memory.feed import most_nbytes
-from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -20,7 +20,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
-from moa_server.running.running_server import RunningServer
+from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -18,11 +18,11 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
 from moa_server.access.keys import VARIABLE
+from moa_server.addresses import reachable_address
 from moa_server.cluster.rules import LOAD, NAMESPACE, QUEUE, Consumption, FleetView, Report
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
 from moa_server.logs import LogProgress, configure_logs
-from moa_server.running.addresses import reachable_address
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 

@@ -16,11 +16,10 @@ import structlog
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.run_loop import make_runner
 
-from moa_server.app import SWITCH_SECONDS, start
+from moa_server.addresses import check_address, host_port
+from moa_server.app import SWITCH_SECONDS, RunningServer, start
 from moa_server.cluster.rules import Consumption, FleetView, Report, Serving, SharedBuckets, State
 from moa_server.observing.observing import oldest_wait, sessions_by_state
-from moa_server.running.addresses import check_address, host_port
-from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 
 log = structlog.get_logger()

@@ -61,10 +61,10 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     progress = LogProgress() if is_json else make_progress()
     shown = progress if sys.stderr.isatty() else SilentProgress()
     with shown.task("Starting moa-server"):  # a second, of imports: who waits at a terminal sees that it has begun
+        from moa_server.addresses import check_address
         from moa_server.app import make_tls
         from moa_server.app import serve as serve_host
         from moa_server.loading import load_host
-        from moa_server.running.addresses import check_address
         from moa_server.verifier.execution_level import load_execution
         from moa_server.verifier.parallel.rank import rank_of
 

@@ -37,7 +37,7 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: 
     authority of its own (10 years), a certificate for the server (1 year), a key for one device, and server.toml for
     `moa-server serve --config`. What is there is never overwritten; --renew replaces the certificate alone.
     """
-    from moa_server.setup.setting_up import FIRST_DEVICE, SetupFolder, invitation_with, invitation_words, renew, set_up
+    from moa_server.setting_up import FIRST_DEVICE, SetupFolder, invitation_with, invitation_words, renew, set_up
 
     now = datetime.now(UTC)
     if folder is None:
@@ -73,7 +73,7 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     `moa-server keys revoke NAME` takes it back, or it expires.
     """
     from moa_server.access.keys import read_expiry
-    from moa_server.setup.setting_up import SetupFolder, add_device, find_key_file, invitation_with, invitation_words
+    from moa_server.setting_up import SetupFolder, add_device, find_key_file, invitation_with, invitation_words
 
     if config_file is None:
         raise ConfigError(
@@ -201,7 +201,7 @@ _LIMITS = {
 
 
 def _path(keys_file: Path | None, config_file: Path | None) -> Path:
-    from moa_server.setup.setting_up import find_key_file
+    from moa_server.setting_up import find_key_file
 
     path, origin = find_key_file(config_file, keys_file)
     click.echo(f"The file of keys is {path} (from {origin}).", err=True)

@@ -23,6 +23,7 @@ from rich.filesize import decimal
 
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, keys_in, read_key_file
+from moa_server.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.capacity.plan import (
     READING_TOKENS_PER_S,
     Needed,
@@ -32,7 +33,6 @@ from moa_server.capacity.plan import (
     estimate_text,
     users_fed,
 )
-from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.tls.certificates import ServerCertificate, read_certificate

@@ -21,7 +21,7 @@ from moa_server.access.keys import Gate
 from moa_server.engine.inference_thread import InferenceThread, RunningJob
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import Stepper
-from moa_server.fleet.watch import Membership
+from moa_server.fleet import Membership
 from moa_server.service.admission import Admission
 from moa_server.service.fetch import DrafterFiles
 from moa_server.service.services import Served, Services

@@ -9,8 +9,8 @@ from inline_snapshot import snapshot
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, KeyEntry
 from moa_server.doctor.examination import check_keys, check_tls, judge_keys, judge_tls
+from moa_server.setting_up import SetupFolder, add_device, set_up
 from moa_server.settings import ServerSettings
-from moa_server.setup.setting_up import SetupFolder, add_device, set_up
 from moa_server.tls.certificates import ServerCertificate
 from moa_shared.errors import ConfigError
 from moa_shared.programs.machine import Check

@@ -1,4 +1,4 @@
-"""Keeps the other replicas of a fleet true: looks its name up again and again, and leaves this server out.
+"""A fleet as an operator writes it (addresses, or a name in DNS that has them all), kept true by look-ups.
 
 State: what the newest look-up has found. Invariant: while the name cannot be looked up, what was known stays.
 """
@@ -12,29 +12,21 @@ import structlog
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_host_port
 from moa_shared.programs.run_loop import look_up
 
-from moa_server.fleet.peers import Peers
+from moa_server.addresses import Peers
 
 
 class Membership:
-    """The servers that can continue a conversation of this one.
+    """The servers that can continue a conversation of this one; each client is told of another one first."""
 
-    `ranked`: best first; otherwise each client is told of another one first, so that they spread.
-    """
-
-    def __init__(self, others: Iterable[str] = (), *, ranked: bool = False) -> None:
-        self.others: tuple[str, ...] = ()
-        self._is_ranked = False
+    def __init__(self, others: Iterable[str] = ()) -> None:
         self._first = 0
-        self.update(others, ranked=ranked)
+        self.update(others)
 
-    def update(self, others: Iterable[str], *, ranked: bool = False) -> None:
+    def update(self, others: Iterable[str]) -> None:
         self.others = tuple(dict.fromkeys(each for each in others if is_host_port(each)))
-        self._is_ranked = ranked
 
     def names(self) -> tuple[str, ...]:
-        if not self.others or self._is_ranked:
-            return self.others[:MOST_SUCCESSORS]
-        first, self._first = self._first % len(self.others), self._first + 1
+        first, self._first = self._first % max(1, len(self.others)), self._first + 1
         return (self.others[first:] + self.others[:first])[:MOST_SUCCESSORS]
 
 

@@ -1,10 +1,12 @@
-"""Where the server listens: whether it can, and what a user types to get there."""
+"""Where the server listens, whether it can, and what a user types to get there; which others are of its fleet."""
 
 import contextlib
 import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.addresses import is_loopback
+from moa_shared.programs.addresses import host_of, is_host_port, is_loopback
 
 _THIS_MACHINE = "127.0.0.1", "::1"
 ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # of documentation: no machine has them
@@ -60,3 +62,44 @@ def reachable_address(address: str) -> str:
             asked.connect((far, 9))  # sends nothing
             return str(asked.getsockname()[0])
     return address
+
+
+DNS = "dns:"
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The replicas of a fleet, the one that is told among them or not."""
+
+    addresses: tuple[str, ...] = ()
+    name: str = ""
+
+    def at(self, found: Iterable[str]) -> tuple[str, ...]:
+        """HOST:PORT of each, where the name has these addresses."""
+        port = self.name.rpartition(":")[2]
+        return tuple(f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in found)
+
+    @property
+    def host(self) -> str:
+        return host_of(self.name)
+
+
+def parse_peers(text: str) -> Peers:
+    """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: no one."""
+    named = [each.strip() for each in text.split(",")] if text.strip() else []
+    if any(each.startswith(DNS) for each in named):
+        if len(named) > 1:
+            raise ValueError("dns:NAME:PORT stands alone: the name has all addresses")
+        name = named[0].removeprefix(DNS)
+        if not is_host_port(name):
+            raise ValueError(f"{named[0]!r} is not dns:NAME:PORT")
+        return Peers(name=name)
+    if wrong := [each for each in named if not is_host_port(each)]:
+        raise ValueError(f"{wrong[0]!r} is not HOST:PORT")
+    return Peers(tuple(dict.fromkeys(named)))
+
+
+def parse_advertised(text: str) -> str:
+    if text and not is_host_port(text):
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return text

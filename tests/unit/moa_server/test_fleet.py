@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from moa_server.fleet import watch
-from moa_server.fleet.peers import parse_advertised, parse_peers
-from moa_server.fleet.watch import FleetWatch, Membership, is_own
+from moa_server import fleet as watch
+from moa_server.addresses import parse_advertised, parse_peers
+from moa_server.fleet import FleetWatch, Membership, is_own
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 
 

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 from cryptography import x509
 from inline_snapshot import snapshot
-from moa_server.setup import setting_up
-from moa_server.setup.setting_up import (
+from moa_server import setting_up
+from moa_server.setting_up import (
     SetupFolder,
     renew,
     set_up,

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moa_server.running import addresses
-from moa_server.running.addresses import reachable_address
-from moa_server.running.running_server import VARIABLE, ServiceManager
+from moa_server import addresses
+from moa_server.addresses import reachable_address
+from moa_server.app import VARIABLE, ServiceManager
 
 
 @pytest.fixture
