@@ -1,8 +1,5 @@
 """A fleet of the tiny target on a Ray of this machine."""
 
-from __future__ import annotations
-
-import asyncio
 import json
 import os
 import signal
@@ -24,12 +21,11 @@ from tests.support.tiny_models import save_tiny_model
 COMMAND_SECONDS = 300.0  # of a busy machine
 STORE_BYTES = 100 * 1024 * 1024  # nothing of ours goes through Ray's object store
 PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
-WATCHER_LOG = "watcher.log"
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The commands of one operator, and a program that stays connected to Ray for `status`.
+    """The commands of one operator.
 
     Args:
         folder: of models and state.
@@ -42,12 +38,6 @@ class Fleet:
     model: Path
     port: int = 0
     ray: Mapping[str, str] = field(default_factory=dict)
-    _watchers: list[subprocess.Popen[str]] = field(default_factory=list)  # that `status` asks: one at most
-
-    def __post_init__(self) -> None:
-        # Ray Serve imports pandas where there is one, as in no installation of the extra `cluster` alone.
-        self._hidden.mkdir()
-        (self._hidden / "pandas.py").write_text("raise ImportError")
 
     def command(self, *arguments: object) -> tuple[int, str, str]:
         """Runs `moa-server cluster`: exit code, standard output, standard error."""
@@ -55,62 +45,36 @@ class Fleet:
         done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=COMMAND_SECONDS)
         return done.returncode, done.stdout, done.stderr
 
-    async def meanwhile(self, *arguments: object) -> tuple[int, str, str]:
-        """The same, while other things go on."""
-        return await asyncio.to_thread(self.command, *arguments)
-
-    def up(self, *arguments: object, model: Path | None = None) -> tuple[object, ...]:
-        """The arguments that bring two replicas up."""
+    @property
+    def options(self) -> tuple[object, ...]:
+        """Of two replicas."""
         return (
-            "up", model or self.model, "--drafter", "none", "--port", self.port, "--min-replicas", 2, "--cpus", 0.5,
-            "--allow-ignore-end-of-text", *arguments,
+            "--drafter", "none", "--port", self.port, "--min-replicas", 2, "--cpus", 0.5, "--allow-ignore-end-of-text",
         )  # fmt: skip
 
-    def status(self, name: str = "moa") -> dict[str, Any]:
-        """How a fleet is: what `moa-server cluster status --json` says."""
-        if not (line := self._watched(name)):
-            self.leave()  # it has ended with the Ray that it was connected to
-            line = self._watched(name)
-        assert line, (self.folder / WATCHER_LOG).read_text("utf-8")
-        found: dict[str, Any] = json.loads(line)
+    def up(self, *arguments: object) -> str:
+        """Brings two replicas up, or as many as the arguments say; their addresses, a line each."""
+        code, out, err = self.command("up", self.model, *self.options, *arguments)
+        assert code == 0, err
+        return out
+
+    def status(self, name: str = "moa") -> list[dict[str, Any]]:
+        """The replicas, as `moa-server cluster status --json` tells them."""
+        for _ in range(2):  # it may end with a node of Ray
+            code, out, err = self.command("status", "--name", name, "--json")
+            if code == 0:
+                break
+        assert code == 0, err
+        found: list[dict[str, Any]] = json.loads(out)["replicas"]
         return found
-
-    def leave(self) -> None:
-        """Ends the connection to Ray that `status` keeps."""
-        for process in self._watchers:
-            process.kill()
-            process.communicate()
-        self._watchers.clear()
-
-    def _watched(self, name: str) -> str:
-        """What the watcher says of a fleet; empty: it has ended."""
-        if not self._watchers:
-            with (self.folder / WATCHER_LOG).open("w") as log:
-                command, pipe = [sys.executable, "-m", "tests.cluster.fleet_watcher"], subprocess.PIPE
-                process = subprocess.Popen(
-                    command, env=self.environment(), stdin=pipe, stdout=pipe, stderr=log, text=True
-                )
-            self._watchers.append(process)
-        asked, answers = self._watchers[0].stdin, self._watchers[0].stdout
-        assert asked is not None
-        assert answers is not None
-        try:
-            asked.write(f"{name}\n")
-            asked.flush()
-        except BrokenPipeError:
-            return ""
-        return answers.readline()
-
-    @property
-    def _hidden(self) -> Path:
-        """Stands for packages that programs are to miss."""
-        return self.folder / "hidden"
 
     def environment(self) -> dict[str, str]:
         """Of all programs."""
-        path = os.pathsep.join([str(self._hidden), *sys.path])
+        hidden = self.folder / "hidden"  # Ray Serve imports pandas where there is one, as in no installation of ours
+        hidden.mkdir(exist_ok=True)
+        (hidden / "pandas.py").write_text("raise ImportError")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MOA_"))}
-        ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        ours = {"PYTHONPATH": os.pathsep.join([str(hidden), *sys.path]), "OMP_NUM_THREADS": "1"}
         return {**kept, **ours, **self.ray}
 
 
@@ -174,10 +138,7 @@ def with_head(folder: Path, address: str, *arguments: str, port: int = 0) -> Ite
         TemporaryDirectory(prefix="moa-ray-", dir="/tmp") as short,  # Ray's sockets lie below
         node(fleet, address, *head, f"--temp-dir={short}", *arguments),
     ):
-        try:
-            yield fleet
-        finally:
-            fleet.leave()
+        yield fleet
 
 
 @pytest.fixture(scope="session")
@@ -185,19 +146,12 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The operator of the fleet that all tests share, on a Ray that takes half a minute to start."""
     with with_head(tmp_path_factory.mktemp("fleet"), "127.0.0.4", "--num-cpus=4", port=port_of_two()) as made:
         yield made
-        made.leave()
         made.command("down")
 
 
 @pytest.fixture
 def fleet(operator: Fleet) -> Fleet:
     """Two replicas that serve."""
-    bring_up(operator)
-    return operator
-
-
-def bring_up(operator: Fleet) -> None:
-    """Brings the fleet up where it is not."""
     if operator.command("status")[0]:
-        code, _, err = operator.command(*operator.up())
-        assert code == 0, err
+        operator.up()
+    return operator

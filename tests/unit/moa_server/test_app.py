@@ -33,19 +33,12 @@ def test_an_address_without_a_file(manager: socket.socket) -> None:
     assert manager.recv(1000) == b"WATCHDOG=1"
 
 
-def test_a_manager_that_does_not_read_holds_nothing_up(manager: socket.socket, tmp_path: Path) -> None:
+def test_a_manager_that_does_not_read_or_is_not_there_holds_nothing_up(manager: socket.socket, tmp_path: Path) -> None:
     manager.bind(str(tmp_path / "notify"))
-    server = ServiceManager({VARIABLE: str(tmp_path / "notify")})
-    for _ in range(2000):  # more than a socket keeps
-        server.alive()
-
-
-def test_a_manager_that_is_gone_is_no_matter(tmp_path: Path) -> None:
-    ServiceManager({VARIABLE: str(tmp_path / "nobody")}).ready("serving")
-
-
-def test_nobody_is_told_without_one() -> None:
-    ServiceManager({}).ready("serving")
+    for environment in ({VARIABLE: str(tmp_path / "notify")}, {VARIABLE: str(tmp_path / "nobody")}, {}):
+        server = ServiceManager(environment)
+        for _ in range(2000):  # more than a socket keeps
+            server.alive()
 
 
 def test_an_address_that_somebody_has_chosen_stays() -> None:

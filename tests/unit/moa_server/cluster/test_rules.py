@@ -1,11 +1,11 @@
 """A fleet: who is named to whom, forgotten and refused; what a key may take over all replicas; how many a load wants."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_server.cluster.rules import (
     LOAD,
     QUEUE,
@@ -79,22 +79,10 @@ def test_a_replica_that_serves_something_else_is_refused_by_name(
 
 
 def test_facts_are_what_json_can_hold() -> None:
-    assert report(1, load=0.5).facts() == snapshot(
-        {
-            "replica": "r1",
-            "address": "10.0.0.1:50051",
-            "state": "serves",
-            "load": 0.5,
-            "kv_used": 0.0,
-            "queue_seconds": 0.0,
-            "sessions": 0,
-            "answering": 0,
-            "process": 0,
-            "node": "",
-            "model": "tiny",
-            "execution": "int8",
-        }
-    )
+    facts = json.loads(json.dumps(report(1, load=0.5).facts()))
+    named = {"replica": "r1", "address": "10.0.0.1:50051", "state": "serves", "model": "tiny", "execution": "int8"}
+    numbers = {"load": 0.5, "kv_used": 0.0, "queue_seconds": 0.0, "sessions": 0, "answering": 0, "process": 0}
+    assert facts == {**named, **numbers, "node": ""}
 
 
 # ---------------------------------------------------------------- what a caller may take in a minute

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_server.observing.http_port import MOST_CONNECTIONS, TEXT, HttpPage, HttpPort
 from moa_server.observing.observing import GAUGES, Metrics, Observing, troubles
 from moa_shared.errors import ConfigError
@@ -89,64 +86,57 @@ PAGES: dict[str, Callable[[], HttpPage]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     port = HttpPort("127.0.0.1", 0, PAGES, ("gpu1.example.com",))
     yield port.server_port
     port.stop()
 
 
-def get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def status(port: int, data: bytes) -> int:
-    """Of what comes back; 0: the connection ends."""
+def answer(port: int, request: bytes) -> tuple[int, str]:
+    """The status and the page; 0: what comes back is no answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(data)
-        words = connection.makefile("rb").readline().split()
-        return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        connection.sendall(request)
+        head, _, page = connection.makefile("rb").read().decode().partition("\r\n\r\n")
+        return int(head.split()[1]) if head.startswith("HTTP/") else 0, page
 
 
-def test_pages(port: int) -> None:
-    assert get(port, "/good") == (200, "well\n")
-    assert get(port, "/good?verbose=1") == (200, "well\n")
-    assert get(port, "/bad") == (503, "not well\n")
-    assert get(port, "/other") == snapshot((404, "Pages: /good, /bad, /defect\n"))
-    assert get(port, "/defect") == snapshot((500, "The page failed; the server's log says why.\n"))
-
-
-def test_what_is_no_request_of_ours(port: int) -> None:
-    assert status(port, b"HEAD /good HTTP/1.1\r\n\r\n") == 200
-    assert status(port, b"POST /good HTTP/1.1\r\n\r\n") == 405
-    assert status(port, b"\x16\x03\x01 hello\r\n\r\n") != 200
-    assert status(port, b"GET /" + b"x" * (1 << 17)) == 414
-    assert get(port, "/good") == (200, "well\n")
+GET = b"GET /good HTTP/1.1\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"),
+    ("request_line", "expected"),
     [
-        ("evil.example", 403),
-        ("evil.example:9464", 403),
-        ("127.0.0.1.evil.example", 403),
-        ("[bad", 403),
-        ("10.1.2.3:9464", 200),
-        ("[fd00::1]:9464", 200),
-        ("localhost:9464", 200),
-        ("server:9464", 200),  # of a compose file
-        ("moa-metrics.default.svc.cluster.local", 200),
-        ("GPU1.example.com:9464", 200),
-        ("", 200),
+        (b"GET /good HTTP/1.1", (200, "well\n")),
+        (b"GET /good?verbose=1 HTTP/1.1", (200, "well\n")),
+        (b"GET /bad HTTP/1.1", (503, "not well\n")),
+        (b"GET /other HTTP/1.1", (404, "Pages: /good, /bad, /defect\n")),
+        (b"GET /defect HTTP/1.1", (500, "The page failed; the server's log says why.\n")),
+        (b"HEAD /good HTTP/1.1", (200, "")),
+        (b"POST /good HTTP/1.1", (405, "Only GET and HEAD are answered.\n")),
     ],
 )
-def test_a_site_that_points_its_name_here_reads_nothing(port: int, host: str, expected: int) -> None:
-    assert status(port, f"GET /good HTTP/1.1\r\nX: y\r\nhost: {host}\r\n\r\n".encode()) == expected
+def test_pages(port: int, request_line: bytes, expected: tuple[int, str]) -> None:
+    assert answer(port, request_line + b"\r\n\r\n") == expected
+
+
+def test_what_is_no_request(port: int) -> None:
+    assert answer(port, b"\x16\x03\x01 hello\r\n\r\n")[0] != 200
+    assert answer(port, b"GET /" + b"x" * (1 << 16))[0] == 414
+    assert answer(port, GET) == (200, "well\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "host"),
+    [
+        *((403, host) for host in ("evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[bad")),
+        *((200, host) for host in ("10.1.2.3:9464", "[fd00::1]:9464", "localhost:9464", "GPU1.example.com:9464", "")),
+        (200, "server:9464"),  # of a compose file
+        (200, "moa-metrics.default.svc.cluster.local"),
+    ],
+)
+def test_a_site_that_points_its_name_here_reads_nothing(port: int, status: int, host: str) -> None:
+    assert answer(port, f"GET /good HTTP/1.1\r\nX: y\r\nhost: {host}\r\n\r\n".encode())[0] == status
 
 
 def test_callers_that_say_nothing_keep_nobody_out(port: int) -> None:
@@ -155,7 +145,7 @@ def test_callers_that_say_nothing_keep_nobody_out(port: int) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
             for _ in range(2 * MOST_CONNECTIONS)
         ]
-        assert get(port, "/good") == (200, "well\n")
+        assert answer(port, GET) == (200, "well\n")
         assert held[0].recv(1) == b""  # the oldest gave way
 
 

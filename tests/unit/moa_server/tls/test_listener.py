@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from inline_snapshot import snapshot
 from moa_server.settings import ServerSettings
-from moa_server.tls.certificates import CertificateFiles, read_certificate
+from moa_server.tls.certificates import CertificateFiles, ServerCertificate, read_certificate
 from moa_server.tls.listener import (
     PATIENCE_SECONDS,
     REPORT_SECONDS,
@@ -29,10 +28,11 @@ from structlog.testing import capture_logs
 from tests.support.certificates import Authority, Pair, put
 from tests.support.messages import steady
 
-GOOD = Authority().issue(names=("gpu.example", "10.0.0.1"))
+AUTHORITY = Authority()
+GOOD = AUTHORITY.issue(names=("gpu.example", "10.0.0.1"))
 
 
-def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> Any:
+def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> ServerCertificate:
     certificate, key = pair.write(folder)
     authorities = None
     if client_ca is not None:
@@ -41,127 +41,75 @@ def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> Any
     return read_certificate(CertificateFiles(certificate, key, authorities), datetime.now(UTC))
 
 
-def refusal(folder: Path, *arguments: Any) -> str:
-    with pytest.raises(MoaError) as caught:
-        read(folder, *arguments)
-    return steady(str(caught.value))
-
-
 def locked(pair: Pair) -> bytes:
     key = load_pem_private_key(pair.key, None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
 
 
 def test_a_good_certificate(tmp_path: Path) -> None:
-    found = read(tmp_path, GOOD, Authority().certificate)
+    found = read(tmp_path, GOOD, AUTHORITY.certificate)
     assert found.names == ("gpu.example", "10.0.0.1")
     assert 19.9 < found.days_left(datetime.now(UTC)) < 20.1
     assert "PRIVATE" not in repr(found)
 
 
-def test_certificates_that_are_refused(tmp_path: Path) -> None:
-    authority = Authority()
-    assert [
-        refusal(tmp_path, Pair(b"", GOOD.key)),
-        refusal(tmp_path, Pair(GOOD.certificate[:300], GOOD.key)),
-        refusal(tmp_path, Pair(GOOD.certificate, GOOD.key[:100])),
-        refusal(tmp_path, Pair(GOOD.certificate, authority.issue().key)),
-        refusal(tmp_path, Pair(GOOD.certificate, locked(GOOD))),
-        refusal(tmp_path, authority.issue(key=ec.generate_private_key(ec.SECP521R1()))),
-        refusal(tmp_path, GOOD, b"nothing"),
-    ] == snapshot(
-        [
-            "TMP/server.pem does not hold certificates in PEM, or not whole ones.",
-            "TMP/server.pem does not hold certificates in PEM, or not whole ones.",
-            "TMP/server.key does not hold a private key in PEM, or not a whole one (ValueError).",
-            "The private key TMP/server.key does not belong to the certificate TMP/server.pem. Name the key that the certificate was made for; the server's certificate comes first in its file.",
-            "The private key TMP/server.key has a passphrase, which nobody could type when the server restarts. Write it without one, for the server's user alone: openssl pkey -in TMP/server.key -out FILE.",
-            "gRPC cannot use the kind of the private key TMP/server.key. Have a certificate made for a key of the kind RSA, P-256 or P-384.",
-            "TMP/clients.pem does not hold certificates in PEM, or not whole ones.",
-        ]
-    )
-    assert "has expired on 20" in refusal(tmp_path, authority.issue(days=-1))
-    assert "is valid only from 20" in refusal(tmp_path, authority.issue(starts=1))
-    assert "is valid any longer" in refusal(tmp_path, GOOD, Authority(days=-1).certificate)
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("server.pem does not hold certificates in PEM, or not whole ones.", (Pair(b"", GOOD.key),)),
+        ("server.pem does not hold certificates in PEM", (Pair(GOOD.certificate[:300], GOOD.key),)),
+        ("server.key does not hold a private key in PEM", (Pair(GOOD.certificate, GOOD.key[:100]),)),
+        ("server.key does not belong to the certificate", (Pair(GOOD.certificate, AUTHORITY.issue().key),)),
+        ("server.key has a passphrase, which nobody could type", (Pair(GOOD.certificate, locked(GOOD)),)),
+        ("cannot use the kind of the private key", (AUTHORITY.issue(key=ec.generate_private_key(ec.SECP521R1())),)),
+        ("clients.pem does not hold certificates in PEM", (GOOD, b"nothing")),
+        ("has expired on 20", (AUTHORITY.issue(days=-1),)),
+        ("is valid only from 20", (AUTHORITY.issue(starts=1),)),
+        ("No authority in TMP/clients.pem is valid any longer", (GOOD, Authority(days=-1).certificate)),
+    ],
+)
+def test_certificates_that_are_refused(tmp_path: Path, words: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, *arguments)
+    assert words in steady(str(caught.value))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     certificate, key = GOOD.write(tmp_path)
-    now = datetime.now(UTC)
-    said = []
-    for files in (
-        CertificateFiles(tmp_path / "none.pem", key),
-        CertificateFiles(certificate, tmp_path / "none.key"),
-        CertificateFiles(certificate, key, tmp_path / "none.pem"),
-        CertificateFiles(tmp_path, key),
-    ):
+    none = tmp_path / "none.pem"
+
+    def check(words: str, *files: Path) -> None:
         with pytest.raises(MoaError) as caught:
-            read_certificate(files, now)
-        said.append(steady(str(caught.value)))
+            read_certificate(CertificateFiles(*files), datetime.now(UTC))
+        assert steady(str(caught.value)) == words
+
+    check("There is no file TMP/none.pem. Check --tls-cert.", none, key)
+    check("There is no file TMP/none.pem. Check --tls-key.", certificate, none)
+    check("There is no file TMP/none.pem. Check --tls-client-ca.", certificate, key, none)
+    check("TMP cannot be read: Is a directory. Check --tls-cert.", tmp_path, key)
     key.chmod(0o640)
-    with pytest.raises(ConfigError) as others:
-        read_certificate(CertificateFiles(certificate, key), now)
-    said.append(steady(str(others.value)))
-    assert said == snapshot(
-        [
-            "There is no file TMP/none.pem. Check --tls-cert.",
-            "There is no file TMP/none.key. Check --tls-key.",
-            "There is no file TMP/none.pem. Check --tls-client-ca.",
-            "TMP cannot be read: Is a directory. Check --tls-cert.",
-            "Others can read the private key TMP/server.key. Protect it: chmod 600 TMP/server.key",
-        ]
-    )
+    check("Others can read the private key TMP/server.key. Protect it: chmod 600 TMP/server.key", certificate, key)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "words"),
     [
-        (
-            ServerSettings(tls_cert=Path("c")),
-            snapshot("The certificate has no private key. Name it with --tls-key FILE."),
-        ),
-        (
-            ServerSettings(tls_key=Path("k")),
-            snapshot("The private key has no certificate. Name it with --tls-cert FILE."),
-        ),
-        (
-            ServerSettings(tls_client_ca=Path("a")),
-            snapshot(
-                "Clients show certificates over TLS only, and this server has no certificate of its own. Name one with --tls-cert FILE --tls-key FILE."
-            ),
-        ),
-        (
-            ServerSettings(host="0.0.0.0"),
-            snapshot(
-                "On 0.0.0.0, conversations would cross the network without encryption. Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with --insecure that others on the way read and change them."
-            ),
-        ),
-        (
-            ServerSettings(host=""),
-            snapshot(
-                "On all addresses, conversations would cross the network without encryption. Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with --insecure that others on the way read and change them."
-            ),
-        ),
+        (ServerSettings(tls_cert=Path("c")), "The certificate has no private key."),
+        (ServerSettings(tls_key=Path("k")), "The private key has no certificate."),
+        (ServerSettings(tls_client_ca=Path("a")), "Clients show certificates over TLS only"),
+        (ServerSettings(host="0.0.0.0"), "On 0.0.0.0, conversations would cross the network without encryption."),
+        (ServerSettings(host=""), "On all addresses, conversations would cross the network without encryption."),
     ],
 )
-def test_settings_that_expose_a_server_or_are_half_of_a_certificate(settings: ServerSettings, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_settings_that_expose_a_server_or_are_half_of_a_certificate(settings: ServerSettings, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         files_of(settings)
-    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ServerSettings(),
-        ServerSettings(host="localhost"),
-        ServerSettings(host="127.9.9.9"),
-        ServerSettings(host="::1"),
-        ServerSettings(host="0.0.0.0", insecure=True),
-    ],
-)
-def test_settings_that_need_no_certificate(settings: ServerSettings) -> None:
-    assert files_of(settings) is None
+@pytest.mark.parametrize("host", ["localhost", "127.9.9.9", "::1"])
+def test_settings_that_need_no_certificate(host: str) -> None:
+    assert files_of(ServerSettings(host=host)) is None
+    assert files_of(ServerSettings(host="0.0.0.0", insecure=True)) is None
 
 
 def test_the_files_that_settings_name() -> None:
