@@ -19,6 +19,7 @@ from moa_shared.programs.atomic import create_private, write_private
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.invitation import Invitation
 
+from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key
 from moa_server.addresses import host_port
 from moa_server.settings import METRICS_PORT, SECTION, SETTINGS_NAME, ServerSettings
@@ -37,6 +38,7 @@ from moa_server.tls.certificates import (
 
 HEAD = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n"
 FIRST_DEVICE = "device"  # the name of the first one's key
+NO_LIMITS = CallerLimits()
 _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
 
 
@@ -84,7 +86,7 @@ def set_up(
     with _new_folder(folder.path) as partial:
         for path, content in contents.items():
             create_private(partial / path.name, content)
-        return add_device(partial / folder.keys.name, FIRST_DEVICE, now)
+        return add_key(partial / folder.keys.name, FIRST_DEVICE, now)
 
 
 @contextmanager
@@ -142,12 +144,19 @@ def find_key_file(config_file: Path | None, named: Path | None = None) -> tuple[
     )
 
 
-def add_device(keys: Path, name: str, now: datetime, expires: datetime | None = None) -> str:
-    """A new key with all rights, as the device is to know it; the file gets its hash. `expires`: None: never."""
+def add_key(
+    path: Path,
+    name: str,
+    now: datetime,
+    expires: datetime | None = None,
+    rights: frozenset[Right] = frozenset(Right),
+    limits: CallerLimits = NO_LIMITS,
+) -> str:
+    """A new key, as the device is to know it; the file gets its hash. `expires`: None: never."""
     check_name(name)
     key = new_key()
-    with changing(keys) as book:
-        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), created=now, expires=expires))
+    with changing(path) as book:
+        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), rights, limits, now, expires))
     return key
 
 

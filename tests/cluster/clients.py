@@ -10,7 +10,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device, load_device
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet, connect
-from moa_client.link.security import Security
+from moa_client.link.security import PLAIN, Security
 from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.programs.config import load_settings
@@ -30,8 +30,8 @@ READ_SECONDS = 0.01  # a piece of an answer, so that one is under way most of th
 REST_SECONDS = 0.5  # after an answer: what fails meanwhile meets one of the others
 
 
-def server_at(address: str, security: Security | None = None) -> Server:
-    return Server(address, 5.0, 20.0, *([security] if security is not None else []))
+def server_at(address: str, security: Security = PLAIN) -> Server:
+    return Server(address, 5.0, 20.0, security)
 
 
 async def texts(model: Path, servers: Sequence[Server], clients: int, over: asyncio.Event) -> list[list[list[int]]]:

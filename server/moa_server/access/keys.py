@@ -16,7 +16,7 @@ import secrets
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from hmac import compare_digest
 from pathlib import Path
@@ -34,7 +34,21 @@ LEAST_CHARACTERS = 32  # of a key that was not made here
 MOST_CHARACTERS = 4096
 ID_CHARACTERS = 8  # of the hash, for people and logs
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-_NOBODY = hashlib.sha256(b"nobody").hexdigest()
+SHA256 = re.compile(r"[0-9a-f]{64}")
+DATES = ("created", "expires")  # of TOML: its strings, numbers and lists are JSON's
+LIMITS = tuple(each.name for each in fields(CallerLimits))
+HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"
+LOCK_SECONDS = 10.0
+AUTHORIZATION = "authorization"  # of a call's metadata
+SCHEME = "Bearer "
+VARIABLE = "MOA_KEYS"  # holds keys themselves
+WORDS = {
+    Right.CONVERSE: "split inference",
+    Right.GENERATE: "answers of the server alone",
+    Right.FETCH: "fetching the drafter",
+}
+
+log = structlog.get_logger()
 
 
 def new_key() -> str:
@@ -81,9 +95,8 @@ class KeyBook:
     def find(self, key: str) -> KeyEntry | None:
         """The entry of a key. What it takes says nothing of how much of a key was right."""
         digest = hash_of(key)
-        begun_alike = (each for each in self.entries.values() if each.identifier == digest[:ID_CHARACTERS])
-        found = next(begun_alike, None)
-        same = compare_digest(digest, found.sha256 if found is not None else _NOBODY)
+        found = next((each for each in self.entries.values() if each.identifier == digest[:ID_CHARACTERS]), None)
+        same = compare_digest(digest, found.sha256 if found is not None else hash_of("nobody"))
         return found if same else None
 
     def require(self, key: str, now: datetime) -> KeyEntry:
@@ -146,50 +159,32 @@ def keys_in(text: str, source: str) -> KeyBook:
     return KeyBook.of(entries)
 
 
-def parse_expiry(text: str, now: datetime) -> datetime:
-    """A date (2027-01-31, up to its end) or a number of days from now."""
-    if text.isascii() and text.isdigit() and len(text) < 6:
-        days = int(text)
-        if not days:
-            raise ValueError("0 days is now")
-        return datetime.fromtimestamp(now.timestamp() + 86_400 * days, UTC)
-    try:
-        day = datetime.strptime(text, "%Y-%m-%d").replace(hour=23, minute=59, second=59, tzinfo=UTC)
-    except ValueError:
-        raise ValueError("it is neither a date such as 2027-01-31 nor a number of days") from None
-    if day <= now:
-        raise ValueError("it is not in the future")
-    return day
-
-
 def read_expiry(text: str | None, now: datetime) -> datetime | None:
+    """A date (2027-01-31, up to its end) or a number of days from now; None: never."""
     if text is None:
         return None
     try:
-        return parse_expiry(text, now)
-    except ValueError as error:
-        raise ConfigError(f"--expires is {text!r}: {error}.", hint="") from None
+        if text.isascii() and text.isdigit() and len(text) < 6:
+            until = datetime.fromtimestamp(now.timestamp() + 86_400 * int(text), UTC)
+        else:
+            until = datetime.strptime(text, "%Y-%m-%d").replace(hour=23, minute=59, second=59, tzinfo=UTC)
+    except ValueError:
+        why = "it is neither a date such as 2027-01-31 nor a number of days"
+        raise ConfigError(f"--expires is {text!r}: {why}.", hint="") from None
+    if until <= now:
+        raise ConfigError(f"--expires is {text!r}: it is not in the future.", hint="")
+    return until
 
 
 def entry_fields(entry: KeyEntry) -> dict[str, Any]:
     """An entry as values of TOML and JSON; what is not said is left out."""
-    limits = entry.limits
-    rights = [right.value for right in Right if right in entry.rights]
-    fields: dict[str, Any] = {"sha256": entry.sha256, "rights": rights}
-    for name in ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute"):
-        if value := getattr(limits, name):
-            fields[name] = value
-    for name in ("created", "expires"):
-        if (moment := getattr(entry, name)) is not None:
-            fields[name] = moment.astimezone(UTC).isoformat(timespec="seconds")
-    return fields
-
-
-HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"
-LOCK_SECONDS = 10.0
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-DATES = ("created", "expires")  # of TOML: its strings, numbers and lists are JSON's
-_LIMITS = ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute")
+    dates = {name: moment for name in DATES if (moment := getattr(entry, name)) is not None}
+    return {
+        "sha256": entry.sha256,
+        "rights": [right.value for right in Right if right in entry.rights],
+        **{name: value for name, value in asdict(entry.limits).items() if value},
+        **{name: moment.astimezone(UTC).isoformat(timespec="seconds") for name, moment in dates.items()},
+    }
 
 
 def read_key_file(path: Path) -> KeyBook:
@@ -251,27 +246,18 @@ def _read_entry(name: str, table: object, path: Path) -> KeyEntry:
         if not isinstance(table, dict):
             raise ValueError("it is not a table")
         check_name(name)
-        unknown = table.keys() - {"sha256", "rights", "created", "expires", *_LIMITS}
-        if unknown:
+        if unknown := table.keys() - {"sha256", "rights", *DATES, *LIMITS}:
             raise ValueError(f"{', '.join(sorted(unknown))} is not known")
-        sha256 = table.get("sha256")
-        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        if not isinstance(sha256 := table.get("sha256"), str) or not SHA256.fullmatch(sha256):
             raise ValueError("sha256 must be 64 hexadecimal digits")
-        rights = table.get("rights", list(Right))
-        if not isinstance(rights, list):
+        if not isinstance(rights := table.get("rights", list(Right)), list):
             raise ValueError("rights must be a list")
-        limits = {field: table[field] for field in _LIMITS if field in table}
-        for field, value in limits.items():
+        limits = {limit: table[limit] for limit in LIMITS if limit in table}
+        for limit, value in limits.items():
             if type(value) is not int or value < 0:
-                raise ValueError(f"{field} must be a whole number")
-        return KeyEntry(
-            name,
-            sha256,
-            frozenset(Right(right) for right in rights),
-            CallerLimits(**limits),
-            _moment(table, "created"),
-            _moment(table, "expires"),
-        )
+                raise ValueError(f"{limit} must be a whole number")
+        dates = (_moment(table, each) for each in DATES)
+        return KeyEntry(name, sha256, frozenset(map(Right, rights)), CallerLimits(**limits), *dates)
     except ValueError as error:
         raise ConfigError(f"keys.{name} in {path}: {error}.", hint="Correct it, or remove the table.") from None
 
@@ -283,18 +269,6 @@ def _moment(table: dict[str, Any], field: str) -> datetime | None:
     if not isinstance(moment, datetime):
         raise ValueError(f"{field} must be a date and a time, such as 2027-01-31T00:00:00Z")
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-log = structlog.get_logger()
-
-AUTHORIZATION = "authorization"  # of a call's metadata
-SCHEME = "Bearer "
-VARIABLE = "MOA_KEYS"  # holds keys themselves
-_WORDS = {
-    Right.CONVERSE: "split inference",
-    Right.GENERATE: "answers of the server alone",
-    Right.FETCH: "fetching the drafter",
-}
 
 
 class Gate:
@@ -370,7 +344,7 @@ class Gate:
 
 def check_right(caller: Caller, right: Right) -> None:
     if right not in caller.rights:
-        raise ForbiddenError(f"The key {caller.key} does not permit {_WORDS[right]}.")
+        raise ForbiddenError(f"The key {caller.key} does not permit {WORDS[right]}.")
 
 
 def _stamp(path: Path | None) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import config_option, table
 from moa_shared.programs.entry import write_output
 
+from moa_server.access.caller import CallerLimits, Right
 from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_folder
 
 
@@ -73,7 +74,7 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     `moa-server keys revoke NAME` takes it back, or it expires.
     """
     from moa_server.access.keys import read_expiry
-    from moa_server.setting_up import SetupFolder, add_device, find_key_file, invitation_with, invitation_words
+    from moa_server.setting_up import SetupFolder, add_key, find_key_file, invitation_with, invitation_words
 
     if config_file is None:
         raise ConfigError(
@@ -85,7 +86,7 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     until = read_expiry(expires, now)
     invitation_with(where, "")  # an error now, not after the key is made
     keys_file, _ = find_key_file(whole)
-    key = add_device(keys_file, name, now, until)
+    key = add_key(keys_file, name, now, until)
     write_output(f"{invitation_with(where, key).line()}\n")
     print(f"The key {name} is in {keys_file}.", file=sys.stderr)
     print(invitation_words(name, where.settings, until), end="", file=sys.stderr)
@@ -119,25 +120,18 @@ def keys() -> None:
 def add(
     name: str,
     rights: str,
-    sessions: int | None,
-    kv_bytes: int | None,
-    tokens_per_minute: int | None,
-    requests_per_minute: int | None,
     expires: str | None,
     keys_file: Path | None,
     config_file: Path | None,
+    **limits: int | None,
 ) -> None:
     """Make a key called NAME and print it: it is shown this once, and the file has only its hash."""
-    from moa_server.access.caller import CallerLimits
-    from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key, read_expiry
+    from moa_server.access.keys import read_expiry
+    from moa_server.setting_up import add_key
 
     now, path = datetime.now(UTC), _path(keys_file, config_file)
-    check_name(name)
-    until = read_expiry(expires, now)
-    key = new_key()
-    limits = CallerLimits(sessions or 0, kv_bytes or 0, tokens_per_minute or 0, requests_per_minute or 0)
-    with changing(path) as book:
-        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), _rights(rights), limits, now, until))
+    given = CallerLimits(**{limit: value for limit, value in limits.items() if value})
+    key = add_key(path, name, now, read_expiry(expires, now), _rights(rights), given)
     write_output(f"{key}\n")
     click.echo(
         f"The key {name} is in it, as a hash; a server that reads this file takes it in within a second. On the "
@@ -208,9 +202,7 @@ def _path(keys_file: Path | None, config_file: Path | None) -> Path:
     return path
 
 
-def _rights(text: str) -> frozenset[Any]:
-    from moa_server.access.caller import Right
-
+def _rights(text: str) -> frozenset[Right]:
     known = {right.value: right for right in Right}
     words = [word.strip() for word in text.split(",")]
     unknown = [word for word in words if word not in known]

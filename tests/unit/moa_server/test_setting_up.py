@@ -122,7 +122,7 @@ def test_what_is_there_is_not_overwritten(folder: SetupFolder) -> None:
 
 
 def test_a_folder_that_cannot_be_completed_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setting_up, "add_device", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(setting_up, "add_key", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match="server cannot be written: No space left on device"):
         set_up(SetupFolder(tmp_path / "server"), HOSTS, 50051, NOW)
     assert not list(tmp_path.iterdir())

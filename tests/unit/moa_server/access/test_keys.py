@@ -18,7 +18,7 @@ from moa_server.access.keys import (
     hash_of,
     keys_in,
     new_key,
-    parse_expiry,
+    read_expiry,
     read_key_file,
     text_of,
 )
@@ -135,13 +135,13 @@ def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(tmp
 
 @pytest.mark.parametrize("text", ["0", "yesterday", "2026-11-22", "-3", "٣"])
 def test_an_expiry_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_expiry(text, NOW)
+    with pytest.raises(ConfigError, match=f"--expires is '{text}'"):
+        read_expiry(text, NOW)
 
 
 def test_an_expiry_is_a_day_or_days() -> None:
-    assert parse_expiry("30", NOW) == NOW + timedelta(days=30)
-    assert parse_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
+    assert read_expiry("30", NOW) == NOW + timedelta(days=30)
+    assert read_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
 
 
 # ---------------------------------------------------------------- the gate

@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, KeyEntry
 from moa_server.doctor.examination import check_keys, check_tls, judge_keys, judge_tls
-from moa_server.setting_up import SetupFolder, add_device, set_up
+from moa_server.setting_up import SetupFolder, add_key, set_up
 from moa_server.settings import ServerSettings
 from moa_server.tls.certificates import ServerCertificate
 from moa_shared.errors import ConfigError
@@ -61,7 +61,7 @@ def test_what_setup_makes_is_well(tmp_path: Path) -> None:
 
 def test_keys_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
-    key = add_device(file, "device", NOW)
+    key = add_key(file, "device", NOW)
     assert check_keys(ServerSettings(), {}, NOW).message == snapshot("not wanted: only this machine reaches the server")
     assert check_keys(ServerSettings(keys_file=file), {}, NOW).message == snapshot("1 that can be used")
     assert check_keys(ServerSettings(keys_file=file), {KEYS_VARIABLE: f"other {key}"}, NOW).message == snapshot(
