@@ -12,7 +12,6 @@ import pytest
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa.v1.moa_pb2_grpc import MoaStub
-from moa_client.conversation.events import Event
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
@@ -31,7 +30,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.net.client_talk import Screen, talking_over_a_link, watch
+from tests.net.client_talk import Screen, talking_over_a_link
 from tests.net.fetch_source import make_source
 from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, until
 
@@ -205,18 +204,14 @@ async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, re
             screen.take(event)
     question.end()
     assert screen.committed == plain_text(target, PROMPT, LONG)[0]
-    root = recorded.one("question")
-    answer, served = recorded.one("answer"), recorded.one("serve answer")
+    root, served = recorded.one("question"), recorded.one("serve answer")
     assert {trace_of(span) for span in recorded.spans} == {trace_of(root)}
-    assert parent_of(answer) == span_id(root)
-    assert parent_of(recorded.one("open stream")) == parent_of(served) == span_id(answer)
+    assert parent_of(served) == span_id(root)
     for name in ("queue", "read prompt", "write"):
         assert parent_of(recorded.one(name)) == span_id(served)
     assert recorded.one("queue").end_time == recorded.one("read prompt").start_time
     assert recorded.one("read prompt").end_time == recorded.one("write").start_time
-    assert facts_of(served)["moa.written"] == facts_of(answer)["moa.tokens"] == LONG.max_tokens
-    assert facts_of(served)["moa.finish"] == facts_of(answer)["moa.finish"] == "max_tokens"
-    assert [event.name for event in answer.events] == ["first token"]
+    assert (facts_of(served)["moa.written"], facts_of(served)["moa.finish"]) == (LONG.max_tokens, "max_tokens")
     assert all(
         isinstance(value, int | float | bool | str) for span in recorded.spans for value in facts_of(span).values()
     )
@@ -224,24 +219,18 @@ async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, re
 
 async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Recorded) -> None:
     settings = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
-    screen = Screen()
+    screen, question = Screen(), begin_span("question")
     async with talking_over_a_link(target, settings) as (_, engine):
-
-        async def cut(event: Event) -> None:
+        async for event in engine.ask(PROMPT, LONG, traceparent=question.traceparent):
+            screen.take(event)
             if len(screen.committed) > 20 and not screen.cuts:
                 screen.cuts += 1
                 engine.go_offline()
             elif screen.cuts and len(screen.provisional) >= 2:
                 engine.go_online()
-
-        await watch(engine, screen, PROMPT, LONG, cut)
+    question.end()
     assert screen.committed == plain_text(target, PROMPT, LONG)[0]
-    answer = recorded.one("answer")
     parts = recorded.named("serve answer")
-    assert len(parts) == 2
-    assert {parent_of(part) for part in parts} == {span_id(answer)}
-    assert {trace_of(span) for span in recorded.spans} == {trace_of(answer)}
+    assert {parent_of(part) for part in parts} == {span_id(recorded.one("question"))}
     assert [facts_of(part)["moa.finish"] for part in parts] == ["detached", "max_tokens"]
     assert not parts[0].status.is_ok
-    assert parent_of(recorded.one("without server")) == span_id(answer)
-    assert len(recorded.named("open stream")) == 2
