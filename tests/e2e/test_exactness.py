@@ -109,9 +109,8 @@ async def answer(engine: ClientEngine, tokens: list[int], settings: AnswerSettin
     engine.rewind(0)
     async for _ in engine.ask(tokens, settings):
         pass
-    while engine.answers.unsettled:
-        async for _ in engine.settle():
-            pass
+    async for _ in engine.attend(lambda: not engine.answers.unsettled):
+        pass
     return list(engine.conversation.answer)
 
 

@@ -117,6 +117,5 @@ def once(screen: Screen, happen: Callable[[], Awaitable[object]]) -> Callable[[E
 
 async def settle(engine: ClientEngine, screen: Screen) -> None:
     """Has the server decide what was written without it: on a busy machine the link may be lost at an answer's end."""
-    while engine.answers.unsettled:
-        async for event in engine.settle():
-            screen.take(event)
+    async for event in engine.attend(lambda: not engine.answers.unsettled):
+        screen.take(event)

@@ -50,8 +50,7 @@ async def ask(engine: ClientEngine, turn: list[int], settings: AnswerSettings) -
     """The committed text of an answer; on a busy machine the link may be lost for a moment, even at its end."""
     events = [event async for event in engine.ask(turn, settings)]
     assert any(isinstance(event, Ended) for event in events)
-    while engine.answers.unsettled:
-        events += [event async for event in engine.settle()]
+    events += [event async for event in engine.attend(lambda: not engine.answers.unsettled)]
     return [token for event in events if isinstance(event, Committed | Settled) for token in event.tokens]
 
 

@@ -388,7 +388,7 @@ class Visit:
         self.engine.go_online()
         async with asyncio.timeout(PATIENCE):
             while self.engine.answers.unsettled:
-                await self.take_all(self.engine.settle())
+                await self.take_all(self.engine.attend(lambda: not self.engine.answers.unsettled))
         self.check()
         await self.engine.close()
 

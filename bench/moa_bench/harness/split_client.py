@@ -30,7 +30,6 @@ from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
-SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +182,8 @@ class SplitClient:
                 screen.on_event(event, now)
                 if isinstance(event, Committed):
                     arrivals += [now] * len(event.tokens)
-            while engine.answers.unsettled:  # it ended without the server
-                async for _ in engine.settle():
-                    pass
-                await asyncio.sleep(SETTLE_EVERY_S)
+            async for _ in engine.attend(lambda: not engine.answers.unsettled):  # it may have ended without the server
+                pass
             tokens = tuple(engine.conversation.answer)
         finally:
             await engine.close()

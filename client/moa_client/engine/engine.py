@@ -120,17 +120,6 @@ class ClientEngine:
                 self.own.drafting.restart()
                 await self.connection.drop()
 
-    async def settle(self) -> AsyncGenerator[Event, None]:
-        """Verifies standalone answers while there is a server; yields `Settled` for each."""
-
-        def is_over() -> bool:
-            may_have_link = self.connection.is_up or self.connection.is_trying or self._replaced.is_asking
-            may_have_link |= not self._inbox.empty()  # what is in it may open another stream
-            return self.answers.front is None or self.availability.wants_offline or not may_have_link
-
-        async for event in self.attend(is_over):
-            yield event
-
     async def attend(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
         """Maintains the link, until it is closed; yields what happens: between questions, state changes and `Settled`.
 
@@ -261,7 +250,7 @@ class ClientEngine:
     def restore(self, state: ConversationState) -> None:
         """Continues a conversation that was kept; to be called before the first question.
 
-        Answers that no server has verified are verified at the next contact, for which `attend` or `settle` waits.
+        Answers that no server has verified are verified at the next contact, for which `attend` waits.
         """
         self.answers.restore(state)
         if state.unverified:

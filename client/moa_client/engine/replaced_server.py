@@ -47,11 +47,6 @@ class ReplacedServer:
         self._reported = ""  # about the server that is there
         self._tried: frozenset[bytes] | None = None  # fingerprints of drafters: one is here, or none can be used
 
-    @property
-    def is_asking(self) -> bool:
-        """Whether it is still open what the server is."""
-        return self._asking is not None
-
     def on_mismatch(self, refusal: StreamLost) -> None:
         """The server refuses to open a stream, because it does not hold what this conversation needs."""
         self.stop_asking()
@@ -80,7 +75,7 @@ class ReplacedServer:
     # ------------------------------------------------------------ what the tasks find out, on the engine's loop
 
     def _post(self, found: Callable[[], Reaction | None], *, while_asking: bool = True) -> None:
-        self._session.inbox.put_nowait(lambda: (found() if self.is_asking or not while_asking else None) or NOTHING)
+        self._session.inbox.put_nowait(lambda: (found() if self._asking or not while_asking else None) or NOTHING)
 
     def _on_recognised(self, served: pb.DescribeResponse) -> Reaction | None:
         """The server has the conversation's model: what else did it refuse?"""

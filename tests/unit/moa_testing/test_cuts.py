@@ -295,10 +295,9 @@ class Life:
     async def settle(self) -> list[Settled]:
         """Waits until the server has decided everything."""
         settled = []
-        while self.chat.engine.answers.unsettled:
-            async for event in self.chat.engine.settle():
-                self._publisher.on_engine_event(event, None)
-                settled += [event] if isinstance(event, Settled) else []
+        async for event in self.chat.engine.attend(lambda: not self.chat.engine.answers.unsettled):
+            self._publisher.on_engine_event(event, None)
+            settled += [event] if isinstance(event, Settled) else []
         return settled
 
     def rewind(self, answers: int) -> None:

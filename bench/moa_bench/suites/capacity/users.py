@@ -25,7 +25,7 @@ from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
-from moa_bench.harness.split_client import OWN_CONNECTION, SETTLE_EVERY_S, client_settings
+from moa_bench.harness.split_client import OWN_CONNECTION, client_settings
 from moa_bench.suites.capacity.tables import UserAnswer
 
 
@@ -91,11 +91,10 @@ class EngineAsker:
         async for event in engine.ask(prompt, self._settings):
             if isinstance(event, Committed) and self._reading is answer:
                 answer.on_tokens(time.perf_counter(), event.tokens)
-        while engine.answers.unsettled:  # the device took the server for lost, and wrote the end
-            async for settled in engine.settle():
-                if isinstance(settled, Settled) and self._reading is answer:
-                    answer.on_tokens(time.perf_counter(), settled.tokens)
-            await asyncio.sleep(SETTLE_EVERY_S)
+        # The device may have taken the server for lost, and written the end.
+        async for settled in engine.attend(lambda: not engine.answers.unsettled):
+            if isinstance(settled, Settled) and self._reading is answer:
+                answer.on_tokens(time.perf_counter(), settled.tokens)
 
 
 async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:

@@ -230,7 +230,7 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
     first = await events_of(engine)
     assert first[-1] == Ended(Finish.MAX_TOKENS, provisional=True)
     is_there = True
-    told = [event async for event in engine.settle()]
+    told = [event async for event in engine.attend(lambda: not engine.answers.unsettled)]
     assert [event.error.code for event in told if isinstance(event, Refused)] == ["context_length"]
     assert engine.answers.unsettled == 0
     longer = AnswerSettings(max_tokens=150)  # the device does not end it standalone before the stream is open
