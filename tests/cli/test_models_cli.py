@@ -97,7 +97,6 @@ def test_of_a_model_that_is_not_here() -> None:
 drafter                                  kind                   where  trained for                          licence
 huawei-noah/MOASpec-Llama-3-8B-Instruct  Mixture of Attentions  hub    meta-llama/Meta-Llama-3-8B-Instruct  mit
 yuhuili/EAGLE-LLaMA3-Instruct-8B         EAGLE-2                hub    meta-llama/Meta-Llama-3-8B-Instruct  see its page
-meta-llama/Llama-3-8B-Instruct is not on this machine: drafters that fit it only by their sizes are not listed.
 To fetch one and use it: moa-server serve meta-llama/Llama-3-8B-Instruct --drafter huawei-noah/MOASpec-Llama-3-8B-Instruct
 """)
     assert run("drafters", "owner/unknown").startswith(

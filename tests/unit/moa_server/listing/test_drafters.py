@@ -13,15 +13,11 @@ from moa_server.listing import drafters
 from moa_server.listing.drafters import (
     FORMS,
     KNOWN,
-    Candidate,
-    Fit,
-    KnownDrafter,
+    Drafter,
     cached_drafters,
     choose_drafter,
     known_drafter,
     known_for,
-    known_of_sizes,
-    ranked,
 )
 from moa_shared.drafter import published, published_files
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
@@ -71,7 +67,6 @@ def test_another_model_is_not(name: str) -> None:
 
 def test_the_name_alone_is_not_enough() -> None:
     assert known_for(["Qwen3-8B"], QWEN3_8B | {"hidden_size": 1024}) == ()
-    assert {each.target for each in known_of_sizes(QWEN3_8B)} == {"Qwen/Qwen3-8B"}
 
 
 def test_llama_by_any_of_its_names() -> None:
@@ -81,13 +76,13 @@ def test_llama_by_any_of_its_names() -> None:
 
 
 def test_the_table_is_sound() -> None:
-    ids = [each.hub_id for each in KNOWN]
+    ids = [each.name for each in KNOWN]
     assert len({each.casefold() for each in ids}) == len(ids)
     for each in KNOWN:
-        assert HUB_ID.fullmatch(each.hub_id)
+        assert HUB_ID.fullmatch(each.name)
         assert HUB_ID.fullmatch(each.target)
         assert each.seen.startswith("https://")
-        assert known_drafter(f"{each.hub_id}@main") is each
+        assert known_drafter(f"{each.name}@main") is each
         assert each in known_for([each.target])
     assert known_drafter("nobody/knows") is None
 
@@ -98,46 +93,15 @@ def test_readme_names_models_with_drafters_and_companions_that_are_known_for_the
     assert 4 <= len(rows) <= 6
     companions = {model_key(each.hub) for each in KNOWN_COMPANIONS}
     for model, drafter, companion in rows:
-        assert drafter in {each.hub_id for each in known_for([model])}
+        assert drafter in {each.name for each in known_for([model])}
         assert model_key(companion) in companions
 
 
-NAMES = ("unsloth/Qwen3-8B-GGUF:Q4_K_M",)
-HERE = Path("snapshot")
+def named(target: str) -> dict[str, Any]:
+    return {"speculators_config": {"verifier": {"name_or_path": target}}}
 
 
-def candidate(name: str, form: str = "eagle3", target: str = "") -> Candidate:
-    known = known_drafter(name)
-    return Candidate(name, HERE, FORMS[form], known.target if known is not None else target)
-
-
-def names(*candidates: Candidate) -> list[str]:
-    return [each.name for each in ranked(candidates, NAMES)]
-
-
-def test_only_what_is_known_to_be_for_the_model() -> None:
-    by_table = candidate("AngelSlim/Qwen3-8B_eagle3")
-    by_name = candidate("somebody/spec", target="Qwen/Qwen3-8B")
-    by_size = candidate("somebody/drafter")
-    anothers = candidate("AngelSlim/Qwen3-14B_eagle3")
-    misnamed = candidate("somebody/other", target="Qwen/Qwen3-8B-Base")
-    assert [each.fit(NAMES) for each in (by_table, by_name, by_size, anothers, misnamed)] == [
-        Fit.MODEL,
-        Fit.MODEL,
-        Fit.SIZES,
-        Fit.ANOTHER,
-        Fit.ANOTHER,
-    ]
-    assert names(misnamed, anothers, by_size, by_name, by_table) == ["AngelSlim/Qwen3-8B_eagle3", "somebody/spec"]
-
-
-def test_the_more_promising_kind_comes_first() -> None:
-    promising = candidate("z-lab/Qwen3-8B-DFlash-b16", "dflash")
-    first, second = candidate("RedHatAI/Qwen3-8B-speculator.eagle3"), candidate("AngelSlim/Qwen3-8B_eagle3")
-    assert names(second, first, promising) == [promising.name, first.name, second.name]
-
-
-FOR_TINY = {"speculators_config": {"verifier": {"name_or_path": "owner/Tiny-Llama3"}}}
+FOR_TINY = named("owner/Tiny-Llama3")
 
 
 class Notes(SilentProgress):
@@ -182,22 +146,25 @@ def chosen(files: ModelFiles) -> tuple[str | None, list[str]]:
 
 
 def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
+    """The table, or its own configuration, names the model; the more promising kind comes first."""
     put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY, pickled=True)
-    put(hub, "owner/moa", moa_tensors(), MOA_CONFIG)
-    put(hub, "owner/wide", {"fc.weight": torch.zeros(8, 16)}, EAGLE_CONFIG | {"hidden_size": 8})
-    put(hub, "owner/whole", {"lm_head.weight": torch.zeros(8, 8)}, {"num_hidden_layers": 40}, pickled=True)
-    put(hub, "owner/other", eagle_tensors(), EAGLE_CONFIG | {"hidden_size": 8}, pickled=True)
+    put(hub, "owner/promising", moa_tensors(), MOA_CONFIG | FOR_TINY)
+    put(hub, "owner/by-size", eagle_tensors(), EAGLE_CONFIG)
+    put(hub, "owner/anothers", eagle_tensors(), EAGLE_CONFIG | named("owner/Tiny-Llama3-Base"))
+    put(hub, "owner/wide", {"fc.weight": torch.zeros(8, 16)}, EAGLE_CONFIG | FOR_TINY | {"hidden_size": 8})
+    put(hub, KNOWN[1].name, eagle_tensors(), EAGLE_CONFIG | FOR_TINY)
     put_into_hub(hub, "owner/nothing", {})
-    found = cached_drafters(files.config, files.fingerprint)
-    assert [(each.name, each.form.name, each.fit([files.target_id])) for each in found] == [
-        ("owner/eagle", "eagle2", Fit.MODEL),
-        ("owner/moa", "moa", Fit.SIZES),
-    ]
+    names = [files.target_id]
+    found = cached_drafters(names, files.config, files.fingerprint)
+    assert [(each.name, each.form.name) for each in found] == [("owner/promising", "moa"), ("owner/eagle", "eagle2")]
+    found = cached_drafters([KNOWN[1].target], files.config, "")
+    assert [(each.name, each.form) for each in found] == [(KNOWN[1].name, KNOWN[1].form)]  # not as its layout looks
+    assert [each.name for each in cached_drafters([KNOWN[1].target], {}, "")] == [KNOWN[1].name]
     assert chosen(files) == snapshot(
         (
-            "owner/eagle",
+            "owner/promising",
             [
-                "The drafter is owner/eagle: it is on this machine, and EAGLE-2 is the most promising kind of those that are."
+                "The drafter is owner/promising: it is on this machine, and Mixture of Attentions is the most promising kind of those that are."
             ],
         )
     )
@@ -212,7 +179,7 @@ def test_what_cannot_be_used_is_passed_over(hub: Path, files: ModelFiles) -> Non
             None,
             [
                 "The drafter owner/broken is passed over: In owner/broken fc.weight holds values that are not numbers.",
-                "There is no drafter for tiny-llama3 on this machine that is known to be for it; `moa-server drafters tiny-llama3` lists those that fit by their sizes.",
+                "There is no drafter for tiny-llama3 on this machine, and none is known; `moa-train fit` makes one.",
             ],
         )
     )
@@ -222,14 +189,14 @@ def test_of_all_that_the_cache_holds_only_headers_are_read(
     hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of a quantised model are whole numbers of many gigabytes."""
-    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG)
-    put(hub, "owner/quantised", {"model.layers.0.qweight": torch.ones(8, 8, dtype=torch.int32)}, {})
+    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY)
+    put(hub, "owner/quantised", {"model.layers.0.qweight": torch.ones(8, 8, dtype=torch.int32)}, FOR_TINY)
 
     def read(tensor: object) -> None:
         raise AssertionError("a tensor was read")
 
     monkeypatch.setattr(published_files, "_stored", read)
-    assert [each.name for each in cached_drafters(files.config, files.fingerprint)] == ["owner/eagle"]
+    assert [each.name for each in cached_drafters(["tiny-llama3"], files.config, "")] == ["owner/eagle"]
 
 
 @pytest.mark.parametrize("of_target", [True, False])
@@ -249,23 +216,12 @@ def test_without_any_it_says_what_could_be_fetched(
     assert chosen(files)[1] == snapshot(
         ["There is no drafter for tiny-llama3 on this machine, and none is known; `moa-train fit` makes one."]
     )
-    config = files.config
-    sizes = config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]
     forms = (FORMS[name] for name in ("peagle", "eagle2", "moa"))
-    known = [KnownDrafter("", "", "a/b", sizes, f"a/{form.name}", form, "", "") for form in forms]
+    known = [Drafter(f"a/{form.name}", form, "a/b") for form in forms]
     monkeypatch.setattr(drafters, "known_for", lambda *_: known)
     assert chosen(files)[1] == snapshot(
         ["There is no drafter for tiny-llama3 on this machine. To fetch one: --drafter a/moa (Mixture of Attentions)."]
     )
-
-
-def test_the_table_knows_a_form_better_than_the_layout(
-    hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(hub, KNOWN[0].hub_id, eagle_tensors(), EAGLE_CONFIG)
-    assert [each.form for each in cached_drafters(files.config, "")] == [KNOWN[0].form]
-    assert drafters.in_hub_cache(KNOWN[0].hub_id)
-    assert not drafters.in_hub_cache(KNOWN[1].hub_id)
 
 
 def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path: Path) -> None:
@@ -283,9 +239,6 @@ def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path
 
 
 def test_a_drafter_that_names_another_model_is_taken_and_said(files: ModelFiles, tmp_path: Path) -> None:
-    other = {"speculators_config": {"verifier": {"name_or_path": "/somewhere/Qwen3-8B"}}}
-    folder, notes = publish(tmp_path / "named", eagle_tensors(), EAGLE_CONFIG | other), Notes()
+    folder, notes = publish(tmp_path / "named", eagle_tensors(), EAGLE_CONFIG | named("/somewhere/Qwen3-8B")), Notes()
     assert find_drafter(str(folder), files, progress=notes).is_file()
-    assert [line.replace(str(tmp_path), "TMP") for line in notes.lines] == snapshot(
-        ["The drafter TMP/named says that it was trained for /somewhere/Qwen3-8B; here it drafts for tiny-llama3."]
-    )
+    assert "says that it was trained for /somewhere/Qwen3-8B; here it drafts for tiny-llama3." in notes.lines[0]
