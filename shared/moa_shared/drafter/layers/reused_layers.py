@@ -1,4 +1,4 @@
-"""Target layer inference: the target's last N layers, run on the device (arXiv 2410.03804, N > 0).
+"""Target layer inference (TLI): the target's last N layers, run on the device (arXiv 2410.03804, N > 0).
 
 State: keys and values of the verified positions, computed from the state that enters the first of these layers, and
 after them the predicted ones: of committed tokens from `_predicted` on, then of draft nodes. Invariant: verified
