@@ -117,7 +117,7 @@ def test_port_drafter_and_context_are_checked_before_the_target_is_loaded(
         port = taken.getsockname()[1]
         patch.setattr("moa_server.loading.resolve", never)
         check(2, "Error: Cannot listen on 127.0.0.1:PORT: it is in use", "--port", port)
-        check(2, "Cannot listen on 127.0.0.1:PORT for metrics: it is in use", "--metrics-port", port)
+        check(2, "Choose another --metrics-host or --metrics-port", "--metrics-port", port)
         check(2, "conversations would cross the network without encryption", "--host", "0.0.0.0")
         check(2, "The certificate has no private key.", "--tls-cert", tmp_path / "none.pem")
     monkeypatch.setattr("moa_server.loading.load_execution", never)

@@ -17,8 +17,9 @@ from wsgiref.simple_server import WSGIRequestHandler
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import structlog
-from moa_shared.errors import ConfigError
 from prometheus_client.exposition import ThreadingWSGIServer
+
+from moa_server.addresses import METRICS_OPTIONS, cannot_listen
 
 log = structlog.get_logger()
 
@@ -50,11 +51,7 @@ class HttpPort(ThreadingWSGIServer):
             self.address_family = found[0][0]
             super().__init__((found[0][4][0], port), _Handler)  # type: ignore[arg-type]  # an address, as text
         except OSError:
-            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise ConfigError(
-                f"Cannot listen on {where} for metrics: it is in use, or no address of this machine.",
-                hint="Choose another --metrics-host or --metrics-port.",
-            ) from None
+            raise cannot_listen(host, port, METRICS_OPTIONS) from None
         self.set_app(self._answer)
         self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -89,17 +86,16 @@ class HttpPort(ThreadingWSGIServer):
         """A connection has broken, or was ended."""
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        status, body, content_type = self._page(environ)
-        headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        status, body, kind = self._page(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("HTTP_HOST"))
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
-    def _page(self, environ: WSGIEnvironment) -> HttpPage:
-        if (named := environ.get("HTTP_HOST")) is not None and not self._is_ours(_host_in(named)):
+    def _page(self, method: str, path: str, named: str | None) -> HttpPage:
+        if named is not None and not self._is_ours(_host_in(named)):
             return 403, b"The header Host is no name of this machine: use its address.\n", TEXT
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        if method not in ("GET", "HEAD"):
             return 405, b"Only GET and HEAD are answered.\n", TEXT
-        path = environ["PATH_INFO"]
         if path not in self._pages:
             return 404, f"Pages: {', '.join(self._pages)}\n".encode(), TEXT
         try:

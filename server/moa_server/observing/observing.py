@@ -6,6 +6,7 @@ the port silent.
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from bisect import bisect_left
@@ -61,46 +62,41 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter began
 class Metrics(Observer):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        forwards = "How long forwards took, by how many rows they had."
-        self._forwards = Histogram(
-            "moa_forward_seconds", forwards, ["rows"], registry=self.registry, buckets=FORWARD_SECONDS
-        )
+        histogram, counter = self._histogram, self._counter
+        took = "How long forwards took, by how many rows they had."
+        self._forwards = histogram("moa_forward_seconds", took, FORWARD_SECONDS, "rows")
         for rows in ROW_LABELS:
             self._forwards.labels(rows)
-        self._batch = self._histogram("moa_forward_answers", "Answers in a forward.", BATCH)
-        self._waits = self._histogram(
-            "moa_queue_wait_seconds", "How long sessions waited for their turn.", WAIT_SECONDS
-        )
-        self.lag = self._histogram(
-            "moa_event_loop_lag_seconds", "How late the event loop came to a timer.", LAG_SECONDS
-        )
-        self._drafting_seconds = self._counter("moa_server_drafting_seconds", "Time that the server drafted.")
-        self._read = self._counter("moa_tokens_read", "Tokens of prompts that were computed.")
-        self._written = self._counter("moa_tokens_written", "Tokens of answers.")
+        self._batch = histogram("moa_forward_answers", "Answers in a forward.", BATCH)
+        self._waits = histogram("moa_queue_wait_seconds", "How long sessions waited for their turn.", WAIT_SECONDS)
+        self.lag = histogram("moa_event_loop_lag_seconds", "How late the event loop came to a timer.", LAG_SECONDS)
+        self._drafting_seconds = counter("moa_server_drafting_seconds", "Time that the server drafted.")
+        self._read = counter("moa_tokens_read", "Tokens of prompts that were computed.")
+        self._written = counter("moa_tokens_written", "Tokens of answers.")
         origins = ("origin", (DEVICE, SERVER))
-        self._drafted = self._counter("moa_drafted_nodes", "Draft nodes verified.", *origins)
-        self._accepted = self._counter("moa_accepted_nodes", "Draft nodes that became text.", *origins)
-        self._stale = self._counter("moa_stale_nodes", "Draft nodes of devices that came too late.")
-        self._steps = self._counter("moa_answer_steps", "Steps of answers.")
+        self._drafted = counter("moa_drafted_nodes", "Draft nodes verified.", *origins)
+        self._accepted = counter("moa_accepted_nodes", "Draft nodes that became text.", *origins)
+        self._stale = counter("moa_stale_nodes", "Draft nodes of devices that came too late.")
+        self._steps = counter("moa_answer_steps", "Steps of answers.")
         run_ahead = "Those of them that verified no draft of a device that drafts."
-        self._run_ahead = self._counter("moa_run_ahead_steps", run_ahead)
+        self._run_ahead = counter("moa_run_ahead_steps", run_ahead)
         finishes = [finish.name.lower() for finish in Finish if finish is not Finish.UNFINISHED]
-        self._finishes = self._counter("moa_answers", "Answers that have ended, by why.", "finish", finishes)
-        self._lost = self._counter("moa_sessions_lost", "Sessions that an error ended.")
-        self._calls = self._counter("moa_calls", "Calls that have begun.", "method", METHODS)
-        self._refusals = self._counter("moa_refusals", "Calls that ended with an error, by its code.", "code", CODES)
-        self._resumes = self._counter("moa_resumes", "Clients that came back, by what they found.", "kind", Resume)
+        self._finishes = counter("moa_answers", "Answers that have ended, by why.", "finish", finishes)
+        self._lost = counter("moa_sessions_lost", "Sessions that an error ended.")
+        self._calls = counter("moa_calls", "Calls that have begun.", "method", METHODS)
+        self._refusals = counter("moa_refusals", "Calls that ended with an error, by its code.", "code", CODES)
+        self._resumes = counter("moa_resumes", "Clients that came back, by what they found.", "kind", Resume)
         self._frames = Counter(
             "moa_frame_bytes", "Bytes of conversations' frames.", ["direction", "plane"], registry=self.registry
         )
         for direction, planes in DIRECTIONS.items():
             for plane in planes:
                 self._frames.labels(direction, plane)
-        self._log_events = self._counter("moa_log_events", "Lines of the log.", "level", LEVELS)
+        self._log_events = counter("moa_log_events", "Lines of the log.", "level", LEVELS)
         ProcessCollector(registry=self.registry)
 
-    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
-        return Histogram(name, text, registry=self.registry, buckets=bounds)
+    def _histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=bounds)
 
     def _counter(self, name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
         """A counter with all its labels from the start: a rate needs a zero before the first event."""
@@ -245,8 +241,7 @@ class Observing(Collector):
         self._host: Host | None = None
         self._tls: TlsListener | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._newest: Readings | None = None
-        self._due = 0.0
+        self._newest: Readings = {}
         self._next: asyncio.TimerHandle | None = None
         self._last_beat: float | None = None  # time.monotonic
         ready = Gauge("moa_ready", "1 while new conversations are taken.", registry=self.registry)
@@ -280,7 +275,7 @@ class Observing(Collector):
         self._tls, self._loop = tls, asyncio.get_running_loop()
         self._newest = read_host(host, tls)
         self._host = host
-        self._schedule(self._loop)
+        self._beat(self._loop)
 
     def stop(self) -> None:
         if self._next is not None:
@@ -297,14 +292,12 @@ class Observing(Collector):
             hang_seconds=self._hang_seconds,
         )
 
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._last_beat = now = time.monotonic()
-        self._due = now + BEAT_SECONDS
-        self._next = loop.call_later(BEAT_SECONDS, self._beat, loop)
-
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lag.observe(max(0.0, time.monotonic() - self._due))
-        self._schedule(loop)
+        now = time.monotonic()
+        if self._last_beat is not None:
+            self._lag.observe(max(0.0, now - self._last_beat - BEAT_SECONDS))
+        self._last_beat = now
+        self._next = loop.call_later(BEAT_SECONDS, self._beat, loop)
 
     # ------------------------------------------------------------ on the port's threads
 
@@ -312,7 +305,7 @@ class Observing(Collector):
         return []  # registering must not look at a server
 
     def collect(self) -> Iterator[Metric]:
-        for name, values in (self._look() or {}).items():
+        for name, values in self._look().items():
             text, label = GAUGES[name]
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, text, labels=[label] if label else [])
@@ -331,20 +324,17 @@ class Observing(Collector):
                 self._made_at = time.monotonic()
             return 200, self._text, CONTENT_TYPE_LATEST
 
-    def _look(self) -> Readings | None:
+    def _look(self) -> Readings:
         """Looks at the server on its event loop; the look before, if that is busy or has ended."""
-        host, loop = self._host, self._loop
+        host, loop, done = self._host, self._loop, threading.Event()
         if host is None or loop is None:
-            return None
-        done = threading.Event()
+            return {}
 
         def look() -> None:
             self._newest = read_host(host, self._tls)
             done.set()
 
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(look)
-        except RuntimeError:
-            return self._newest  # the loop has ended
-        done.wait(LOOK_SECONDS)
+            done.wait(LOOK_SECONDS)
         return self._newest

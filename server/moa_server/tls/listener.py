@@ -47,12 +47,8 @@ def files_of(settings: ServerSettings) -> CertificateFiles | None:
     return None
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class WatchedCertificate:
-    def __init__(self, files: CertificateFiles, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, files: CertificateFiles, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._files = files
         self._clock = clock
         self._stamps = files.stamps()  # before they are read: what is written meanwhile is read again
@@ -61,30 +57,27 @@ class WatchedCertificate:
         self._reported = ""  # the trouble that the log tells of; empty: there is none
         self._warned_at: datetime | None = None
 
-    def look(self) -> ServerCertificate | None:
-        """The new certificate if there is one. Cheap: to be called every second."""
-        self._warn_of_its_end()
-        stamps = self._files.stamps()
-        if stamps == self._stamps:
-            trouble, self._new_trouble = self._new_trouble, None
-            if trouble is not None and trouble.message != self._reported:
-                self._report(trouble)
-            return None
-        self._stamps, self._new_trouble = stamps, None
-        try:
-            return self._read()
-        except MoaError as error:
-            self._new_trouble = error
-            return None
+    def look(self, *, at_once: bool = False) -> ServerCertificate | None:
+        """The new certificate if there is one. Cheap: to be called every second.
 
-    def reload(self) -> ServerCertificate | None:
-        """Reads the files now, and logs what comes of it."""
+        `at_once`: reads the files whether they have changed or not, and logs what is wrong with them now.
+        """
+        self._warn_of_its_end()
+        before, trouble = self._stamps, self._new_trouble
         self._stamps, self._new_trouble = self._files.stamps(), None
-        try:
-            return self._read()
-        except MoaError as error:
-            self._report(error)
-            return None
+        if at_once or self._stamps != before:
+            try:
+                return self._read()
+            except MoaError as error:
+                trouble = error
+            if not at_once:
+                self._new_trouble = trouble
+                return None
+        if trouble is not None and (at_once or trouble.message != self._reported):
+            self._reported = trouble.message
+            words = "certificate not renewed; the former one stays in force"
+            log.error(words, reason=trouble.message, hint=trouble.hint)
+        return None
 
     def _read(self) -> ServerCertificate | None:
         found = read_certificate(self._files, self._clock())
@@ -96,10 +89,6 @@ class WatchedCertificate:
         self.newest, self._reported, self._warned_at = found, "", None
         self._log("certificate renewed")
         return found
-
-    def _report(self, error: MoaError) -> None:
-        self._reported = error.message
-        log.error("certificate not renewed; the former one stays in force", reason=error.message, hint=error.hint)
 
     def _warn_of_its_end(self) -> None:
         now = self._clock()
@@ -173,7 +162,7 @@ class TlsListener:
             self._reported, self._reported_at = lost, now
 
     def reload(self) -> None:
-        self._take(self._watched.reload())
+        self._take(self._watched.look(at_once=True))
 
     def _take(self, fresh: ServerCertificate | None) -> None:
         if fresh is not None:
