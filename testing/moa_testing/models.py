@@ -164,7 +164,7 @@ class SimulatedExecutor(DrafterExecutor):
         pass
 
 
-class SimulatedThread(InferenceThread):
+class ModelThread(InferenceThread):
     """The thread of a server's target. `seconds`: how long the next forward takes."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:

@@ -33,7 +33,16 @@ from moa_shared.protocol.memory_codec import Codec
 from netsim.core.conditions import Conditions, DelaySpec
 
 from moa_testing.link import Link, LinkSecurity
-from moa_testing.models import SERVED, Drafter, SimulatedExecutor, SimulatedStepper, SimulatedThread, Target, device
+from moa_testing.models import (
+    IDENTITY,
+    SERVED,
+    Drafter,
+    ModelThread,
+    SimulatedExecutor,
+    SimulatedStepper,
+    Target,
+    device,
+)
 
 NEAR = Conditions(delay=DelaySpec(10.0))  # each way
 PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # no answer ends without a server
@@ -98,17 +107,11 @@ class World:
     """
 
     def __init__(
-        self,
-        seed: int = 0,
-        *,
-        link: Conditions = NEAR,
-        right: float = 0.8,
-        trees: bool = False,
-        target: Target | None = None,
+        self, seed: int, *, link: Conditions = NEAR, right: float = 0.8, trees: bool = False, script: Sequence[int] = ()
     ) -> None:
         self.chance = Random(seed)
         self.right, self.trees = right, trees
-        self.target = target or Target()
+        self.target = Target(script)
         self.worked_seconds = 0.0  # of models, while the clock stood still
         self._conditions = link
         self._links: dict[str, Link] = {}  # by the server's address
@@ -124,15 +127,11 @@ class World:
         return f"10.0.0.1:{1 + crc32(name.encode()) % 60_000}"
 
     def start(
-        self,
-        name: str = "one",
-        settings: ServerSettings = SETTINGS,
-        identity: pb.Identity = SERVED.identity,
-        **changes: Any,
+        self, name: str = "one", settings: ServerSettings = SETTINGS, identity: pb.Identity = IDENTITY, **changes: Any
     ) -> Host:
         """Starts a server that holds nothing yet. `changes`: to its settings."""
         served, stepper = replace(SERVED, identity=identity), SimulatedStepper(self.target, self._work)
-        thread, clock = SimulatedThread(self._step_seconds), asyncio.get_running_loop().time
+        thread, clock = ModelThread(self._step_seconds), asyncio.get_running_loop().time
         host = Host.assemble(served, stepper, replace(settings, **changes), clock=clock, thread=thread)
         host.services.engine.start()
         self.link(name).serve(host)

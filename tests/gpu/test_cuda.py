@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
+from moa_server.verifier.paged.attention import FlashInferAttention, SessionAttention
 from moa_server.verifier.paged.pool import over_arrays
 from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 
 from tests.support.decoders import EVEN, normal
-from tests.support.paged_targets import ATTENTIONS
 from tests.support.tiny_models import FAMILIES
 from tests.support.torch_models import torch_model
 
@@ -34,7 +34,7 @@ def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = Tr
     return TorchTarget(
         torch_model(family, dtype, **SIZES).to("cuda"),
         kv_bytes=KV_BYTES,
-        attends=ATTENTIONS[name],
+        attends=FlashInferAttention if name == "flashinfer" else SessionAttention,
         fills=True,
         record=CudaGraphs().record if graphs and name == "flashinfer" else None,
     )

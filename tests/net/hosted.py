@@ -18,7 +18,7 @@ from moa_server.verifier import Target
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
 from tests.net.server_peer import VOCAB, decode, make_host, serving
-from tests.support.scripted_engine import PlainTokenizer
+from tests.support.answer_events import PlainTokenizer
 
 
 class Characters(PlainTokenizer):

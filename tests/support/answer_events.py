@@ -1,12 +1,14 @@
 """Events of answers: of a plain step, and a strategy for those of one answer, whose tokens are bytes, so that every event
-may cut a character in pieces.
+may cut a character in pieces; and a tokenizer that anybody can read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
@@ -104,3 +106,31 @@ class Told:
             return Update(event)
         figures = Figures(finish=event.finish) if isinstance(event, Ended) else None
         return Update(self._decoder.take_event(event), self.text.number, figures=figures)
+
+
+class PlainTokenizer:
+    """Tokens are characters; the template writes who speaks before each message."""
+
+    chat_template = "plain"
+
+    def __init__(self, *, takes_system: bool = True) -> None:
+        self._takes_system = takes_system
+
+    def with_tools(self) -> PlainTokenizer:
+        return self
+
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
+        return [ord(character) for character in text]
+
+    def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
+        return text
+
+    def with_bos(self, ids: list[int]) -> list[int]:
+        return ids
+
+    def apply_chat_template(
+        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any] | None
+    ) -> str:
+        if messages[0]["role"] == "system" and not self._takes_system:
+            raise TemplateError("System role not supported")
+        return "".join(f"[{message['role']}]{message['content']}" for message in messages)

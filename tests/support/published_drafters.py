@@ -26,45 +26,43 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM = (
     SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 )
 QUERIES, KEYS, WIDTH = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, 2 * KV_HEADS * HEAD_DIM
-EAGLE_CONFIG: dict[str, Any] = {  # the keys of yuhuili/EAGLE-LLaMA3-Instruct-8B
-    "architectures": ["LlamaForCausalLM"], "bias": False, "bos_token_id": 1, "eos_token_id": END, "hidden_act": "silu",
-    "hidden_size": HIDDEN, "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 256,
-    "model_type": "llama", "num_attention_heads": HEADS, "num_hidden_layers": 1, "num_key_value_heads": KV_HEADS,
-    "pad_token_id": 0, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": THETA, "tie_word_embeddings": False,
-    "torch_dtype": "float16", "use_cache": True, "vocab_size": SIZES["vocab_size"],
+COMMON: dict[str, Any] = {
+    "hidden_act": "silu", "hidden_size": HIDDEN, "num_attention_heads": HEADS, "rms_norm_eps": 1e-5,
+    "vocab_size": SIZES["vocab_size"],
 }  # fmt: skip
-MOA_CONFIG: dict[str, Any] = {  # the keys of huawei-noah/MOASpec-Llama-3-8B-Instruct
+EAGLE_CONFIG: dict[str, Any] = COMMON | {  # the keys of yuhuili/EAGLE-LLaMA3-Instruct-8B
+    "architectures": ["LlamaForCausalLM"], "bias": False, "bos_token_id": 1, "eos_token_id": END,
+    "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 256, "model_type": "llama",
+    "num_hidden_layers": 1, "num_key_value_heads": KV_HEADS, "pad_token_id": 0, "rope_scaling": None,
+    "rope_theta": THETA, "tie_word_embeddings": False, "torch_dtype": "float16", "use_cache": True,
+}  # fmt: skip
+MOA_CONFIG: dict[str, Any] = COMMON | {  # the keys of huawei-noah/MOASpec-Llama-3-8B-Instruct
     "architectures": ["MOASpecModel"], "cross_attention_intermediate_size": 64,
-    "cross_attention_num_key_value_heads": 1, "disable_LSA": False, "hidden_act": "silu", "hidden_size": HIDDEN,
-    "kv_hidden_size": WIDTH, "layer_self_attention_intermediate_size": 32,
-    "layer_self_attention_num_key_value_heads": 2, "model_type": "moa_spec", "num_attention_heads": HEADS,
-    "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": THETA, "self_attention_intermediate_size": 64,
-    "self_attention_num_key_value_heads": 1, "torch_dtype": "bfloat16", "vocab_size": SIZES["vocab_size"],
+    "cross_attention_num_key_value_heads": 1, "disable_LSA": False, "kv_hidden_size": WIDTH,
+    "layer_self_attention_intermediate_size": 32, "layer_self_attention_num_key_value_heads": 2,
+    "model_type": "moa_spec", "rope_scaling": None, "rope_theta": THETA, "self_attention_intermediate_size": 64,
+    "self_attention_num_key_value_heads": 1, "torch_dtype": "bfloat16",
 }  # fmt: skip
 EAGLE3_VOCAB, EAGLE3_MLP = 40, 160
-EAGLE3_CONFIG: dict[str, Any] = {  # the keys of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
-    "architectures": ["LlamaForCausalLMEagle3"], "bos_token_id": 1, "eos_token_id": END, "hidden_act": "silu",
-    "hidden_size": HIDDEN, "initializer_range": 0.02, "intermediate_size": EAGLE3_MLP, "max_position_embeddings": 256,
-    "model_type": "llama", "num_attention_heads": HEADS, "num_hidden_layers": 1, "num_key_value_heads": KV_HEADS,
-    "pad_token_id": 0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16",
-    "use_cache": True, "vocab_size": SIZES["vocab_size"], "draft_vocab_size": EAGLE3_VOCAB,
+EAGLE3_SIZES = {  # the keys of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, but three
+    name: value for name, value in EAGLE_CONFIG.items() if name not in ("bias", "rope_scaling", "rope_theta")
+} | {"intermediate_size": EAGLE3_MLP}
+EAGLE3_CONFIG: dict[str, Any] = EAGLE3_SIZES | {
+    "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": EAGLE3_VOCAB,
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True},
 }  # fmt: skip
 SPECULATORS_CONFIG: dict[str, Any] = {  # the keys of RedHatAI/Qwen3-8B-speculator.eagle3
     "architectures": ["Eagle3Speculator"], "draft_vocab_size": EAGLE3_VOCAB, "norm_before_residual": True,
     "eagle_aux_hidden_state_layer_ids": [1, 2, 3], "speculators_model_type": "eagle3", "target_hidden_size": None,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformer_layer_config": {
-        name: value for name, value in EAGLE3_CONFIG.items() if "draft" not in name and "eagle" not in name
-    },
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformer_layer_config": EAGLE3_SIZES,
 }  # fmt: skip
 DFLASH_LAYERS = 2
-DFLASH_CONFIG: dict[str, Any] = {  # the keys of z-lab/Qwen3-8B-DFlash-b16
+DFLASH_CONFIG: dict[str, Any] = COMMON | {  # the keys of z-lab/Qwen3-8B-DFlash-b16
     "architectures": ["DFlashDraftModel"], "attention_bias": False, "block_size": 6, "head_dim": HEAD_DIM,
     "dflash_config": {"mask_token_id": SIZES["vocab_size"] - 2, "target_layer_ids": [0, 2]}, "dtype": "bfloat16",
-    "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": 96, "layer_types": ["full_attention"] * 2,
-    "model_type": "qwen3", "num_attention_heads": HEADS, "num_hidden_layers": DFLASH_LAYERS,
-    "num_key_value_heads": KV_HEADS, "num_target_layers": SIZES["num_hidden_layers"], "rms_norm_eps": 1e-5,
-    "rope_theta": THETA, "sliding_window": None, "use_sliding_window": False, "vocab_size": SIZES["vocab_size"],
+    "intermediate_size": 96, "layer_types": ["full_attention"] * 2, "model_type": "qwen3", "rope_theta": THETA,
+    "num_hidden_layers": DFLASH_LAYERS, "num_key_value_heads": KV_HEADS, "sliding_window": None,
+    "num_target_layers": SIZES["num_hidden_layers"], "use_sliding_window": False,
 }  # fmt: skip
 Tensors = dict[str, torch.Tensor]
 

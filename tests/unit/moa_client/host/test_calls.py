@@ -24,8 +24,9 @@ from moa_client.host.text_conversation import MOST_ROUNDS
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 from moa_shared.protocol.finish_rule import Finish
 
-from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
+from tests.support.answer_events import PlainTokenizer
 from tests.support.tool_calls import NOW, WEATHER
+from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 from tests.unit.moa_client.host.test_text_conversation import OPTIONS, Talk
 
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'

@@ -24,7 +24,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render
 
 from tests.support.family_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINKING
-from tests.support.scripted_engine import ScriptedEngine
+from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 
 
 class Conversation:

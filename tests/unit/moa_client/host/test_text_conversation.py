@@ -42,9 +42,9 @@ from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
-from tests.support.answer_events import letters
+from tests.support.answer_events import PlainTokenizer, letters
 from tests.support.messages import says
-from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
+from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 
 OPTIONS = AnswerOptions(max_tokens=8, seed=3)
 DECIDED = OPTIONS.decided(CHAT_DEFAULTS)

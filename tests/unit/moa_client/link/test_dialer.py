@@ -16,7 +16,7 @@ from moa_shared.errors import MismatchError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.messages import says
-from tests.support.scripted_server import MODEL, ScriptedServer
+from tests.unit.moa_client.link.scripted_server import MODEL, ScriptedServer
 
 OTHER_EXECUTION = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"o")
 OTHER_MODEL = pb.Identity(target_id="other", target_fingerprint=b"o", tokenizer_hash=b"k")

@@ -14,7 +14,7 @@ from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 from moa_shared.tree import DraftTree
 
-from tests.support.toy import PROMPT, VOCAB, MarkovModel, decode
+from tests.unit.moa_server.session.markov import PROMPT, VOCAB, MarkovModel, decode
 
 LENGTH = 24
 

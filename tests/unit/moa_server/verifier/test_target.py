@@ -11,10 +11,10 @@ from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError
 from moa_shared.tree import path_to
 from transformers import PreTrainedModel
 
-from tests.support.paged_targets import ATTENTIONS, paged_target
 from tests.support.skipping import examples
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 from tests.support.torch_models import torch_model
+from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, paged_target
 
 pytestmark = pytest.mark.torch
 

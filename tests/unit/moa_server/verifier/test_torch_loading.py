@@ -11,8 +11,8 @@ from moa_server.verifier.torch_loading import choose_attention, choose_device, w
 from structlog.testing import capture_logs
 
 from tests.support.messages import steady
-from tests.support.paged_targets import paged_target
 from tests.support.torch_models import torch_model
+from tests.unit.moa_server.verifier.paged_targets import paged_target
 
 pytestmark = pytest.mark.torch
 BF16 = torch.bfloat16

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from moa_server.verifier.paged.attention import Attention
 from moa_server.verifier.paged.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
 
-from tests.support.paged_targets import ATTENTIONS, fake_flashinfer
 from tests.support.skipping import examples
+from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, fake_flashinfer
 
 pytestmark = pytest.mark.torch
 

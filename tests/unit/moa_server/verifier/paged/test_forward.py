@@ -13,9 +13,9 @@ from moa_server.verifier.paged.forward import MOST_GRAPH_ROWS, Record, Run, Stat
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.tree import path_to
 
-from tests.support.paged_targets import ATTENTIONS, paged_target, played_again
 from tests.support.skipping import examples
 from tests.support.torch_models import torch_model
+from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, paged_target, played_again
 
 pytestmark = pytest.mark.torch
 

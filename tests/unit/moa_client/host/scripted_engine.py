@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
-from jinja2 import TemplateError
 from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import NOTHING_SAID
 
-from tests.support.answer_events import letters
-
-
-class PlainTokenizer:
-    """Tokens are characters; the template writes who speaks before each message."""
-
-    chat_template = "plain"
-
-    def __init__(self, *, takes_system: bool = True) -> None:
-        self._takes_system = takes_system
-
-    def with_tools(self) -> PlainTokenizer:
-        return self
-
-    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
-        return [ord(character) for character in text]
-
-    def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
-        return text
-
-    def with_bos(self, ids: list[int]) -> list[int]:
-        return ids
-
-    def apply_chat_template(
-        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any] | None
-    ) -> str:
-        if messages[0]["role"] == "system" and not self._takes_system:
-            raise TemplateError("System role not supported")
-        return "".join(f"[{message['role']}]{message['content']}" for message in messages)
+from tests.support.answer_events import PlainTokenizer, letters
 
 
 class ScriptedEngine:

@@ -11,7 +11,14 @@ from moa_shared.sampling.scores import TextBefore, adjusted
 from moa_shared.sampling.settings import Sampling
 from scipy import stats
 
-from tests.support.toy import PROMPT, VOCAB, MarkovModel, ToyServer, converse_in_rounds, transition_counts
+from tests.unit.moa_server.session.markov import (
+    PROMPT,
+    VOCAB,
+    MarkovModel,
+    ToyServer,
+    converse_in_rounds,
+    transition_counts,
+)
 
 SAMPLES = 20_000
 TARGET = MarkovModel.random(1)

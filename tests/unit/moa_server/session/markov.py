@@ -15,7 +15,7 @@ from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.protocol.messages import Verdict
 from moa_shared.sampling.coupling import draft_candidates, select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -91,12 +91,6 @@ class ToyServer:
         self.session = Session(self.limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=self.run_ahead)
         self.forwards = 0
 
-    def ask(self, message: Ask) -> None:
-        self.session.on_ask(message)
-
-    def draft(self, message: Draft) -> None:
-        self.session.on_draft(message)
-
     def step(self) -> Verdict | None:
         """One forward, if the session's turn came; the verdict that it gives, if it chooses tokens."""
         plan = self.session.plan_step()
@@ -116,14 +110,14 @@ def converse_in_rounds(
 ) -> Conversation:
     """A whole answer in synchronous rounds."""
     conversation = Conversation(VOCAB)
-    server.ask(conversation.ask(PROMPT, settings))
+    server.session.on_ask(conversation.ask(PROMPT, settings))
     while True:
         verdict = server.step()
         assert verdict is not None
         if conversation.commit_verdict(verdict).finish is not Finish.UNFINISHED:
             return conversation
         tree = drafter.tree(conversation.tokens, conversation.sampling, breadth, depth)
-        server.draft(conversation.in_flight.propose(tree))
+        server.session.on_draft(conversation.in_flight.propose(tree))
 
 
 def transition_counts(tokens: Sequence[int]) -> np.ndarray:
