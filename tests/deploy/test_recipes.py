@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +164,6 @@ def test_objects_of_kubernetes_are_valid() -> None:
         kubernetes_validate.validate(each, VERSION, strict=True)
     for each in templates():
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **each}, VERSION, strict=True)
-
-
-def test_the_version_of_ray_is_the_one_that_is_tried() -> None:
-    assert one("RayCluster")["spec"]["rayVersion"] == version("ray")
 
 
 def test_pods_may_do_nothing_but_serve() -> None:

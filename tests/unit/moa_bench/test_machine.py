@@ -6,18 +6,10 @@ import sys
 from pathlib import Path
 
 from inline_snapshot import snapshot
-from moa_bench.machine import commit_of, cpu_model, gather_facts, memory_mb, on_cores, split_cores
-from moa_kernels.variants import VARIANTS
+from moa_bench.machine import commit_of, memory_mb, on_cores, split_cores
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
-
-
-def test_the_processor_is_read_from_proc(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nprocessor\t: 1\nmodel name\t: Other\n")
-    assert cpu_model(cpuinfo) == "Some CPU @ 2.0GHz"
-    assert cpu_model(tmp_path / "none")
 
 
 def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
@@ -39,14 +31,6 @@ def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == clean  # neither another suite's result nor a text changes what is measured
     (tmp_path / "file").write_text("2")
     assert commit_of(tmp_path) == clean + "+"
-
-
-def test_all_facts_are_there() -> None:
-    facts = gather_facts(None)
-    assert facts["cores"] >= facts["cores_allowed"] >= 1
-    assert facts["packages"]["numpy"]
-    assert facts["kernels"] in {*(each.instructions for each in VARIANTS), "no compiled kernels"}
-    assert facts["commit"] is None
 
 
 def test_a_child_stays_on_its_core_and_we_come_back() -> None:

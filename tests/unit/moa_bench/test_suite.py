@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
-from moa_bench.suite import SuiteInputs, named_path, option, options_of, with_given
+from moa_bench.suite import named_path, option, options_of, with_given
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,3 @@ def test_what_is_given_takes_its_place(arguments: tuple[str, ...], fields: dict[
 )
 def test_what_cannot_be_is_refused(arguments: tuple[str, ...], message: str) -> None:
     assert run(*arguments) == message
-
-
-def test_another_target_has_results_of_its_own() -> None:
-    named = [SuiteInputs(), SuiteInputs(shape="8b"), SuiteInputs(model="some/where/My Model_Q4.gguf")]
-    assert [inputs.suffix for inputs in named] == ["", "-8b", "-my-model-q4"]

@@ -64,17 +64,6 @@ def test_four_bits_of_eight_and_of_four() -> None:
     np.testing.assert_array_equal(in_four_bits(eight).raw, in_four_bits(eight.dequantised()).raw)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_other_float_types_are_taken(dtype: type) -> None:
-    values = weights(3, 64).astype(np.float16)
-    np.testing.assert_array_equal(quantised(values.astype(dtype)).raw, quantised(values.astype(np.float32)).raw)
-
-
-def test_more_rows_than_are_looked_at_at_once() -> None:
-    values = weights(5000, 32)
-    np.testing.assert_array_equal(quantised(values).raw[4090:4110], quantised(values[4090:4110]).raw)
-
-
 @pytest.mark.parametrize("convert", [quantised, in_four_bits])
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e7, -1e7])
 def test_numbers_that_have_no_scale_are_refused(number: float, convert: Convert) -> None:
@@ -82,19 +71,6 @@ def test_numbers_that_have_no_scale_are_refused(number: float, convert: Convert)
     values[1, 40] = number
     with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for scales in float16.")):
         convert(values)
-
-
-@pytest.mark.parametrize("value", [0.0, 65500.0 * 127])
-def test_zeros_stay_zeros_and_the_largest_number_has_a_scale(value: float) -> None:
-    matrix = quantised(np.full((2, 32), value, np.float32))
-    matrix.check()
-    np.testing.assert_allclose(matrix.dequantised(), value, rtol=1e-3)
-
-
-@pytest.mark.parametrize("convert", [quantised, in_four_bits])
-def test_inputs_are_in_groups(convert: Convert) -> None:
-    with raises(KernelError, snapshot("It has 40 inputs, which is no multiple of 32.")):
-        convert(weights(2, 40))
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,7 +1,7 @@
 import grpc
 import pytest
 from moa_shared import errors
-from moa_shared.errors import CATALOGUE, InternalError, MismatchError, MoaError, ProtocolError, error_from_code
+from moa_shared.errors import CATALOGUE, InternalError, MismatchError, MoaError, error_from_code
 
 
 @pytest.mark.parametrize("cls", CATALOGUE.values(), ids=lambda cls: cls.__name__)
@@ -22,7 +22,3 @@ def test_an_error_is_rebuilt_from_what_the_peer_sent() -> None:
     assert isinstance(error, MismatchError)
     assert str(error) == "The target model does not match. Do this."
     assert isinstance(error_from_code("from the future", "m", "h"), InternalError)
-
-
-def test_protocol_errors_say_expected_and_got() -> None:
-    assert ProtocolError("an Open frame", "a Draft").message == "Expected an Open frame, got a Draft."

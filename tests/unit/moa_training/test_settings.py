@@ -58,11 +58,6 @@ def test_bad_configurations_name_the_setting(tmp_path: Path, text: str, message:
         load(tmp_path, text)
 
 
-def test_a_list_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no settings"):
-        load(tmp_path, "- a\n", "fit.yaml")
-
-
 class LaterLosses(LossSettings):
     """As a later version has them: with one more."""
 

@@ -19,8 +19,3 @@ def test_every_command_is_described_and_no_other_is_named() -> None:
 
 def test_every_event_is_described() -> None:
     assert all(f"`{kind}" in PAGE for kind in EventKind)
-
-
-def test_the_picture_is_there_and_small() -> None:
-    [name] = re.findall(r"\]\((img/[^)]+)\)", PAGE)
-    assert (DOCS / name).stat().st_size < 200_000

@@ -2,13 +2,12 @@
 
 import math
 import os
-import socket
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from netsim.errors import UsageError
-from netsim.run.loop import Address, Loop, listen, parse_address, resolve
+from netsim.run.loop import Address, Loop, parse_address
 
 
 @pytest.fixture
@@ -82,17 +81,3 @@ def test_forms_of_addresses(text: str, host: str, port: int) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match=r"--listen: .* is not an address"):
         parse_address(text, "--listen")
-
-
-def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(UsageError, match=r"Cannot listen on 192\.0\.2\.1:1"):
-        listen(Address("192.0.2.1", 1))
-
-
-def test_an_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*args: object, **kwargs: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(UsageError, match=r"host 'nowhere\.invalid' is not known"):
-        resolve(Address("nowhere.invalid", 1), "upstream")

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from matplotlib.figure import Figure
 from netsim.core.link import Direction
-from netsim.errors import NetsimError
-from netsim.picture import draw_losses, draw_queue, draw_requests, draw_run, heading, read_run
+from netsim.picture import draw_run, heading, read_run
 from netsim.profiles import Scenario, load
 from netsim.recorder import LatenessHistogram, RunRecorder
-
-from tests.support.messages import raises
 
 
 @pytest.fixture
@@ -71,31 +67,6 @@ approximate: the proxy models TCP; the tun backend is the reference\
 """)
 
 
-def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path) -> None:
-    run = read_run(run_folder)
-    run.events, run.released, run.drops_s = [], {each: packets[:0] for each, packets in run.released.items()}, {}
-    for draw, said in (
-        (draw_queue, "no packet passed"),
-        (draw_losses, "no packet was dropped"),
-        (draw_requests, "no requests (connections that talk both ways at once"),
-    ):
-        axes = Figure().subplots()
-        draw(axes, run)
-        assert any(text.get_text().startswith(said) for text in axes.texts)
-        assert len(axes.get_yticks()) == 0
-
-
-def test_a_damaged_run(run_folder: Path, tmp_path: Path) -> None:
-    (run_folder / "events.jsonl").write_text("{")
-    with raises(
-        NetsimError,
-        snapshot(
-            "The outputs in TMP/run are damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."
-        ),
-    ):
-        draw_run(run_folder, tmp_path / "r.png")
-
-
 @given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_quantiles_are_within_a_bucket(values: list[float], share: float) -> None:
     histogram = LatenessHistogram()
@@ -115,7 +86,3 @@ def test_flags(values: list[float], flagged: bool) -> None:
     for value in values:
         histogram.add(value)
     assert histogram.summary()["flagged"] is flagged
-
-
-def test_nothing_counted_is_nothing_late() -> None:
-    assert LatenessHistogram().summary() == {"releases": 0, "median_ms": 0, "p99_ms": 0, "max_ms": 0, "flagged": False}

@@ -6,11 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from inline_snapshot import snapshot
-from moa_bench.harness.links import LINKS, EmulatedLink, find_links, linked
-from moa_shared.errors import ConfigError
-
-from tests.support.messages import raises
+from moa_bench.harness.links import EmulatedLink, linked
 
 
 @pytest.fixture
@@ -44,17 +40,6 @@ def echo() -> Iterator[str]:
 
 def dial(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
-
-
-def test_links_are_found_by_name() -> None:
-    assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
-
-
-def test_no_link_is_the_server_itself(echo: str) -> None:
-    with linked(LINKS[0], echo) as link:
-        assert link.address == echo
-        with raises(ConfigError, snapshot("A loopback connection cannot be cut. Choose an emulated link.")):
-            link.cut(1.0)
 
 
 def test_bytes_pass_and_wait(echo: str) -> None:

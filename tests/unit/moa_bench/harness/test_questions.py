@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.questions import PACKAGED, BenchQuestion, chat_tokens, questions_of, read_all
+from moa_bench.harness.questions import BenchQuestion, read_all
 from moa_shared.errors import DataError, NotFoundError
-from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from tests.support.messages import raises
 
@@ -61,17 +59,3 @@ def test_a_line_that_is_not_a_question_is_named(tmp_path: Path, line: str) -> No
         file.write(line + "\n")
     with raises(DataError, snapshot('Line 4 of TMP/a.jsonl is not a question. A line is {"turns": ["text"]}.')):
         read_all(tmp_path)
-
-
-def test_the_package_has_forty_questions_of_each_kind_which_take_turns() -> None:
-    asked = read_all(PACKAGED)
-    assert len(set(questions_of())) == len(asked) == 120
-    assert [each.category for each in asked] == ["gsm8k", "humaneval", "mt_bench"] * 40
-    assert all(f"`{file.name}`" in (PACKAGED / "LICENCES.md").read_text("utf-8") for file in PACKAGED.glob("*.jsonl"))
-
-
-def test_a_model_without_a_chat_template_is_asked_in_plain_text(default_model_files: ModelFiles) -> None:
-    tokenizer = load_tokenizer(default_model_files)
-    assert tokenizer.decode(chat_tokens(tokenizer, "Why?")).endswith("<|im_start|>assistant\n")
-    bare = Tokenizer(tokenizer._described)
-    assert bare.decode(chat_tokens(bare, "Why?")) == "Why?\n"

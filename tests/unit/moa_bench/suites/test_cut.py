@@ -17,7 +17,6 @@ from moa_bench.suites.cut.incidents import (
     judge_incident,
     plan_incidents,
 )
-from moa_bench.suites.cut.measure import _since
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers())
@@ -67,12 +66,3 @@ def test_what_a_screen_says(
     struck = InjectedIncident(IncidentKind.CUT, at_s, healed_s, next_s)
     said = judge_incident(struck, moments, verdicts, answer_tokens=max(each.length for each in moments), whole=True)
     assert (None if said is None else (said.stall_ms, said.resume_ms, said.alone)) == found
-
-
-def test_each_incident_knows_when_the_next_one_began() -> None:
-    struck = [InjectedIncident(IncidentKind.CUT, 11.0, 11.5), InjectedIncident(IncidentKind.RESET, 12.0, 12.0)]
-    assert _since(10.0, struck) == [
-        InjectedIncident(IncidentKind.CUT, 1.0, 1.5, 2.0),
-        InjectedIncident(IncidentKind.RESET, 2.0, 2.0, math.inf),
-    ]
-    assert _since(10.0, []) == []

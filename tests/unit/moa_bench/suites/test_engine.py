@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from moa_bench.spread import Spread
-from moa_bench.suites.engine.measure import llama_subject, our_subjects, render, step_bytes
+from moa_bench.suites.engine.measure import llama_subject, render, step_bytes
 from moa_bench.suites.engine.worker import Worker, binary_tree
 from moa_shared.errors import ConfigError
 from moa_shared.models import WeightReader, resolve
@@ -46,13 +46,6 @@ def test_llama_cpp_needs_its_folder_and_a_gguf_file(tmp_path: Path, monkeypatch:
         llama_subject(tmp_path, files)
     files.weights = (Path("model.gguf"),)
     assert llama_subject(tmp_path, files).command[-1] == "model.gguf"
-
-
-@pytest.mark.parametrize(("is_sized", "count"), [(False, 2), (True, 0)])
-def test_only_the_kernels_measure_a_large_model(is_sized: bool, count: int) -> None:
-    kernels, *others = our_subjects("default", is_sized=is_sized)
-    assert kernels.name.startswith("kernels, ")
-    assert len(others) == count
 
 
 def just(value: float) -> Spread:

@@ -14,10 +14,8 @@ from moa_bench.report import checkout_root, read_folder
 from moa_bench.suite import SuiteRun
 from moa_bench.suites.scale.measure import (
     OF_ALL,
-    Load,
     World,
     all_worlds,
-    at_rate,
     crowd_rates,
     gpu_costs,
     measure,
@@ -25,7 +23,7 @@ from moa_bench.suites.scale.measure import (
     rows,
     serve,
 )
-from moa_bench.suites.scale.simulator import PROMPT, WRONG, Costs, ScriptedText, by_chance, delayed, simulate
+from moa_bench.suites.scale.simulator import Costs, delayed, simulate
 from moa_bench.suites.split.tables import PLAIN, STREAMED, SYNCHRONOUS
 from moa_client.drafting.pacing import CHAIN_BYTES
 from moa_client.drafting.settings import DraftingSettings
@@ -121,16 +119,6 @@ def test_a_drafter_that_is_never_right_costs_no_forward() -> None:
     assert len(waiting.arrivals_ms) == 30  # it continues when none is worth waiting for
 
 
-def test_the_scripted_drafter_follows_the_text_where_it_is_right() -> None:
-    text, at = ScriptedText(10, lambda number: number != 2), len(PROMPT)
-    draft: list[int] = []
-    for _ in range(4):
-        draft.append(text.draft_on(at, draft))
-    assert draft == [*text.tokens[at : at + 2], WRONG, WRONG]  # after a wrong token it has left the text
-    assert text.draft_on(at + 3, []) == text.tokens[at + 3]  # a commit brings it back
-    assert fmean(by_chance(0.7, seed=3)(number) for number in range(2000)) == pytest.approx(0.7, abs=0.05)
-
-
 @pytest.mark.parametrize("users", [1, 5, 40])
 def test_plain_users_step_together(users: int) -> None:
     rates = crowd_rates(users, "plain", 0.0, 10.0, CORE)
@@ -154,13 +142,6 @@ def test_ours_is_never_much_slower_than_plain() -> None:
         assert serve(accepting(0.05), "auto", users) > 0.9 * serve(WORLD, "plain", users)
     world = all_worlds()[3]  # 200 users take it as long to compute as to read
     assert serve(world, "auto", 200) > 0.95 * serve(world, "plain", 200)
-
-
-def test_users_at_a_speed_are_interpolated_by_milliseconds_a_token() -> None:
-    loads = [Load(1, 100.0), Load(101, 20.0)]
-    assert [at_rate(*each) for each in ((25.0, loads, 999), (25.0, loads, 50), (10.0, loads, 999))] == [
-        (76.0, "speed"), (50, "memory"), (101.0, "simulated"),
-    ]  # fmt: skip
 
 
 def test_each_assumption_is_in_the_table_with_its_source() -> None:

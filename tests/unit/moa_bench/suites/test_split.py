@@ -2,22 +2,8 @@
 
 from typing import Any
 
-import pytest
 from inline_snapshot import snapshot
-from moa_bench.suites.split.methods import methods_of, oracle_methods
 from moa_bench.suites.split.tables import ALL, PLAIN, figures_of, link_table, remarks
-
-
-def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways() -> None:
-    made = oracle_methods("any", (0.5, 0.9))
-    assert [(method.name, method.acceptance) for method in made] == [
-        (PLAIN, None),
-        ("oracle, 0.5: streamed", 0.5),
-        ("oracle, 0.9: streamed", 0.9),
-        ("oracle, 0.9: synchronous rounds", 0.9),
-        ("oracle, 0.9, trees: synchronous rounds", 0.9),
-        ("oracle, 0.9, trees: streamed", 0.9),
-    ]
 
 
 def answer(seconds: float, **fields: Any) -> dict[str, Any]:
@@ -68,12 +54,3 @@ With answers that are not plain streaming's, left out of ratios: another over 4G
 Failed over 4G: broken: Nothing comes from the link.
 Slower than plain streaming with everything on: 4G (0.80).
 """)
-
-
-@pytest.mark.parametrize("names", [["A"], ["A", "B"]])
-def test_each_drafter_drafts_in_both_ways(names: list[str]) -> None:
-    made = methods_of(names)
-    assert [each.name for each in made][:2] == [PLAIN, "co-located: the server drafts"]
-    assert len(made) == 3 + 2 * len(names)
-    assert {each.drafter for each in made} == set(names)
-    assert not any(each.mode is not None and each.mode.server_runs_ahead for each in made if "round" in each.name)

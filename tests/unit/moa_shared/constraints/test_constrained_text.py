@@ -48,10 +48,6 @@ def test_only_tokens_of_the_form_may_follow() -> None:
     assert END not in after('{"ab": 1')
 
 
-def test_a_whole_answer_can_only_end() -> None:
-    assert after('{"ab": 1, "ok": true}') == {END}
-
-
 def test_json_has_one_form_of_white_space() -> None:
     """A small model would write white space for ever."""
     assert ord("\n") not in after("{")
@@ -109,16 +105,10 @@ def test_tokens_that_are_not_of_the_form_are_refused() -> None:
         constrained().advance(tokens_of('{"x'))
 
 
-def test_a_choice_is_one_of_its_texts() -> None:
-    choice = choice_of(["yes", "no.", "né"])
-    assert after("", choice) == {ord("y"), ord("n")}
-    assert after("no", choice) == {ord(".")}
-    assert after("yes", choice) == {END}
-
-
 @pytest.mark.parametrize(
     ("constraint", "text"),
     [
+        (choice_of(["yes", "no.", "né"]), "no."),
         (Constraint(ConstraintKind.REGEX, r"\d{3}-[a-c]+"), "123-abc"),
         (Constraint(ConstraintKind.LARK, 'start: "a" (B | "c")+\nB: /b{2}/'), "abbc"),
         (Constraint(ConstraintKind.JSON_OBJECT), '{"any": [1, {"deep": null}]}'),

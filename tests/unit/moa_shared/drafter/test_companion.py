@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from moa_kernels import F32, Segment
 from moa_shared.drafter.companion import (
     ANOTHER_MODEL,
-    KNOWN_COMPANIONS,
     SAME_MODEL,
     cache_file,
     check_vocabulary,
@@ -28,7 +27,6 @@ from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, MismatchError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.families import FAMILIES
 from moa_shared.models.network.network import Network
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
@@ -55,10 +53,6 @@ from tests.support.tiny_models import SIZES, ModelWeights, save_tiny_model, tiny
 def test_by_family_vocabulary_and_size(family: str, rows: int, hidden: int, fitting: list[str]) -> None:
     config: dict[str, Any] = {"model_type": family, "vocab_size": rows, "hidden_size": hidden}
     assert [known.hub.partition("/")[2] for known in fitting_companions(config)] == fitting
-
-
-def test_all_are_of_families_that_are_served() -> None:
-    assert {family for known in KNOWN_COMPANIONS for family in known.families} <= set(FAMILIES)
 
 
 WORDS = ["<end>", "a", "b", "c"]

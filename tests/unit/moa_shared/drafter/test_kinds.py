@@ -1,23 +1,19 @@
 """What every kind of drafter keeps to: one runner over the registry, with a row (or some) a kind."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import F32
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.errors import CheckpointError, InternalError, ModelSourceError, ProtocolError
+from moa_shared.errors import CheckpointError, ProtocolError
 from moa_shared.models.network.network import Network
-from moa_shared.protocol.memory_codec import Codec, row_bytes
 
-from tests.support.messages import raises
 from tests.support.tiny_models import ModelWeights, small_drafter, tiny_model
 
 MODEL = tiny_model()
@@ -121,14 +117,6 @@ def test_memory_rows_are_known_by_the_states_that_they_are_made_from() -> None:
         small_drafter(state_entries=(1, 2))
 
 
-def test_a_companion_has_no_checkpoint() -> None:
-    words = snapshot(
-        "The drafter's configuration is wrong: a companion is a whole model, which --companion names. Correct that value."
-    )
-    with raises(CheckpointError, words):
-        small_drafter(kind="companion")
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "row", [row for row in CHECKPOINTS if small_drafter(**{"kind": kind_of(row), **ROWS[row]}).memory_width]
@@ -191,34 +179,7 @@ def test_a_conversation_cut_back_is_as_one_that_never_went_on(row: str) -> None:
     assert before.shape[0] == 1
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_what_is_no_draft_is_refused(row: str) -> None:
-    state = fed(row)
-    refusals: list[Callable[[], object]] = [lambda: state.expand([1], [-1])]
-    empty = fed(row)
-    empty.crop(0)
-    refusals.append(empty.begin)
-    for refused in refusals:
-        with pytest.raises(InternalError):
-            refused()
-    state.begin()
-    with pytest.raises(InternalError, match="by no nodes"):
-        state.expand([], [])
-
-
 @pytest.mark.parametrize("row", [row for row in CHECKPOINTS if row not in ("independent", "moa without memory")])
 def test_rows_of_another_width_are_refused(row: str) -> None:
     with pytest.raises(ProtocolError, match=r"Expected memory rows of \d+ numbers, got 3\."):
         fed(row).append_memory(0, np.zeros((1, 3), np.float32))
-
-
-@pytest.mark.parametrize("row", [row for row in CHECKPOINTS if row != "eagle3, narrow"])
-def test_embeddings_of_another_width_are_refused(row: str) -> None:
-    narrow = ArrayWeights(MODEL.tensors | {"model.embed_tokens.weight": np.zeros((97, 32), np.float32)})
-    with pytest.raises(ModelSourceError, match=r"shape \[97, 32\], the drafter needs \[97, 64\]"):
-        made(row).states(narrow, FLOAT32)
-
-
-def test_a_token_of_an_8b_target_takes_2_4_kb_in_int4() -> None:
-    config = small_drafter(hidden_size=4096, kind="eagle3", state_entries=(2, 1, 3))
-    assert row_bytes(Codec.INT4, config.memory_width) == 2304

@@ -14,7 +14,6 @@ from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.kinds.torch_layers import DecoderLayer, TorchRotary, attend, rotate
 from moa_shared.drafter.layers.state import run_of_text
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.errors import ModelSourceError
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
@@ -49,30 +48,11 @@ def test_long_runs_in_batches_are_as_in_one(monkeypatch: pytest.MonkeyPatch, kin
     close(logits[0], logits[1])
 
 
-def test_a_target_without_the_layers_that_are_reused_is_refused() -> None:
-    arrays = target_arrays(EVEN)
-    config = dataclasses.replace(EVEN, reused_layers=2)
-    del arrays["model.layers.3.self_attn.q_proj.weight"]
-    with pytest.raises(ModelSourceError, match="The weights hold no tensor model"):
-        decoder_of(Checkpoint(config, fresh_tensors(config, seed=0), ""), ArrayWeights(arrays))
-
-
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
-
-
 def stock(rope: dict[str, Any]) -> LlamaConfig:
     return LlamaConfig(
         hidden_size=24, intermediate_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=8,
         max_position_embeddings=64, rms_norm_eps=1e-5, rope_parameters=dict(rope), attn_implementation="eager",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("rope", [PLAIN, LLAMA_3_1, YARN], ids=["plain", "llama3", "yarn"])
-def test_rotary_positions_are_scaled_as_the_targets(rope: dict[str, Any]) -> None:
-    positions = torch.tensor([0, 1, 17, 1500])  # beyond the first table too
-    theirs = LlamaRotaryEmbedding(stock(rope))(torch.zeros(1), positions[None])
-    for ours, expected in zip(TorchRotary(8, rope)(positions, torch.float32), theirs, strict=True):
-        torch.testing.assert_close(ours, expected[0])
 
 
 @pytest.mark.parametrize("rope", [PLAIN, LLAMA_3_1], ids=["plain", "llama3"])
@@ -95,11 +75,6 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
     torch.testing.assert_close(
         ours.finish_mean(x, attend(queries, keys, attention.values(normed), mask)), expected.mean(1), rtol=0, atol=1e-5
     )
-
-
-def test_an_encoder_for_another_device_keeps_nothing_on_the_cpu() -> None:
-    encoder = encoder_of(Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), ""), torch.bfloat16, torch.device("meta"))
-    assert {parameter.device.type for parameter in encoder.parameters()} == {"meta"}
 
 
 def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None:

@@ -60,14 +60,6 @@ def test_a_sampled_trees_best_path_is_the_sampled_chain(seed: int, temperature: 
     assert node is not None
 
 
-def test_tokens_outside_the_support_are_sent_after_the_choice() -> None:
-    """The target may have them inside its own."""
-    sampling = Sampling(1.0, top_k=1)
-    tree, _, _ = draft_tree(ToyDrafter(1), TreeShape(3, 4, 50), sampling)
-    assert tree.tokens[:4].index(draft_chain(ToyDrafter(1), 1, sampling).tokens[0]) == 0
-    assert tree.parents[:4] == (ROOT,) * 4
-
-
 def test_a_reduced_vocabulary_gives_the_targets_ids() -> None:
     ids = np.array([10, 20, 30, 40, 50, 60, 70])
     full, reduced = ToyDrafter(3), ToyDrafter(3)

@@ -6,7 +6,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.device.drafter_catalog import UNKNOWN_ACCEPTANCE
 from moa_shared.drafting.confidence import (
     BINS,
     MOST_EVIDENCE,
@@ -33,26 +32,12 @@ from moa_shared.drafting.estimates import (
 from moa_shared.tree import DraftTree
 
 
-def test_the_first_sample_replaces_the_prior() -> None:
-    estimate = Smoothed(20.0)
-    assert estimate.mean == 20.0
-    estimate.add(100.0)
-    assert (estimate.mean, estimate.deviation, estimate.high) == (100.0, 50.0, 300.0)
-
-
 @given(st.lists(st.floats(0, 1e4), min_size=1))
 def test_a_mean_stays_within_its_samples(samples: list[float]) -> None:
     estimate = Smoothed()
     for sample in samples:
         estimate.add(sample)
     assert min(samples) - 1e-6 <= estimate.mean <= max(samples) + 1e-6
-
-
-def test_a_mean_follows_a_change() -> None:
-    estimate = Smoothed()
-    for sample in [50.0] * 50 + [200.0] * 30:
-        estimate.add(sample)
-    assert estimate.mean == pytest.approx(200.0, rel=0.05)
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.35, 0.8, 1.0])
@@ -86,12 +71,6 @@ def test_a_tree_teaches_what_each_rank_is_worth() -> None:
     assert acceptance.survival(tree) == pytest.approx(
         [acceptance.of_rank(0), acceptance.of_rank(1), acceptance.of_rank(0) ** 2]
     )
-
-
-def test_nothing_drafted_teaches_nothing() -> None:
-    acceptance = TreeAcceptance()
-    acceptance.learn(DraftTree((), ()), [1, 2])
-    assert acceptance.level.mean == 0.5
 
 
 RIGHT, WRONG = 7, 8
@@ -161,12 +140,6 @@ def test_a_greater_chance_is_never_worth_less(guesses: list[tuple[float, bool]],
     assert all(0 <= each <= 1 for each in worth)
 
 
-@pytest.mark.parametrize("shares", [[], [0.5, 0.4], [-0.1, 0.5], [0.5, 1.1]])
-def test_what_is_no_curve_is_refused(shares: list[float]) -> None:
-    with pytest.raises(ValueError, match="shares"):
-        ReliabilityCurve(shares)
-
-
 def curve(share: float) -> ReliabilityCurve:
     return ReliabilityCurve([share] * BINS)
 
@@ -225,15 +198,6 @@ def test_of_a_companion_too_a_greater_chance_is_never_worth_less(
     worth = [learned.corrected(chance) for chance in sorted(chances)]
     assert worth == sorted(worth)
     assert all(0 < each < 1 for each in worth)
-
-
-def test_what_was_never_counted_is_as_good_as_an_unknown_drafter() -> None:
-    assert Agreement().tokens_a_forward == pytest.approx(UNKNOWN_ACCEPTANCE, abs=0.05)
-
-
-@pytest.mark.parametrize(("share", "measured"), [(0.90, 4.59), (0.98, 5.59)])
-def test_it_foretells_what_chains_of_five_have_brought(share: float, measured: float) -> None:
-    assert Agreement(1000, int(1000 * share)).tokens_a_forward == pytest.approx(measured, abs=0.2)
 
 
 def test_what_is_long_past_counts_for_less() -> None:

@@ -111,11 +111,6 @@ def test_what_is_no_table_is_refused(contexts: Array, counts: Array, tokens: Arr
         NgramTable(contexts, counts, tokens, chances)
 
 
-def test_an_empty_table_knows_nothing() -> None:
-    empty = NgramTable(CONTEXTS[:0], COUNTS[:0], TOKENS[:0], CHANCES[:0])
-    assert empty.after([5]) == []
-
-
 def table(after: dict[tuple[int, ...], dict[int, int]]) -> NgramTable:
     """Tokens with chances in parts of 255, by context."""
     return NgramTable(
@@ -124,16 +119,6 @@ def table(after: dict[tuple[int, ...], dict[int, int]]) -> NgramTable:
         np.array([token for tokens in after.values() for token in tokens], np.int32),
         np.array([chance for tokens in after.values() for chance in tokens.values()], np.uint8),
     )
-
-
-def test_without_copies_the_table_speaks_and_without_a_table_the_copies() -> None:
-    usual = TextGuesser(table({(7,): {1: 204, 2: 51}}))
-    usual.restart([5, 7])
-    assert usual.guesses() == [(1, math.log(204 / 255)), (2, math.log(51 / 255))]
-    assert usual.guesses([9]) == []
-    copying = TextGuesser()
-    copying.restart([1, 2, 3, 1, 2])
-    assert copying.guesses() == [(3, TextGuesser().log_chance(2))]
 
 
 def test_both_are_ranked_together_and_each_token_comes_once() -> None:

@@ -8,10 +8,9 @@ from typing import Any, Literal
 import click
 import pytest
 from click.testing import CliRunner
-from inline_snapshot import snapshot
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
-from moa_shared.programs.command_line import config_command, options_table, settings_options, table
+from moa_shared.programs.command_line import config_command, settings_options
 from moa_shared.programs.config import SettingsBase, load_settings, setting, settings_of
 
 
@@ -76,18 +75,6 @@ def test_help_has_type_text_and_default() -> None:
     assert "--folder FOLDER Where it lies. [default: the user's]" in lines
 
 
-def test_the_table_for_docs() -> None:
-    assert options_table(Example).splitlines()[:7] == [
-        "| option | default | |",
-        "| --- | --- | --- |",
-        "| `NAME` | `here` | What it is called. |",
-        "| `--port PORT` | `1` | Where it listens. |",
-        "| `--mode a\\|b` | `a` | How. |",
-        "| `--ahead`, `--no-ahead` | `on` | Whether. |",
-        "| `--json`, `--no-json` | `off` | As lines. |",
-    ]
-
-
 def test_config_prints_values_and_where_they_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "moa.toml"
     file.write_text("[example]\nport = 7\n")
@@ -115,11 +102,3 @@ def test_config_prints_values_and_where_they_come_from(monkeypatch: pytest.Monke
 def test_every_setting_says_what_it_is(cls: type[SettingsBase]) -> None:
     for name, about in settings_of(cls).items():
         assert about.text.endswith("."), name
-
-
-def test_cells_are_below_each_other() -> None:
-    assert table([("name", "MB", ""), ("a", "1000", "x"), ("longer", "7", "")], right=(1,)) == snapshot("""\
-name      MB
-a       1000  x
-longer     7
-""")

@@ -32,10 +32,6 @@ def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
     assert load_settings(Example, "server", {}, None, {"MOA_CONFIG": str(file)}).port == 2
 
 
-def test_lists_in_the_environment_are_separated_by_commas() -> None:
-    assert load_settings(Example, "server", {}, None, {"MOA_SERVER_STOP": "a,b"}).stop == ("a", "b")
-
-
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [

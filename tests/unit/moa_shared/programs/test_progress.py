@@ -23,13 +23,6 @@ def test_plain_lines_tell_the_quarters() -> None:
     assert lines[-1] == "ready"
 
 
-def test_sizes_are_told_in_bytes() -> None:
-    stream = io.StringIO()
-    with PlainProgress(stream).task("Fetching", 92_871_040, is_bytes=True):
-        pass
-    assert stream.getvalue().startswith("Fetching (92.9 MB) ...\n")
-
-
 def test_a_failed_task_does_not_say_done() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyError), PlainProgress(stream).task("Loading", 4):

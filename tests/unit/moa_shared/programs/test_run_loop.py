@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from moa_server.app import loop_name
 from moa_shared.programs.progress import Progress, SilentProgress, Task
 from moa_shared.programs.run_loop import look_up, make_runner, one_family, run_reporting
 
@@ -62,15 +61,6 @@ def uvloop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
         return False
     pytest.importorskip("uvloop", exc_type=ImportError)
     return True
-
-
-async def running_loop() -> str:
-    return loop_name()
-
-
-def test_uvloop_runs_where_it_is_installed(uvloop: bool) -> None:
-    with make_runner() as runner:
-        assert runner.run(running_loop()) == ("uvloop" if uvloop else "asyncio")
 
 
 def test_an_interrupt_cancels_what_runs(uvloop: bool) -> None:

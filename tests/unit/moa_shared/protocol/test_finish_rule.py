@@ -106,10 +106,6 @@ def test_what_repeats_a_little_or_with_a_difference_goes_on(text: list[int]) -> 
     assert told(text) == (len(text), Finish.UNFINISHED)
 
 
-def test_it_is_off_unless_asked_for() -> None:
-    assert FinishRule(AnswerSettings(), 3, 10_000, frozenset(), lambda _: "").cut([], [1] * 900)[1] is Finish.UNFINISHED
-
-
 def test_the_newest_tokens_are_enough() -> None:
     loop = words(5) * 200
     for at in range(LOOP_TOKENS, LOOP_TOKENS + 2 * LOOK_EVERY):

@@ -22,14 +22,6 @@ SERVER = pb.Identity(
 DRAFTERS = [pb.Drafter(name="small", fingerprint=b"d" * 32), pb.Drafter(name="deep", fingerprint=b"D" * 32)]
 
 
-def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:
-    check_identity(SERVER, SERVER, DRAFTERS)
-    client = pb.Identity()
-    client.CopyFrom(SERVER)
-    client.drafter_fingerprint = b""
-    check_identity(SERVER, client)
-
-
 def test_any_drafter_that_is_served_passes_and_any_execution() -> None:
     client = pb.Identity()
     client.CopyFrom(SERVER)

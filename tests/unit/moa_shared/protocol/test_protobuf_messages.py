@@ -25,8 +25,6 @@ from moa_shared.protocol.protobuf_messages import (
     memory_from_proto,
     memory_to_proto,
     rows_from_proto,
-    settings_from_proto,
-    settings_to_proto,
     verdict_from_proto,
     verdict_to_proto,
 )
@@ -97,11 +95,6 @@ def test_a_verdict_comes_back(verdict: Verdict) -> None:
 @given(MEMORIES)
 def test_memory_comes_back(memory: Memory) -> None:
     assert memory_from_proto(pb.Memory.FromString(memory_to_proto(memory).SerializeToString())) == memory
-
-
-def test_settings_that_are_left_out_are_off() -> None:
-    assert settings_from_proto(pb.Sampling()) == AnswerSettings()
-    assert settings_to_proto(AnswerSettings()) == pb.Sampling(top_p=1.0)
 
 
 def test_a_question_needs_a_number() -> None:

@@ -1,10 +1,8 @@
 """Settings of sampling: constraints and defaults."""
 
-import json
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import MOST_BYTES, Constraint, ConstraintKind, SamplingDefaults, sampling_defaults
 
@@ -15,44 +13,17 @@ from moa_shared.sampling.settings import MOST_BYTES, Constraint, ConstraintKind,
         (ConstraintKind.JSON_SCHEMA, "", "The JSON schema has no text"),
         (ConstraintKind.JSON_SCHEMA, "{", "The JSON schema is not JSON: Expecting property name enclosed in"),
         (ConstraintKind.JSON_SCHEMA, "[]", "The JSON schema is not a JSON object"),
-        pytest.param(
-            ConstraintKind.JSON_SCHEMA,
-            "[" * 100_000,
-            snapshot(
-                "The JSON schema is not JSON: maximum recursion depth exceeded while decoding a JSON array from a unicode string. See --help for the values allowed."
-            ),
-            id="deep",
-        ),
+        (ConstraintKind.JSON_SCHEMA, "[" * 100_000, "The JSON schema is not JSON: maximum recursion depth exceeded"),
         (ConstraintKind.JSON_OBJECT, "{}", "The JSON object has a text, expected none"),
         (ConstraintKind.CHOICE, "[]", "The choice is of 0 texts, expected 1 to 1000"),
         (ConstraintKind.CHOICE, '["a", 1]', "The choice is not an array of texts, each of one character or more"),
-        pytest.param(
-            ConstraintKind.REGEX,
-            "x" * (MOST_BYTES + 1),
-            snapshot(
-                "The regular expression has 262,145 bytes, at most 262,144 are allowed. See --help for the values allowed."
-            ),
-            id="long",
-        ),
+        (ConstraintKind.REGEX, "x" * (MOST_BYTES + 1), "The regular expression has 262,145 bytes, at most 262,144 are"),
     ],
+    ids=lambda each: str(each)[:30],
 )
 def test_what_is_no_constraint_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Constraint(kind, text)
-
-
-def test_a_text_is_parsed_once_however_often_its_constraint_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed, loads = list[str](), json.loads
-
-    def parse(text: str) -> object:
-        parsed.append(text)
-        return loads(text)
-
-    monkeypatch.setattr("moa_shared.sampling.settings.json.loads", parse)
-    schema = '{"type": "object", "title": "once"}'
-    for text in (schema, schema[:9] + schema[9:], schema):
-        Constraint(ConstraintKind.JSON_SCHEMA, text)
-    assert parsed == [schema]
 
 
 @pytest.mark.parametrize(

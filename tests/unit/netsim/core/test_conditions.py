@@ -116,15 +116,6 @@ def test_correlation_falls_with_the_gap(gap_ms: float, expected: float) -> None:
     assert stats.pearsonr(*zip(*pairs, strict=True)).statistic == pytest.approx(expected, abs=0.04)
 
 
-@pytest.mark.parametrize(("spacing_s", "is_distorted"), [(0.005, True), (0.5, False)])
-def test_independent_jitter_is_distorted_where_packets_keep_their_order(spacing_s: float, is_distorted: bool) -> None:
-    spec = replace(FOUR_G, correlation_ms=0.0)
-    model = link(delay=spec)
-    verdicts = [(i * spacing_s, model.admit(100, i * spacing_s)) for i in range(300)]
-    delays = [(verdict.t - sent) * 1e3 for sent, verdict in verdicts if isinstance(verdict, Release)]
-    assert (fit(delays, spec)[0] >= 1.63 / 300**0.5) is is_distorted  # the 1 % point of Kolmogorov's distribution
-
-
 def losses(spec: LossSpec, n: int) -> list[bool]:
     model = link(loss=spec)
     return [isinstance(model.admit(100, i * 1e-3), Drop) for i in range(n)]

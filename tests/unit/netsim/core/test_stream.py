@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
 from netsim.core.schedule import ConditionSchedule
-from netsim.core.stream import BETA, INITIAL_SEGMENTS, MAX_SEGMENTS, MSS, StreamSender, Window
+from netsim.core.stream import BETA, INITIAL_SEGMENTS, MSS, StreamSender, Window
 
 from tests.support.skipping import examples
 
@@ -188,15 +188,6 @@ def test_every_byte_arrives_once_and_not_before_it_was_offered(
     assert (delivered, ended) == (offered, True)
 
 
-def test_slow_start_adds_what_is_acknowledged_and_only_where_the_window_was_the_limit() -> None:
-    window = Window(0.05)
-    window.on_ack(MSS, 0.05, 0.04, limited=False)
-    assert window.segments == INITIAL_SEGMENTS
-    for i in range(10):
-        window.on_ack(MSS, 0.05, 0.05 + i * 1e-4, limited=True)
-    assert window.segments == 20.0
-
-
 def test_a_loss_takes_three_tenths_and_cubic_comes_back_to_its_peak() -> None:
     window = Window(0.2)
     window.segments = 100.0
@@ -224,14 +215,3 @@ def test_time_outs_double_until_an_acknowledgement_and_a_pause_brings_the_window
     for idle_s, segments in ((0.1, 80.0), (60.0, INITIAL_SEGMENTS)):
         window.on_idle(idle_s)
         assert window.segments == segments
-
-
-def test_slow_start_ends_with_a_rising_round_trip_or_at_the_largest_window() -> None:
-    rising, steady = Window(0.05), Window(0.05)
-    rising.segments = 20.0
-    for i in range(40):
-        rising.on_ack(MSS, 0.05 + (0.02 if i > 10 else 0.0), i * 0.002, limited=True)
-    assert rising.threshold < 100.0
-    for i in range(5000):
-        steady.on_ack(MSS, 0.05, i * 1e-3, limited=True)
-    assert steady.segments <= MAX_SEGMENTS + 1

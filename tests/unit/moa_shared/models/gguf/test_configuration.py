@@ -8,7 +8,7 @@ import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.configuration import make_config, special_ids
 from moa_shared.models.gguf.header import GgufHeader, read_header
-from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair_rows
+from moa_shared.models.gguf.names import paired_heads, unpair_rows
 from transformers import AutoConfig
 
 from tests.support.messages import says
@@ -37,11 +37,6 @@ def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, famil
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-12, 5e-6])
 def test_epsilon_is_the_shortest_decimal(write_gguf: GgufWriter, epsilon: float) -> None:
     assert make_config(read_header(write_gguf(epsilon=epsilon)))["rms_norm_eps"] == epsilon
-
-
-def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
-    assert make_config(read_header(write_gguf(biases=True)))["attention_bias"] is True
-    assert make_config(read_header(write_gguf("plain.gguf")))["attention_bias"] is False
 
 
 @pytest.mark.parametrize(
@@ -86,21 +81,6 @@ def test_tensors_of_another_shape(write_gguf: GgufWriter, file: dict[str, Any], 
         make_config(read_header(write_gguf(**file)))
 
 
-def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
-    path = write_gguf()
-    header = read_header(path)
-    tokens = [*header.values("tokenizer.ggml.tokens"), "more"]
-    with says(ModelSourceError, "TMP/tiny.gguf has 262 tokens, but embeddings of 261"):
-        make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
-
-
-@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: float) -> None:
-    header = read_header(write_gguf())
-    with pytest.raises(ModelSourceError, match=r"says llama.rope.freq_base = .*, expected a number above 0"):
-        make_config(replace(header, metadata={**header.metadata, "llama.rope.freq_base": value}))
-
-
 @pytest.mark.parametrize("key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"])
 def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
     header = read_header(write_gguf(), arrays=False)
@@ -110,10 +90,6 @@ def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
     differ = replace(header, metadata={**header.metadata, f"llama.{key}": [size, 1, size, size]})
     with pytest.raises(ModelSourceError, match="its layers differ, which moa does not compute of the family 'llama'"):
         make_config(differ)
-
-
-def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
-    assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
 
 
 WORDS = ["<unk>", "<s>", "</s>", "hi"]
@@ -148,16 +124,6 @@ def test_a_tag_of_html_ends_nothing() -> None:
     assert special_ids(as_html)["eos_token_id"] == 4
 
 
-def test_a_vocabulary_without_an_end() -> None:
-    without = GgufHeader(Path("tiny.gguf"), {"tokenizer.ggml.tokens": ["a", "b"]}, {})
-    assert special_ids(without) == {}
-
-
-def test_other_special_tokens() -> None:
-    found = special_ids(header(bos=1, eos=2, padding=2, unknown=0))
-    assert found == {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0}
-
-
 @pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
 def test_minus_one_is_no_token(none: int) -> None:
     assert special_ids(header(bos=1, eos=none, padding=none, eot=none)) == {"bos_token_id": 1, "eos_token_id": 2}
@@ -170,24 +136,6 @@ def test_an_id_that_is_no_token(value: int) -> None:
 
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("token_embd.weight", "model.embed_tokens.weight"),
-        ("output.weight", "lm_head.weight"),
-        ("output_norm.weight", "model.norm.weight"),
-        ("blk.12.attn_k.bias", "model.layers.12.self_attn.k_proj.bias"),
-        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
-        ("blk.0.ffn_gate_exps.weight", None),
-        ("blk.0.token_embd.weight", None),
-        ("attn_q.weight", None),
-        ("rope_freqs.weight", None),
-    ],
-)
-def test_names(name: str, expected: str | None) -> None:
-    assert hugging_face_name(name) == expected
 
 
 def test_only_a_llamas_queries_and_keys_are_paired() -> None:

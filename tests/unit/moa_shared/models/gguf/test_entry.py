@@ -162,20 +162,6 @@ def test_each_tensor_is_sampled(write_gguf: GgufWriter, monkeypatch: pytest.Monk
     assert of(path) == first
 
 
-def test_what_is_read_does_not_grow_with_the_model(write_gguf: GgufWriter) -> None:
-    header = read_header(write_gguf())
-    sizes = [size for _, size in entry._ranges(header)]
-    assert sum(sizes) <= header.size + len(header.tensors) * 8 * 4096
-
-
-def test_a_file_that_has_shrunk_since(write_gguf: GgufWriter) -> None:
-    path = write_gguf()
-    headers = read_parts([path])
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ModelSourceError, match="it ends at byte"):
-        identify(headers)
-
-
 def test_the_default_model_keeps_the_fingerprint_that_its_drafters_are_bound_to(
     default_model_files: ModelFiles,
 ) -> None:

@@ -129,23 +129,3 @@ def test_configurations_that_make_no_sense_are_refused(family: str, changes: dic
     config = tiny_mixture(family).config.to_dict() | changes
     with says(ModelSourceError, message):
         check_family(config, "tiny")
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("mlp.gate.weight", (9, 64), "The int8 kernels do not compute this target: model.layers.1.mlp.gate scores 9"),
-        ("mlp.experts.7.up_proj.weight", (64, 64), "The int8 kernels do not compute this target:"),
-        ("mlp.experts.7.down_proj.weight", (64, 64), "The int8 kernels do not compute this target:"),
-        ("mlp.experts.", (64, 64), "The int8 kernels do not compute this target: model.layers.1.mlp: Its experts"),
-        ("mlp.experts.0.gate_proj.weight", (32, 32), "The int8 kernels do not compute this target:"),
-    ],
-)
-def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, int], message: str) -> None:
-    model = tiny_mixture("qwen 3")
-    weights = weights_of(model)
-    for stored in [each for each in weights.tensors if each.startswith(f"model.layers.1.{name}")]:
-        weights.tensors[stored] = np.zeros(shape, np.float32)
-    with says(ModelSourceError, message):
-        Network(weights, model.config.to_dict())

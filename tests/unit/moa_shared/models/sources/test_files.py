@@ -10,7 +10,6 @@ from moa_server.service.services import ModelPooling, find_pooling
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import resolve
 from moa_shared.models.sources.files import (
-    GGUF_KEY,
     ModelFiles,
     Pooling,
     describe_folder,
@@ -87,40 +86,6 @@ def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: st
         describe(model_folder, cache)
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("config.json", "The folder TMP/tiny-llama holds no config.json"),
-        ("model.safetensors", "The folder TMP/tiny-llama holds no model.safetensors and no"),
-        ("tokenizer.json", "The folder TMP/tiny-llama holds no tokenizer.json"),
-    ],
-)
-def test_a_folder_without_one_of_its_files(model_folder: Path, cache: Path, missing: str, message: str) -> None:
-    (model_folder / missing).unlink()
-    with says(ModelSourceError, message):
-        describe(model_folder, cache)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "TMP/tiny-llama/config.json is not valid JSON: Expecting property name"),
-        ("[" * 100_000, "TMP/tiny-llama/config.json is not valid JSON: its brackets are nested too"),
-        ("[1]", "TMP/tiny-llama/config.json is not a JSON object"),
-    ],
-)
-def test_a_broken_configuration(model_folder: Path, cache: Path, text: str, message: str) -> None:
-    (model_folder / "config.json").write_text(text)
-    with says(ModelSourceError, message):
-        describe(model_folder, cache)
-
-
-def test_another_family_is_refused(model_folder: Path, cache: Path) -> None:
-    change_config(model_folder, model_type="mamba")
-    with says(ModelSourceError, "tiny is of the model family 'mamba', which moa does not serve"):
-        describe(model_folder, cache)
-
-
 def files_in(folder: Path) -> ModelFiles:
     return ModelFiles("tiny", folder, {}, (), "", "")
 
@@ -190,10 +155,6 @@ def test_a_folder_says_it_as_sentence_transformers_does(tmp_path: Path, mode: st
     modes = dict.fromkeys(["pooling_mode_cls_token", "pooling_mode_max_tokens", mode], False) | {mode: True}
     write(tmp_path, json.dumps({"word_embedding_dimension": 8, **modes, "include_prompt": True}))
     assert find_pooling(files(tmp_path)) == ModelPooling(kind, is_trained=True)
-
-
-def test_a_gguf_file_says_it_in_its_configuration(tmp_path: Path) -> None:
-    assert find_pooling(files(tmp_path, **{GGUF_KEY: "last"})) == ModelPooling(Pooling.LAST, is_trained=True)
 
 
 @pytest.mark.parametrize(

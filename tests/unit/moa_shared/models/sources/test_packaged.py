@@ -103,12 +103,6 @@ def test_pieces_are_joined_once(in_pieces: PackagedModel, cache: Path, monkeypat
     assert hash_file(path) == in_pieces.gguf_sha256
 
 
-def test_a_piece_that_is_missing(in_pieces: PackagedModel, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "site" / "tiny_part1" / "piece").unlink()
-    with says(ModelSourceError, "The gemma model, tiny, is not installed"):
-        resolve_packaged("gemma", in_pieces, cache, SILENT)
-
-
 def test_pieces_of_another_file(in_pieces: PackagedModel, cache: Path) -> None:
     swapped = dataclasses.replace(in_pieces, pieces=in_pieces.pieces[::-1])
     with says(ChecksumError, "TMP/site/tiny_part2 has the sha256 DIGEST, expected DIGEST. Install it again"):

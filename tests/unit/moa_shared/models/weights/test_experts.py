@@ -160,13 +160,3 @@ def test_tensors_that_are_missing_or_misshapen_are_refused(
     save_file(tensors, folder / "model.safetensors")
     with says(ModelSourceError, message):
         logits_of(resolve(str(folder), cache))
-
-
-@needs_kernels
-def test_an_expert_that_is_missing_is_named(tmp_path: Path, cache: Path) -> None:
-    folder = saved(tmp_path / "tiny", tiny_mixture("mixtral"))
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["model.layers.1.block_sparse_moe.experts.3.w3.weight"]
-    save_file(tensors, folder / "model.safetensors")
-    with says(ModelSourceError, "The weights of tiny hold no tensor model.layers.1.mlp.experts.3.up_proj.weight"):
-        logits_of(resolve(str(folder), cache))

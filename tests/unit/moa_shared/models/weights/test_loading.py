@@ -5,7 +5,7 @@ import pytest
 import torch
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, part_names, resolve
-from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -41,19 +41,6 @@ def test_a_part_is_what_was_named(files: ModelFiles) -> None:
     assert all(torch.equal(part[name], whole[name]) for name in names)
     assert load_part(files, names, torch.bfloat16)[FINAL_NORM].dtype == torch.bfloat16
     assert not [name for name in part_names(files) if ".layers." in name]
-
-
-def test_a_part_reads_nothing_else(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    real = WeightReader.array
-
-    def array(reader: WeightReader, name: str) -> object:
-        read.append(name)
-        return real(reader, name)
-
-    monkeypatch.setattr(WeightReader, "array", array)
-    load_part(files, [FINAL_NORM])
-    assert read == [FINAL_NORM]
 
 
 def test_a_tied_head_is_the_embeddings(model_folder: Path, cache: Path) -> None:

@@ -175,14 +175,6 @@ def test_formats_that_only_the_gguf_package_reads_become_8_bits(
         np.testing.assert_array_equal(tiles.memory, expected[name].memory, err_msg=name)
 
 
-def test_places_lie_at_pages_and_do_not_overlap(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
-    places = plan_places(WeightReader(resolve(str(write_gguf()), tmp_path)))
-    assert all(place.start % packing.PAGE == 0 for place in places)
-    stops = [place.start + place.nbytes for place in places]
-    assert all(stop <= place.start for stop, place in zip(stops, places[1:], strict=False))
-    assert (total_bytes(places), total_bytes([])) == (stops[-1], 0)
-
-
 def test_what_cannot_be_packed_is_named(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
     with says(KernelError, "model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32."):
         plan_places(

@@ -135,14 +135,6 @@ def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, ten
         WeightReader(files)
 
 
-def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
-    reader = WeightReader(files)
-    assert "nothing" not in reader
-    for read in (reader.array, reader.shape, reader.blocks, lambda name: reader.rows(name, [0])):
-        with says(ModelSourceError, "The weights of tiny-llama hold no tensor nothing"):
-            read("nothing")
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
 def test_numbers_that_are_not_finite_are_refused(
