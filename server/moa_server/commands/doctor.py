@@ -32,7 +32,7 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
 
     configure_logs("plain", "error")
     pin_to_cores(parse_cores(settings.cores))
-    from moa_server.doctor.examination import MachineExamination
+    from moa_server.doctor import MachineExamination
 
     line, checks = StartLine(), []
     found = Check("settings", "ok", str(config_file) if config_file is not None else "no file")
@@ -50,26 +50,22 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
         raise click.exceptions.Exit(code)
 
 
-USED = {
-    "model",
-    "execution",
-    "device",
-    "threads",
-    "cores",
-    "context_length",
-    "kv_bytes",
-    "drafter",
-    "drafting",
-    "cache_dir",
-}
+PLANNED = ("model", "execution", "device", "threads", "cores", "context_length", "kv_bytes", "drafter", "drafting")
+OTHERS = [name for name in settings_of(ServerSettings) if name not in (*PLANNED, "cache_dir")]
+
+
+def _refuse_measure(_: click.Context, __: click.Parameter, given: bool) -> None:
+    if given:
+        hint = "Take `moa-server doctor --measure`: it says how many users this machine's speed feeds."
+        raise ConfigError("`moa-server capacity` loads nothing, and has no --measure.", hint=hint)
 
 
 @click.command()
-@settings_options(ServerSettings, SECTION, [name for name in settings_of(ServerSettings) if name not in USED])
+@settings_options(ServerSettings, SECTION, OTHERS)
 @click.option("--memory", metavar="BYTES", help="Of the whole server, weights included.  [default: what is free here]")
-@click.option("--measure", is_flag=True, help="Load MODEL, and say how many users this machine's speed feeds.")
+@click.option("--measure", is_flag=True, hidden=True, expose_value=False, callback=_refuse_measure)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def capacity(memory: str | None, measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def capacity(memory: str | None, as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Say how many sessions of which length fit into the memory of a server of MODEL, and how fast it would be here.
 
     The answer comes from sizes alone: nothing is loaded, so a large machine can be planned on a small one.
@@ -89,10 +85,10 @@ def capacity(memory: str | None, measure: bool, as_json: bool, config_file: Path
 
     configure_logs("plain", "warning")
     pin_to_cores(parse_cores(settings.cores))
-    from moa_server.capacity.plan import capacity_json, capacity_text, plan_capacity
+    from moa_server.capacity import capacity_text, plan_capacity
 
-    planned = plan_capacity(settings, nbytes, make_progress(), measures=measure)
-    write_output((capacity_json if as_json else capacity_text)(planned))
+    planned = plan_capacity(settings, nbytes, make_progress())
+    write_output(json.dumps(planned, indent=2) + "\n" if as_json else capacity_text(planned))
 
 
 def _bytes(text: str | None) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels.library import library
-from moa_server.capacity.plan import plan_capacity
-from moa_server.doctor.examination import MachineExamination
+from moa_server.capacity import plan_capacity
+from moa_server.doctor import MachineExamination
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import choose_level, load_execution
 from moa_shared.errors import ConfigError, MoaError, ModelSourceError

@@ -1,28 +1,26 @@
 """Plans against real hosts, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_kernels import PAGE_ROWS
-from moa_server.capacity import plan
-from moa_server.capacity.plan import (
+from moa_server import capacity
+from moa_server.capacity import (
     Needed,
     Speed,
     estimate_step,
-    kv_budget,
     measure_speed,
     memory_bytes_per_s,
     plan_capacity,
-    plan_rooms,
     session_lengths,
-    users_fed,
 )
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
-from moa_server.verifier.memory_check import SizedTarget
+from moa_server.verifier.memory_check import PROCESS_BYTES, SizedTarget
 from moa_shared.errors import ConfigError
 from moa_shared.models.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
@@ -48,10 +46,10 @@ def assert_as_a_host(settings: ServerSettings) -> None:
     """The plan says what a host with the same settings says, which has loaded the model."""
     planned = plan_capacity(settings, 0, SilentProgress())
     host = load_host(settings, SilentProgress())
-    assert planned.level == host.services.served.execution.level
-    assert planned.rooms[-1].tokens == host.services.served.context_tokens
-    for room in planned.rooms:
-        assert room.sessions == host.services.conversations_that_fit(room.tokens) > 0
+    assert planned["level"] == host.services.served.execution.level
+    assert planned["sessions"][-1]["tokens"] == host.services.served.context_tokens
+    for room in planned["sessions"]:
+        assert room["that_fit"] == host.services.conversations_that_fit(room["tokens"]) > 0
 
 
 @pytest.mark.torch
@@ -67,7 +65,7 @@ def test_a_tiny_model_in_torch(tmp_path: Path, execution: str, drafting: str) ->
 @pytest.mark.parametrize("more", [{}, {"drafting": "off"}, {"drafter": "none", "context_length": 3000}, {"kv": "q8"}])
 def test_the_default_model(more: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOA_CACHE_DIR")
-    monkeypatch.setattr(plan, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
+    monkeypatch.setattr(capacity, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
     assert_as_a_host(ServerSettings(kv_bytes=BUDGET, threads=1, **more))  # type: ignore[arg-type]
 
 
@@ -76,7 +74,7 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
     numbers = sum(tensor.data.nbytes for tensor in map_tensors(folder / "model.safetensors").values()) // 4
     for execution, each in (("float32", 4), ("bf16", 2)):
         settings = ServerSettings(model=str(folder), execution=execution, drafter="none")  # type: ignore[arg-type]
-        assert plan_capacity(settings, BUDGET, SilentProgress()).needed.weights == each * numbers
+        assert plan_capacity(settings, BUDGET, SilentProgress())["weights_bytes"] == each * numbers
 
 
 @given(st.integers(1, 1 << 20))
@@ -86,15 +84,18 @@ def test_lengths_rise_to_the_context(context: int) -> None:
     assert lengths[-1] == context
 
 
-def test_what_holds_nothing_is_refused() -> None:
-    needed = Needed(weights=100_000_000, drafters=0, process=50_000_000)
-    assert kv_budget(250_000_000, needed) == 75_000_000
-    mixture = Needed(weights=200_000_000, drafters=0, process=50_000_000, idle=100_000_000, is_mapped=True)
-    assert kv_budget(250_000_000, mixture) == 75_000_000
+def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
+    needed = Needed(weights=100_000_000, drafters=0)
+    assert needed.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
+    assert needed.kv_budget(PROCESS_BYTES) == 0
+    mixture = Needed(weights=200_000_000, drafters=0, idle=100_000_000)
+    assert mixture.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
+    folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=3, max_position_embeddings=64)
+    settings = ServerSettings(model=str(folder), execution="float32", drafter="none")
     with pytest.raises(ConfigError, match="MB of memory do not hold the model: it takes"):
-        kv_budget(100_000_000, needed)
+        plan_capacity(settings, 100_000_000, SilentProgress())
     with pytest.raises(ConfigError, match="bytes of keys and values hold no conversation: one"):
-        plan_rooms(5, 2048, lambda tokens: 10 * tokens)
+        plan_capacity(replace(settings, kv_bytes=5), 0, SilentProgress())
 
 
 CONFIG = {
@@ -108,7 +109,7 @@ CONFIG = {
 
 
 def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "memory_bytes_per_s", lambda _: 1e9)
+    monkeypatch.setattr(capacity, "memory_bytes_per_s", lambda _: 1e9)
     found = estimate_step(SizedTarget(CONFIG, "int8"), "int8", 10**8, 1)
     assert found is not None
     assert found.nbytes == 10**8 + 1024 * (2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, numbers, bytes
@@ -121,17 +122,15 @@ def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_is_read_at_a_speed_that_machines_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "READ_BYTES", 1 << 24)
+    monkeypatch.setattr(capacity, "READ_BYTES", 1 << 24)
     assert 1e8 < memory_bytes_per_s(1) < 1e13
     assert 1e8 < memory_bytes_per_s(3) < 1e13
 
 
 def test_users_share_a_forward() -> None:
-    speed = Speed(step_ms=50.0, row_ms=10.0, read_ms=2.5)
-    assert users_fed(speed, prompt_tokens=0.0, tokens_per_s=5.0) == 16  # 40 + 16 * 10 ms for a token each
-    assert users_fed(speed, prompt_tokens=2.0, tokens_per_s=5.0) == 10  # and for each, two tokens of a prompt
-    assert users_fed(speed, prompt_tokens=0.0, tokens_per_s=20.0) == 1
-    assert users_fed(speed, prompt_tokens=0.0, tokens_per_s=21.0) == 0
+    assert Speed(step_ms=50.0, row_ms=10.0, read_ms=2.5).users == 10  # 40 + 10 * (10 + 2 * 2.5) ms for a token each
+    assert Speed(step_ms=200.0, row_ms=10.0, read_ms=0.0).users == 1
+    assert Speed(step_ms=201.1, row_ms=1.0, read_ms=0.0).users == 0
 
 
 def test_a_target_is_measured() -> None:

@@ -1,1 +1,0 @@
-"""What stands between this machine and a server that others can rely on, step by step."""
