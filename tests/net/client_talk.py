@@ -21,9 +21,8 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 from moa_testing import Screen as SeenScreen
 
-from netsim import LinkHandle, open_link
-from tests.net.client_device import device, stepper, with_drafter
-from tests.net.server_peer import VOCAB, make_host, serving
+from tests.net.client_device import device, with_drafter
+from tests.net.server_peer import VOCAB
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
@@ -64,31 +63,17 @@ async def talking(
     settings: DraftingSettings | None = None,
     *,
     name: str = "chain",
-    offline: bool = False,
     held: Device | None = None,
     refit: Refit | None = None,
 ) -> AsyncIterator[ClientEngine]:
     """A client's engine. `name`: of a slow device's drafter; `held`: another device instead."""
     held = held or slow_device(target, name)
     async with connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings, offline=offline, refit=refit)
+        engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings, refit=refit)
         try:
             yield engine
         finally:
             await engine.close()
-
-
-@asynccontextmanager
-async def talking_over_a_link(
-    target: Target, settings: DraftingSettings | None = None, *, held: Device | None = None
-) -> AsyncIterator[tuple[LinkHandle, ClientEngine]]:
-    """A link that can be cut, between a server and a client's engine."""
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, settings, held=held) as engine,
-    ):
-        yield link, engine
 
 
 async def watch(

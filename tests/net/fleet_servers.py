@@ -9,6 +9,7 @@ from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.server import Server
 from moa_server.app import RunningServer, start
+from moa_server.service.host import Host
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
@@ -39,19 +40,12 @@ class Servers:
         for name in list(self.running):
             await self.stop(name)
 
-    async def start(
-        self, name: str, *, model: str = "tiny", execution: bytes = b"", level: str = "float32", **settings: Any
-    ) -> RunningServer:
-        host = make_host(
-            self._target, stepper=stepper(self._target, 0), **{"port": self._ports.get(name, 0), **settings}
-        )
+    def make(self, **settings: Any) -> Host:
+        return make_host(self._target, stepper=stepper(self._target, 0), **settings)
+
+    async def start(self, name: str, **settings: Any) -> RunningServer:
+        host = self.make(**{"port": self._ports.get(name, 0), **settings})
         host.services.served.identity.drafter_fingerprint = b""
-        if model != "tiny":
-            host.services.served.identity.target_id = model
-            host.services.served.identity.target_fingerprint = model.encode().ljust(32)
-        if execution:
-            host.services.served.identity.execution = execution
-            host.services.served.execution.level = level
         running = self.running[name] = await start(host)
         self._ports[name] = running.port
         return running
@@ -65,17 +59,6 @@ class Servers:
 
     def sessions(self, name: str) -> int:
         return len(self.running[name].host.services.registry)
-
-
-def address(servers: Servers, name: str) -> str:
-    return f"127.0.0.1:{servers.running[name].port}"
-
-
-async def leave(servers: Servers, name: str) -> None:
-    """Ends the server without waiting for its answers, but not before it has told where to go."""
-    running = servers.running.pop(name)
-    await running.drain(0.0)
-    await running.close()
 
 
 def told(screen: Screen) -> list[str]:

@@ -12,8 +12,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
 from moa_server.access import keys as keys_module
 from moa_server.access.caller import Caller
-from moa_server.app import RunningServer, start
 from moa_server.engine.engine import Engine
+from moa_server.service.host import Host
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
@@ -33,12 +33,8 @@ READ_MS = 5.0  # as of a larger model: the tiny one reads a page faster than a r
 class PagedServers(Servers):
     """Servers of a target that has pages to share."""
 
-    async def start(self, name: str, *, model: str = "tiny", **settings: Any) -> RunningServer:
-        host = make_host(self._target, **settings)
-        host.services.served.identity.drafter_fingerprint = b""
-        running = self.running[name] = await start(host)
-        self._ports[name] = running.port
-        return running
+    def make(self, **settings: Any) -> Host:
+        return make_host(self._target, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -16,6 +16,9 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import serve, start
+from moa_server.cluster import server_thread
+from moa_server.cluster.rules import Consumption, FleetView, Report, State
+from moa_server.cluster.server_thread import ServerThread
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.memory.feed import most_nbytes
@@ -44,8 +47,8 @@ PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 
 
-async def finish_answer(peer: Peer) -> Sequence[int]:
-    while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+async def finish_answer(peer: Peer, after: int = 0) -> Sequence[int]:
+    while len(peer.verdicts) <= after or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
         await peer.draft([])
         await peer.verdict()
     return peer.tokens
@@ -118,9 +121,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         await until(lambda: live.tensors.nbytes == 0)
         seen = len(first.verdicts)
         await first.ask([3], GREEDY)
-        while len(first.verdicts) == seen or first.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
-            await first.draft([])
-            await first.verdict()
+        await finish_answer(first, seen)
         await first.send(credit=pb.Credit(bytes=1 << 20))  # more than is sent at first
         assert first.tokens == [*expected, 3, *plain_text(target, [*expected, 3], GREEDY)[0]]
         await first.rows(len(first.tokens) - 1)
@@ -218,6 +219,7 @@ class HangingStepper(Stepper):
         self.entered, self.release = threading.Event(), threading.Event()
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
+        self.thread = threading.current_thread()
         self.entered.set()
         assert self.release.wait(60)
         return super().forward_all(work)
@@ -303,14 +305,6 @@ async def test_a_client_that_is_writing_reads_what_a_draining_server_says_last(t
 FOREVER = 600.0  # a grace that no test waits for
 
 
-class AbandonedStepper(HangingStepper):
-    """Hangs, and says on which thread."""
-
-    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        self.thread = threading.current_thread()
-        return super().forward_all(work)
-
-
 @asynccontextmanager
 async def serving_until_signalled(host: Host) -> AsyncIterator[tuple[grpc.aio.Channel, asyncio.Task[None]]]:
     """The whole life of a server, in this process, which takes its signals."""
@@ -356,7 +350,7 @@ async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target:
 
 async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InferenceThread.stop, "__defaults__", (0.0,))  # else it is waited for
-    stepper = AbandonedStepper(target)
+    stepper = HangingStepper(target)
     try:
         async with serving_until_signalled(make_host(target, stepper=stepper, grace_seconds=0.0)) as (channel, life):
             peer = Peer(channel)
@@ -370,3 +364,29 @@ async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, mon
     finally:
         stepper.release.set()
         await asyncio.to_thread(stepper.thread.join)  # while there is a loop that it can report to
+
+
+async def test_clients_are_told_of_a_replica_that_has_come_since_the_last_beat(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an update Ray ends a replica at the moment at which its successor has started."""
+    monkeypatch.setattr(server_thread, "BEAT_SECONDS", 60.0)
+    others: tuple[str, ...] = ()
+    reports: list[Report] = []
+
+    async def tell(report: Report, taken: Mapping[str, Consumption]) -> FleetView:
+        reports.append(report)
+        return FleetView(others)
+
+    replica = ServerThread(lambda: make_host(target), "r1", "127.0.0.1", [0], tell)
+    await asyncio.to_thread(replica.start)
+    async with grpc.aio.insecure_channel(reports[0].address) as channel:
+        peer = Peer(channel)
+        assert not (await peer.open()).servers
+        others = ("successor.example:1",)
+        ending = asyncio.create_task(asyncio.to_thread(replica.end, 30.0))
+        await peer.done()
+        await ending
+    assert peer.go_away is not None
+    assert tuple(peer.go_away.servers) == others
+    assert [report.state for report in reports] == [State.SERVES, State.SERVES, State.DRAINS]

@@ -30,7 +30,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.net.client_talk import Screen, talking_over_a_link
+from tests.net.client_device import stepper
+from tests.net.client_talk import Screen, talking
 from tests.net.fetch_source import make_source
 from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, until
 
@@ -199,7 +200,10 @@ def facts_of(span: ReadableSpan) -> dict[str, object]:
 async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, recorded: Recorded) -> None:
     question = begin_span("question")
     screen = Screen()
-    async with talking_over_a_link(target) as (_, engine):
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        talking(target, f"127.0.0.1:{running.port}") as engine,
+    ):
         async for event in engine.ask(PROMPT, LONG, traceparent=question.traceparent):
             screen.take(event)
     question.end()
@@ -220,7 +224,10 @@ async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, re
 async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Recorded) -> None:
     settings = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
     screen, question = Screen(), begin_span("question")
-    async with talking_over_a_link(target, settings) as (_, engine):
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        talking(target, f"127.0.0.1:{running.port}", settings) as engine,
+    ):
         async for event in engine.ask(PROMPT, LONG, traceparent=question.traceparent):
             screen.take(event)
             if len(screen.committed) > 20 and not screen.cuts:

@@ -9,10 +9,12 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import dialer as dialer_module
 from moa_client.link.dialer import Dialer
-from moa_client.link.fleet import Fleet
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.link.stream import StreamTraffic
 from moa_shared.errors import MismatchError, UnavailableError
+from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.messages import says
@@ -149,3 +151,35 @@ async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named() ->
     home.fail()
     assert await fleet.call_best(MODEL, address_of) == home.other.address
     await fleet.close()
+
+
+async def test_names_are_few_and_lead_to_nobody_s_own_machine() -> None:
+    tls = Security(tls=True)
+    far = Server("198.51.100.1:5", 1.0, 1.0, tls)
+    async with connect([far, Server("198.51.100.2:5", 1.0, 1.0, tls)]) as route:
+        route.follow([f"198.51.100.{number}:7" for number in range(20)], far)
+        route.follow([f"203.0.113.{number}:7" for number in range(20)], far)
+        assert len(route.servers) == 2 + MOST_SUCCESSORS
+    far = Server("198.51.100.1:5", 1.0, 1.0, tls)
+    async with connect([far, Server("198.51.100.2:5", 1.0, 1.0, tls)]) as route:
+        here = ["localhost:1", "127.0.0.1:2", "[::1]:3", "0.0.0.0:4", "a.localhost:5", "[::ffff:127.0.0.1]:6"]
+        route.follow([*here, "127.1:1", "no address", "x:0", "x:99999", "http://x:1"], far)
+        assert len(route.servers) == 2
+
+
+async def test_a_key_is_not_sent_in_the_clear_to_whom_a_server_names() -> None:
+    near = Server("127.0.0.1:5", 1.0, 1.0, Security(key="secret"))
+    async with connect([near, Server("127.0.0.1:6", 1.0, 1.0)]) as route:
+        route.follow(["198.51.100.1:7"], near)
+        assert [each.address for each in route.servers] == ["127.0.0.1:5", "127.0.0.1:6"]
+
+
+async def test_a_replica_that_is_named_by_its_number_has_its_server_s_certificate() -> None:
+    tls = Security(tls=True)
+    named, numbered = Server("gpu.example:5", 1.0, 1.0, tls), Server("198.51.100.1:5", 1.0, 1.0, tls)
+    by_number, by_name = named.peer("198.51.100.2:6"), named.peer("two.example:6")
+    others = [by_number, by_name, by_number.peer("198.51.100.3:6"), numbered.peer("198.51.100.2:6")]
+    names = [each.security.server_name for each in others]
+    for each in (named, numbered, *others):
+        await each.close()
+    assert names == ["gpu.example", "", "gpu.example", ""]
