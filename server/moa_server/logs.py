@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Literal, TextIO
 
 import structlog
-from moa_shared.errors import MoaError
 from moa_shared.programs.progress import SilentProgress, Task
 from moa_shared.text.plain_text import plain_line
 
@@ -74,19 +72,6 @@ def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> str
 def _clean(text: str) -> str:
     shown = plain_line(text[:MOST_CHARACTERS])
     return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"
-
-
-def log_settings(config_file: Path | None, keys_file: Path | None) -> None:
-    files = {"config": config_file, "keys_file": keys_file}
-    structlog.get_logger().info("settings", **{name: str(file) if file else "none" for name, file in files.items()})
-
-
-def log_refusal(error: MoaError) -> None:
-    structlog.get_logger().error("not serving", code=error.code, reason=error.message, hint=error.hint)
-
-
-def log_traces(sentence: str) -> None:
-    structlog.get_logger().warning("traces", reason=sentence)
 
 
 class LogProgress(SilentProgress):

@@ -19,8 +19,8 @@ from moa_shared.programs.atomic import create_private, write_private
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.protocol.invitation import Invitation
 
-from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key
+from moa_server.access.limits import CallerLimits, Right
 from moa_server.addresses import host_port
 from moa_server.settings import METRICS_PORT, SECTION, SETTINGS_NAME, ServerSettings
 from moa_server.tls.certificates import (

@@ -18,7 +18,7 @@ from moa_client.host.host import Host
 from moa_client.web.access import Access
 from moa_client.web.server import bind, make_app, serve
 from moa_server.access import limits
-from moa_server.access.caller import anonymous
+from moa_server.access.limits import anonymous
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.scores import log_softmax

@@ -11,7 +11,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
 from moa_server.access import keys as keys_module
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.engine import Engine
 from moa_server.service.host import Host
 from moa_server.verifier import Target

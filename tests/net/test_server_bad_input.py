@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target

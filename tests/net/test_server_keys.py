@@ -17,8 +17,8 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
-from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import Gate, KeyEntry, changing, hash_of, new_key
+from moa_server.access.limits import CallerLimits, Right
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError

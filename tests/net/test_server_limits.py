@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
+from moa_server.access.limits import CallerLimits, anonymous
 from moa_server.app import RunningServer
 from moa_server.service.admission import MOST_LINES
 from moa_server.verifier import Target

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa.v1.moa_pb2_grpc import MoaStub
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
-from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
+from moa_server.access.limits import CallerLimits, Right
 from moa_server.app import RunningServer
 from moa_server.loading import load_host
 from moa_server.observing.observing import Metrics, Observing

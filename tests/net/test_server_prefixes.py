@@ -13,7 +13,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import Page
 from moa_server.access import keys as keys_module
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
 from moa_server.memory.feed import most_nbytes

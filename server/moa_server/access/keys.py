@@ -26,7 +26,7 @@ import structlog
 from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, MoaError, NotFoundError
 from moa_shared.programs.atomic import open_to_others, write_private
 
-from moa_server.access.caller import Caller, CallerLimits, Right, caller_without_key
+from moa_server.access.limits import Caller, CallerLimits, Right, caller_without_key
 
 PREFIX = "moa_"
 SECRET_BYTES = 32

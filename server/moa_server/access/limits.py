@@ -1,4 +1,4 @@
-"""What a caller may take in a minute. Pure but for its clock, whose readings are in seconds.
+"""Who makes a call, and what a caller may take in a minute. Pure but for its clock, whose readings are in seconds.
 
 Tokens are those that the target computes: read of prompts and not found in a cache, or written; a token is not paid
 for twice because it is kept. A question is let in while anything is left, however long it is, and may go into debt;
@@ -9,13 +9,73 @@ remembered, and those forgotten first are full or nearly so.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
 from moa_shared.errors import RateLimitError
+from moa_shared.text.plain_text import plain_line
 
-from moa_server.access.caller import Caller
+
+class Right(StrEnum):
+    CONVERSE = "converse"  # split inference
+    GENERATE = "generate"  # answers of the server alone
+    FETCH = "fetch"  # the device's half of the drafter
+
+
+@dataclass(frozen=True, slots=True)
+class CallerLimits:
+    """How much one caller may take; 0: no more is said than the server's own limits."""
+
+    sessions: int = 0  # held at once, detached ones included
+    kv_bytes: int = 0  # keys and values of all its running answers
+    tokens_per_minute: int = 0  # read and written together
+    requests_per_minute: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One call's origin: the name under which sessions, shared text and limits are held together.
+
+    `owner`: a key's, or without keys the address without its port. `key`: name of the API key; empty: none.
+    `is_proven`: the owner has shown who it is; an address does not.
+    """
+
+    owner: str = ""
+    peer: str = ""
+    key: str = ""
+    rights: frozenset[Right] = frozenset(Right)
+    limits: CallerLimits = field(default_factory=CallerLimits)
+    is_proven: bool = False
+
+    def account(self, place: str) -> str:
+        """Who pays for calls from a connection or an address: all strangers there together, or a proven owner alone."""
+        return f"{place} {self.owner}" if self.is_proven else place
+
+
+def anonymous(peer: str) -> Caller:
+    """The caller of a server that wants no keys: as far as the address says."""
+    return Caller(owner=peer.rpartition(":")[0], peer=peer)
+
+
+def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
+    """The subject's common name, else its first alternative name; empty: there was no certificate."""
+    for name_field in ("x509_common_name", "x509_subject_alternative_name"):  # of gRPC's auth context
+        for value in auth_context.get(name_field, ()):
+            if name := plain_line(value.decode(errors="replace")):
+                return name
+    return ""
+
+
+def caller_without_key(peer: str, certificate: str) -> Caller:
+    """The caller of a server that wants no keys: its certificate's subject, or as far as the address says.
+
+    `certificate`: `certificate_name`.
+    """
+    return Caller(f"certificate {certificate}", peer, is_proven=True) if certificate else anonymous(peer)
+
 
 MINUTE = 60.0  # seconds
 MOST_KEPT = 8192  # buckets, 200 bytes each

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, NotFoundError, UnavailableError
 from moa_shared.programs.command_line import settings_options, table
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import install_extra, write_output
@@ -59,11 +65,6 @@ def up(
     name: str,
     min_replicas: int,
     max_replicas: int | None,
-    cpus: float,
-    gpus: float,
-    upscale_seconds: float,
-    downscale_seconds: float,
-    surge: bool,
     **flags: Any,
 ) -> None:
     """Serve MODEL by replicas, or update those that serve: one by one, while their conversations go on elsewhere.
@@ -71,17 +72,15 @@ def up(
     The options of `moa-server serve` hold for each replica; replicas of one machine listen on --port and the ports
     after it. Run it again after a change of keys: replicas take them in without a restart.
     """
+    placing = {each: flags.pop(each) for each in ("cpus", "gpus", "upscale_seconds", "downscale_seconds", "surge")}
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
     most = max_replicas or min_replicas
     if most < min_replicas:
         raise ConfigError(f"--max-replicas is {most}, less than --min-replicas.", hint="Give at least as many.")
-    from moa_server.cluster.connection import connected
-
     with connected(address):
         from moa_server.cluster import control
 
-        fleet = control.FleetSettings(name, min_replicas, most, cpus, gpus, upscale_seconds, downscale_seconds, surge)
-        replicas = control.up(fleet, settings)
+        replicas = control.up(control.FleetSettings(name, min_replicas, most, **placing), settings)
     click.echo(f"The fleet {name} is up.", err=True)
     write_output("".join(f"{each.address}\n" for each in replicas))
 
@@ -92,8 +91,6 @@ def up(
 @json_option
 def status(address: str | None, name: str, as_json: bool) -> None:
     """Print the replicas: where they are, their load and their sessions."""
-    from moa_server.cluster.connection import connected
-
     with connected(address):
         from moa_server.cluster import control
 
@@ -109,8 +106,6 @@ def status(address: str | None, name: str, as_json: bool) -> None:
 @name_option
 def down(address: str | None, name: str) -> None:
     """Drain the replicas and remove them; Ray goes on."""
-    from moa_server.cluster.connection import connected
-
     with connected(address):
         from moa_server.cluster import control
 
@@ -128,3 +123,52 @@ def _table(state: str, replicas: list[Report]) -> str:
         for each in replicas
     ]  # fmt: skip
     return f"Ray: {state}\n" + table([heads, *rows])
+
+
+HERE = "auto"
+REACH_SECONDS = 10.0
+# By itself Ray tries for seven minutes to reach a head that is not there.
+PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_gcs_server_request_timeout_seconds": "10"}
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A connection to Ray at an address, else at RAY_ADDRESS, else to the Ray of this machine."""
+    where = address or os.environ.get("RAY_ADDRESS") or HERE
+    _reach(where)
+    os.environ.update(PATIENCE)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    import ray.serve
+
+    from moa_server.cluster.rules import NAMESPACE
+
+    for name in ("ray", "ray.serve"):  # Ray sets levels again, and leaves filters
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
+    with redirect_stdout(sys.stderr):  # on which Ray reports lost nodes, between our lines
+        try:
+            ray.init(where, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            if where == HERE and isinstance(error, ConnectionError):
+                hint = "Start it with `ray start --head`, or name Ray's address with --address."
+                raise NotFoundError("No Ray cluster runs here.", hint=hint) from None
+            raise _silent(where, next(iter(str(error).strip().splitlines()), type(error).__name__)) from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _reach(where: str) -> None:
+    """Refuses an address at which nothing listens."""
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit():  # "auto", for example
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _silent(where, f"{getattr(error, 'strerror', None) or error}.") from None
+
+
+def _silent(where: str, words: str) -> UnavailableError:
+    return UnavailableError(f"Ray at {where} does not answer: {words}", hint="Check --address.")

@@ -42,14 +42,15 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         signal.signal(signal.SIGTERM, _end)
     if (reload := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
+    import structlog
     from moa_shared.programs.machine import parse_cores, pin_to_cores
     from moa_shared.programs.progress import SilentProgress, make_progress
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing import traced
 
-    from moa_server.logs import LogProgress, configure_logs, log_refusal, log_settings, log_traces
+    from moa_server.logs import LogProgress, configure_logs
 
-    metrics = None
+    log, metrics = structlog.get_logger(), None
     if settings.metrics_port is not None:
         from moa_server.observing.observing import Metrics
 
@@ -90,7 +91,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             names = (host_of(settings.advertise),)
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds, names)
         host = load_host(settings, progress, load, metrics)
-        log_settings(config_file, settings.keys_file)
+        log.info("settings", config=str(config_file or "none"), keys_file=str(settings.keys_file or "none"))
         target = host.services.served.identity.target_id
 
         def announce(where: str, connect: str) -> None:
@@ -98,13 +99,16 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             if sys.stdout.isatty():
                 write_output(f"To talk to it: {connect}\n")
 
-        with traced(settings.tracing, "moa-server", log_traces), make_runner() as runner:
+        with (
+            traced(settings.tracing, "moa-server", lambda sentence: log.warning("traces", reason=sentence)),
+            make_runner() as runner,
+        ):
             runner.run(serve_host(host, announce, observing, group.watch if group is not None else None))
         if group is not None:
             group.stop()
     except MoaError as error:
         if is_json:
-            log_refusal(error)
+            log.error("not serving", code=error.code, reason=error.message, hint=error.hint)
         elif group is None:
             raise
         else:

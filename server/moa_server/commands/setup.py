@@ -11,7 +11,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import config_option, table
 from moa_shared.programs.entry import write_output
 
-from moa_server.access.caller import CallerLimits, Right
+from moa_server.access.limits import CallerLimits, Right
 from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_folder
 
 

@@ -15,8 +15,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
 from moa_shared.tracing import begin_span
 
-from moa_server.access.caller import Caller
-from moa_server.access.limits import TokenMeter
+from moa_server.access.limits import Caller, TokenMeter
 from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import CodedRows, SessionTensors
 from moa_server.memory.feed import MemoryBudget, MemoryFeed

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from moa_shared.errors import AuthenticationError
 
-from moa_server.access.caller import Caller, Right, anonymous
 from moa_server.access.keys import Gate, check_right
-from moa_server.access.limits import Rates, address_of
+from moa_server.access.limits import Caller, Rates, Right, address_of, anonymous
 from moa_server.settings import ServerSettings
 
 MINUTE = 60.0  # seconds

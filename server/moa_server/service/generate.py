@@ -26,7 +26,7 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_from_proto
 from moa_shared.tracing import is_traced
 
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.live_session import AnswerTrace, Attachment, Listener, LiveSession
 from moa_server.engine.server_drafts import drafting_source
 from moa_server.service.host import Lifecycle, OpenCall

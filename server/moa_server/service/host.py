@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from moa_shared.errors import AuthenticationError, UnavailableError
 
-from moa_server.access.caller import Caller
 from moa_server.access.keys import Gate
+from moa_server.access.limits import Caller
 from moa_server.engine.inference_thread import InferenceThread, RunningJob
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import Stepper

@@ -20,7 +20,7 @@ from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tracing import TRACEPARENT
 
-from moa_server.access.caller import Caller, Right, anonymous, certificate_name
+from moa_server.access.limits import Caller, Right, anonymous, certificate_name
 from moa_server.service.admission import Allowances
 from moa_server.service.generate import Embedding, Generation
 from moa_server.service.host import Host

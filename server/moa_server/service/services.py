@@ -21,8 +21,7 @@ from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 from moa_shared.protocol.protobuf_messages import ask_from_proto
 from moa_shared.sampling.settings import Constraint
 
-from moa_server.access.caller import Caller
-from moa_server.access.limits import Rates
+from moa_server.access.limits import Caller, Rates
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.engine.engine import Engine
 from moa_server.engine.inference_thread import InferenceThread

@@ -15,7 +15,7 @@ from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.link import fleet as fleet_module
 from moa_client.link.fleet import Fleet
 from moa_server.access import limits
-from moa_server.access.caller import anonymous
+from moa_server.access.limits import anonymous
 from moa_shared.errors import MismatchError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling

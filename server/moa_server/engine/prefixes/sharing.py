@@ -14,7 +14,7 @@ from moa_kernels import Page
 from moa_shared.errors import InternalError
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex, TextPage

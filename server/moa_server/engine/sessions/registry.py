@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.live_session import Attachment, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex

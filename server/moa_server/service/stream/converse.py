@@ -29,7 +29,7 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import DraftReader, constraint_from_proto, thin_memory_from_proto
 from moa_shared.tracing import is_traced
 
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.live_session import AnswerTrace, Listener, LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows

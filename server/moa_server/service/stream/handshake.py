@@ -13,7 +13,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Plane, ThinMemory
 from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
 
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.drafting.forward_cost import DraftRecord
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume

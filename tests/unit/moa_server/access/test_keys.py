@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.access.caller import Caller, CallerLimits, Right, certificate_name
 from moa_server.access.keys import (
     Gate,
     KeyBook,
@@ -22,6 +21,7 @@ from moa_server.access.keys import (
     read_key_file,
     text_of,
 )
+from moa_server.access.limits import Caller, CallerLimits, Right, certificate_name
 from moa_server.settings import SECTION, ServerSettings
 from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, NotFoundError
 from moa_shared.programs.config import load_settings

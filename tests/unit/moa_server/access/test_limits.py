@@ -3,8 +3,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.access.caller import Caller, CallerLimits, anonymous
-from moa_server.access.limits import MINUTE, MOST_KEPT, Bucket, Buckets, Rates, TokenMeter, address_of
+from moa_server.access.limits import (
+    MINUTE,
+    MOST_KEPT,
+    Bucket,
+    Buckets,
+    Caller,
+    CallerLimits,
+    Rates,
+    TokenMeter,
+    address_of,
+    anonymous,
+)
 from moa_shared.errors import RateLimitError
 
 from tests.support.counted import Clock

@@ -3,8 +3,7 @@
 from typing import Any, cast
 from unittest.mock import create_autospec
 
-from moa_server.access.caller import Caller
-from moa_server.access.limits import TokenMeter
+from moa_server.access.limits import Caller, TokenMeter
 from moa_server.engine.live_session import Account, Attachment, Listener, LiveSession, Usage
 from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import MemorySource

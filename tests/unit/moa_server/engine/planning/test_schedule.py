@@ -6,7 +6,7 @@ from itertools import combinations, count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.drafting.forward_cost import DraftRecord, RowShares
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.planning.schedule import (

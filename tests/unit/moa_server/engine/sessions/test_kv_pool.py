@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.limits import Caller, CallerLimits
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.sessions.registry import KVPool

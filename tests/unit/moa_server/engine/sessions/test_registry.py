@@ -3,7 +3,7 @@ from typing import cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
-from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.limits import Caller, CallerLimits
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.sessions.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors

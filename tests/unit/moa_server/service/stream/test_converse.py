@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.live_session import LiveSession
 from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream, StreamState

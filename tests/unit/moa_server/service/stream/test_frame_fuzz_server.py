@@ -12,7 +12,7 @@ import pytest
 import structlog
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream
 from moa_shared.errors import InternalError, MoaError

@@ -5,7 +5,7 @@ from unittest.mock import Mock, create_autospec
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.access.caller import Caller
+from moa_server.access.limits import Caller
 from moa_server.engine.live_session import Listener
 from moa_server.engine.observer import Resume
 from moa_server.service.host import Host
