@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import free_port
 from tests.support.tiny_models import save_tiny_model
 
 COMMAND_SECONDS = 300.0  # of a busy machine
@@ -25,19 +26,12 @@ PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The commands of one operator.
+    """The commands of one operator."""
 
-    Args:
-        folder: of models and state.
-        model: that is served.
-        port: of the first replica, which is followed by those of the others; 0: any.
-        ray: variables by which commands find Ray.
-    """
-
-    folder: Path
+    folder: Path  # of models and state
     model: Path
-    port: int = 0
-    ray: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0  # of the first replica, which is followed by those of the others; 0: any
+    ray: Mapping[str, str] = field(default_factory=dict)  # variables by which commands find Ray
 
     def command(self, *arguments: object) -> tuple[int, str, str]:
         """Runs `moa-server cluster`: exit code, standard output, standard error."""
@@ -85,11 +79,6 @@ def port_of_two() -> int:
             port = int(first.getsockname()[1])
             with suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
                 return port
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @contextmanager

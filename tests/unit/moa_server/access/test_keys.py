@@ -33,6 +33,11 @@ PEER = "ipv4:10.0.0.1:4000"
 SOUND = f"[keys.a]\nsha256 = '{'0' * 64}'\n"
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
 def entry(name: str = "laptop", key: str = "", **fields: object) -> KeyEntry:
     return KeyEntry(name, hash_of(key or new_key()), **fields)  # type: ignore[arg-type]
 
@@ -85,8 +90,7 @@ def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, 
     assert read_key_file(path) == book
 
 
-def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
+def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
     add(path, "laptop")
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
@@ -111,16 +115,14 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
         (SOUND.replace("a]", "'a b']"), "cannot be the name of a key"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "keys.toml"
+def test_a_file_that_cannot_be_used_says_why(path: Path, text: str, words: str) -> None:
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=words):
         read_key_file(path)
 
 
-def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
+def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(path: Path) -> None:
     threads = [threading.Thread(target=add, args=(path, f"key{number}")) for number in range(8)]
     for thread in threads:
         thread.start()
@@ -157,8 +159,7 @@ def test_a_server_without_keys_knows_addresses_and_certificates() -> None:
     assert gate.admit([], "ipv4:10.0.0.2:9", "alice").owner == "certificate alice"
 
 
-def test_a_key_says_who_calls_and_what_it_may(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
+def test_a_key_says_who_calls_and_what_it_may(path: Path) -> None:
     limits = CallerLimits(tokens_per_minute=600)
     key = add(path, "laptop", rights=frozenset({Right.GENERATE}), limits=limits)
     caller = Gate(path).admit(sent(key), PEER)
@@ -169,16 +170,14 @@ def test_a_key_says_who_calls_and_what_it_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "Basic abc", b"Bearer abc", "Bearer ", "Bearer wrong"])
-def test_without_a_key_that_is_in_force_nobody_is_let_in(tmp_path: Path, value: str | bytes | None) -> None:
-    add(tmp_path / "keys.toml", "laptop")
+def test_without_a_key_that_is_in_force_nobody_is_let_in(path: Path, value: str | bytes | None) -> None:
+    add(path, "laptop")
     with pytest.raises(AuthenticationError):
-        Gate(tmp_path / "keys.toml").admit([("authorization", value)] if value is not None else [], PEER)
+        Gate(path).admit([("authorization", value)] if value is not None else [], PEER)
 
 
-def test_keys_of_the_environment_count_beside_those_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, phone = tmp_path / "keys.toml", new_key()
+def test_keys_of_the_environment_count_beside_those_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    phone = new_key()
     laptop = add(path, "laptop")
     monkeypatch.setenv("MOA_KEYS", f"phone {phone},\n")
     gate = Gate.of(path)
@@ -198,8 +197,8 @@ def test_keys_of_the_environment_that_are_none_are_refused_without_being_shown(t
     assert "short" not in str(caught.value)
 
 
-def test_an_expired_key_is_refused_and_its_caller_sent_away(tmp_path: Path) -> None:
-    path, now = tmp_path / "keys.toml", [NOW]
+def test_an_expired_key_is_refused_and_its_caller_sent_away(path: Path) -> None:
+    now = [NOW]
     key = add(path, "laptop", expires=NOW + timedelta(hours=1))
     gate = Gate(path, now=lambda: now[0])
     caller = gate.admit(sent(key), PEER)
@@ -210,8 +209,7 @@ def test_an_expired_key_is_refused_and_its_caller_sent_away(tmp_path: Path) -> N
         gate.admit(sent(key), PEER)
 
 
-def test_changes_of_the_file_take_effect(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
+def test_changes_of_the_file_take_effect(path: Path) -> None:
     laptop = add(path, "laptop")
     gate = Gate(path)
     caller = gate.admit(sent(laptop), PEER)
@@ -229,9 +227,8 @@ def test_changes_of_the_file_take_effect(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "[keys.lap"], ids=["gone", "empty", "half-written"])
 def test_a_file_that_becomes_unusable_changes_nothing(
-    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+    path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "keys.toml"
     key = add(path, "laptop")
     whole = path.read_text()
     gate = Gate(path)
@@ -250,9 +247,9 @@ def test_a_file_that_becomes_unusable_changes_nothing(
     assert gate.admit(sent(key), PEER).key == "laptop"
 
 
-def test_a_server_does_not_start_with_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_server_does_not_start_with_a_file_that_is_not_there(path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file of keys"):
-        Gate(tmp_path / "keys.toml")
+        Gate(path)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from moa_server.access.limits import (
 from moa_shared.errors import RateLimitError
 
 from tests.support.counted import Clock
-from tests.support.messages import raises
 
 KEY = Caller(owner="key alice", key="alice")
 
@@ -48,10 +47,7 @@ def test_an_address_may_make_so_many_calls_over_all_its_connections(clock: Clock
     limited = rates(clock, peer_calls=60)
     for port in range(60):
         limited.on_call(anonymous(f"ipv4:203.0.113.9:{port}"))
-    with raises(
-        RateLimitError,
-        "This address may make 60 calls a minute. Wait as long as told; the operator can raise the limit of your key.",
-    ) as caught:
+    with pytest.raises(RateLimitError, match="This address may make 60 calls a minute") as caught:
         limited.on_call(anonymous("ipv4:203.0.113.9:61"))
     assert caught.value.retry_after_ms == 1000
     limited.on_call(anonymous("ipv4:203.0.113.10:1"))
@@ -64,34 +60,33 @@ def test_a_keys_own_limit_goes_before_the_servers(clock: Clock) -> None:
     own = Caller(owner="key bob", key="bob", limits=CallerLimits(tokens_per_minute=600, requests_per_minute=2))
     limited.on_request(own)
     limited.on_request(own)
-    with raises(
-        RateLimitError,
-        "The server lets this key make 2 requests a minute. "
-        "Wait as long as told; the operator can raise the limit of your key.",
-    ) as caught:
+    with pytest.raises(RateLimitError, match="The server lets this key make 2 requests a minute") as caught:
         limited.on_request(own)
     assert caught.value.retry_after_ms == 30_000
-    assert TokenMeter(limited, own)._rates.take_piece(own) == 100.0
+    assert limited.take_piece(own) == 100.0
+
+
+def write_all(meter: TokenMeter) -> int:
+    """How many tokens an answer writes until it must pause."""
+    written = 0
+    while meter.refusal() is None:
+        meter.write(1)
+        written += 1
+    return written
 
 
 def test_an_answer_pauses_when_nothing_is_left_and_goes_on_with_some_seconds_of_text(clock: Clock) -> None:
     meter = TokenMeter(rates(clock, tokens=600), KEY)
     meter.begin()
     meter.read(200)
-    written = 0
-    while (refusal := meter.refusal()) is None:
-        meter.write(1)
-        written += 1
-    assert written == 400
-    assert str(refusal.message) == "The server lets this key read and write 600 tokens a minute."
+    assert write_all(meter) == 400
+    refusal = meter.refusal()
+    assert refusal is not None
+    assert refusal.message == "The server lets this key read and write 600 tokens a minute."
     assert refusal.retry_after_ms == 10_000
     clock.now = 10.0
     meter.begin()
-    again = 0
-    while meter.refusal() is None:
-        meter.write(1)
-        again += 1
-    assert again == 100
+    assert write_all(meter) == 100
 
 
 def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Clock) -> None:
@@ -99,15 +94,10 @@ def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Cloc
     meter = TokenMeter(limited, KEY)
     meter.begin()
     meter.read(6000)
-    written = 0
-    while meter.refusal() is None:
-        meter.write(1)
-        written += 1
-    assert written == 100  # it was let in for some seconds of text, whatever the prompt has cost
+    assert write_all(meter) == 100  # it was let in for some seconds of text, whatever the prompt has cost
     meter.end()
-    other = TokenMeter(limited, KEY)
     with pytest.raises(RateLimitError) as caught:
-        other.begin()
+        TokenMeter(limited, KEY).begin()
     assert caught.value.retry_after_ms == 560_000
 
 
