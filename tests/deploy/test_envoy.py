@@ -389,10 +389,11 @@ def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
     assert "max_stream_duration" not in manager(config)["common_http_protocol_options"]
 
 
-async def reason_through(servers: Fleet, proxy: Proxy, security: Security | None = None) -> None:
-    server = servers.server(proxy) if security is None else Server(proxy.address, 5.0, 5.0, security)
+async def cannot_be_reached(servers: Fleet, proxy: Proxy) -> None:
+    server = servers.server(proxy)
     try:
-        await server.describe()
+        with says(UnavailableError, "The server at 127.0.0.1:PORT cannot be used: the proxy there reaches no"):
+            await server.describe()
     finally:
         await server.close()
 
@@ -407,17 +408,9 @@ async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: Targe
             await proxy.until_healthy(servers.running["one"].port)
             await servers.stop("one")
             await proxy.until_healthy()
-            with says(
-                UnavailableError,
-                "The server at 127.0.0.1:PORT cannot be used: the proxy there reaches no",
-            ):
-                await reason_through(servers, proxy)
+            await cannot_be_reached(servers, proxy)
         async with in_front_of(servers.ports, tmp_path, no_health_checks) as proxy:  # which finds out by calls
-            with says(
-                UnavailableError,
-                "The server at 127.0.0.1:PORT cannot be used: the proxy there reaches no",
-            ):
-                await reason_through(servers, proxy)
+            await cannot_be_reached(servers, proxy)
     finally:
         for name in list(servers.running):
             await servers.stop(name)

@@ -1,6 +1,5 @@
 """The Helm chart: what it renders is valid, fits together, and runs the server as its image and its settings have it."""
 
-import re
 import subprocess
 import sys
 import urllib.error
@@ -292,13 +291,6 @@ def test_the_adapter_has_the_metrics_that_the_autoscaler_looks_at(helm: Helm) ->
     (scaler,) = of_kind(helm.render("autoscaling"), "HorizontalPodAutoscaler")
     wanted = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
     assert [rule["name"]["as"] for rule in adapter_rules()] == wanted
-
-
-def test_the_adapter_s_series_are_metrics_of_the_server() -> None:
-    page = (CHECKOUT / "docs/operations.md").read_text("utf-8")
-    used = set(re.findall(r"moa_\w+", " ".join(each["seriesQuery"] + each["metricsQuery"] for each in adapter_rules())))
-    assert used
-    assert all(f"| `{name}` |" in page for name in used)
 
 
 def test_the_schema_has_the_server_s_settings() -> None:

@@ -40,19 +40,12 @@ def test_layer_self_attention(reference: Reference) -> None:
 
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])
-def test_memory_rows(reference: Reference, reused_layers: int) -> None:
-    encoder = encoder_of(reference.checkpoint(reused_layers), torch.float32)
-    memory = encoder(torch.tensor(reference.train["kv_stack"]))
-    assert_close(memory, reference.train[f"n{reused_layers}.memory"])
-
-
-@pytest.mark.parametrize("reused_layers", [0, 1, 3])
-def test_memory_rows_without_torch(reference: Reference, reused_layers: int) -> None:
-    checkpoint = reference.checkpoint(reused_layers)
-    encoder = KernelEncoder(checkpoint.config, ArrayWeights(checkpoint.tensors), "float32")
-    kv = reference.train["kv_stack"]
-    memory = encoder.memory(kv.reshape(-1, *kv.shape[-2:]))
+def test_memory_rows_with_torch_and_without(reference: Reference, reused_layers: int) -> None:
+    checkpoint, kv = reference.checkpoint(reused_layers), reference.train["kv_stack"]
     theirs = reference.train[f"n{reused_layers}.memory"]
+    assert_close(encoder_of(checkpoint, torch.float32)(torch.tensor(kv)), theirs)
+    encoder = KernelEncoder(checkpoint.config, ArrayWeights(checkpoint.tensors), "float32")
+    memory = encoder.memory(kv.reshape(-1, *kv.shape[-2:]))
     np.testing.assert_allclose(memory.reshape(theirs.shape), theirs, rtol=0, atol=TOLERANCE)
 
 
@@ -264,7 +257,8 @@ def test_trees(reference: Reference) -> None:
         cycle = next(cycles)
         tree, pool, chosen = draft_tree(state, PAPER_TREE, GREEDY)
         name = f"moa.tree.cycle{cycle}."
-        assert [-1, *tree.parents] == [parent - 1 if parent > 0 else -1 for parent in _parents(reference, name)]
+        theirs = reference.infer[f"{name}parents"].tolist()
+        assert [-1, *tree.parents] == [parent - 1 if parent > 0 else -1 for parent in theirs]
         assert chosen == reference.infer[f"{name}pool_index"].tolist()
         np.testing.assert_allclose(
             [pool.scores[index] for index in chosen], reference.infer[f"{name}scores"], rtol=0, atol=1e-4
@@ -272,11 +266,6 @@ def test_trees(reference: Reference) -> None:
         return tree
 
     run(reference, "tree", draft)
-
-
-def _parents(reference: Reference, name: str) -> list[int]:
-    rows: list[int] = reference.infer[f"{name}parents"].tolist()
-    return rows
 
 
 def test_the_first_trees_masks(reference: Reference) -> None:
@@ -365,16 +354,7 @@ def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
         base = len(session.tokens)
         drafted = vanilla[base : base + 6]
         if finish is Finish.UNFINISHED:
-            session.on_draft(
-                Draft(
-                    epoch=0,
-                    base=base,
-                    prefix_hash=session.hashes.short_at(base),
-                    first_node=0,
-                    tokens=drafted,
-                    parents=(),
-                )
-            )
+            session.on_draft(Draft(0, base, session.hashes.short_at(base), 0, tokens=drafted, parents=()))
     assert finish is Finish.END_OF_TEXT
     theirs = reference.infer["eos_case.ids"].tolist()
     assert session.tokens == theirs[: len(session.tokens)]

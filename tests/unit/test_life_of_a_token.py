@@ -10,8 +10,6 @@ from functools import cache
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/life-of-a-token.md"
 CROSSINGS = {"thread", "queue", "turn", "wire"}
@@ -124,29 +122,3 @@ def test_a_name_on_the_way_has_three_homes_at_most() -> None:
     homes = Counter(name for text in texts for name in re.findall(r"^    (?:async )?def (\w+)", text, re.MULTILINE))
     names = {stop.name.rsplit(".", 1)[-1] for block in blocks_of(PAGE.read_text("utf-8")) for stop in block}
     assert [name for name in names - {"expand", "grow"} if homes[name] > 3] == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "problem"),
-    [
-        ("ClientEngine._handle", "ClientEngine._sleep", "ClientEngine._sleep is not there"),
-        (
-            "OnlineDrafting.take_frame",
-            "OnlineDrafting.follow_verdict",
-            "does not call client/moa_client/drafting/online.py: OnlineDrafting.follow_verdict",
-        ),
-        ("-> DraftStep", "-> Verdict", "makes no Verdict"),
-    ],
-)
-def test_a_wrong_name_is_found(before: str, after: str, problem: str) -> None:
-    page = PAGE.read_text("utf-8").replace(before, after)
-    assert any(problem in each for each in problems(blocks_of(page)))
-
-
-def test_a_wrong_order_is_found() -> None:
-    send = "ServerConnection.send_draft"
-    [block] = [block for block in blocks_of(PAGE.read_text("utf-8")) if any(stop.name == send for stop in block)]
-    at = next(index for index, stop in enumerate(block) if stop.name == send)
-    assert _problems(block) == []
-    caller, earlier, later = block[0], block[1], block[at]
-    assert _problems([caller, *block[at:], *block[1:at]]) == [f"{caller} does not call {earlier} after {later}"]

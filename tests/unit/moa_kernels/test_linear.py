@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels import FORMATS, Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised
-from moa_kernels.library import VARIANT_VARIABLE
-from moa_kernels.variants import NUMPY
 
 from tests.support.messages import raises
 from tests.unit.moa_kernels.variants_here import random_matrix, rounded
@@ -83,13 +81,6 @@ def test_the_largest_codes_and_inputs_are_multiplied_exactly() -> None:
             weights = matrix.dequantised().astype(np.float64)
             sizes = np.abs(x) @ np.abs(weights.T) + 1e-30
             assert bool((np.abs(Linear([matrix])(x) - x @ weights.T) <= 1e-5 * sizes).all()), (kind, byte)
-
-
-def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIANT_VARIABLE, NUMPY)
-    matrix = random_matrix(np.random.default_rng(0), Q4_1, 20, 64)
-    x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
-    np.testing.assert_allclose(Linear([matrix])(x), x @ matrix.dequantised().T, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("variant")

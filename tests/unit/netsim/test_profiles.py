@@ -53,12 +53,6 @@ def test_directions_may_differ() -> None:
     assert down.loss == GilbertElliott(0.1, 0.5)
 
 
-def test_a_loss_without_its_model_is_independent() -> None:
-    profile = parse(BASE + "loss: {probability: 0.1}\nup: {loss: {probability: 0.2}}\n", "mine.yaml")
-    assert [profile.conditions(each).loss for each in Direction] == [Bernoulli(0.2), Bernoulli(0.1)]
-    assert parse(yaml.safe_dump(profile.document()), "mine.yaml") == profile
-
-
 def test_toml_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(

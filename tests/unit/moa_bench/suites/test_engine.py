@@ -1,14 +1,11 @@
 """What a step reads, a worker's tree and cache, what is said where an engine cannot be had, and the tables."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from moa_bench.spread import Spread
-from moa_bench.suites.engine.measure import llama_subject, render, step_bytes
+from moa_bench.suites.engine.measure import render, step_bytes
 from moa_bench.suites.engine.worker import Worker, binary_tree
-from moa_shared.errors import ConfigError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.weights.weights import HEAD
 
@@ -34,18 +31,6 @@ def test_a_forward_leaves_the_context_as_it_was() -> None:
     assert worker._cache.length == 20
     worker.read(5)
     assert worker._cache.length == 5
-
-
-def test_llama_cpp_needs_its_folder_and_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/node")
-    files: Any = SimpleNamespace(weights=(Path("model.safetensors"),), target_id="A target")
-    with pytest.raises(ConfigError, match=r"node-llama-cpp is not there. Run npm install --prefix "):
-        llama_subject(tmp_path, files)
-    (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="A target is not a GGUF file"):
-        llama_subject(tmp_path, files)
-    files.weights = (Path("model.gguf"),)
-    assert llama_subject(tmp_path, files).command[-1] == "model.gguf"
 
 
 def just(value: float) -> Spread:

@@ -93,10 +93,8 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
     ("schema", "message"),
     [
         ({"not": {"type": "string"}}, "The JSON schema uses not, which cannot be enforced"),
-        ({"if": {}, "then": {}, "type": "object"}, "The JSON schema uses if, then, which cannot be enforced"),
         ({"type": "array", "uniqueItems": True}, "The JSON schema uses uniqueItems, which cannot be enforced"),
         ({"$ref": "http://example.com/x"}, "The JSON schema cannot be enforced: Resource 'http://example.com/x' is"),
-        ({"$ref": "#/$defs/none"}, "The JSON schema cannot be enforced: Pointer '/$defs/none' does not exist"),
         ({"type": "strin"}, "The JSON schema cannot be enforced: Invalid type: strin"),
         ({"type": "string", "format": "colour"}, "The JSON schema cannot be enforced: Unknown format: colour"),
         ({"type": "string", "pattern": "(?=a)b"}, "The JSON schema cannot be enforced: regex parse error: (?=a)b"),
@@ -109,7 +107,6 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
             {"type": "object", "properties": {"minimum": {"minimum": -(2**63), "type": "integer"}}},
             "The JSON schema has minimum: -9223372036854775808 at #/properties/minimum, a",
         ),
-        ({"anyOf": [{}, {"enum": [[2**53 + 1]]}]}, "The JSON schema has enum: 9007199254740993 at #/anyOf/1, a"),
         ({"multipleOf": 2**53 + 1}, "The JSON schema has multipleOf: 9007199254740993, a number that cannot be"),
         ({"maximum": float("inf")}, "The JSON schema has maximum: inf, a number that cannot be enforced exactly"),
         ({"minLength": 10**50}, "The JSON schema has minLength: 1000000000000000000000000000000000000000…, a"),

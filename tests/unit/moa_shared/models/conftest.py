@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.model_places import places  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import HEADS, HIDDEN, MERGES, MLP, SPECIALS, TOKENS, write_gguf  # noqa: F401 (a fixture)
 from tests.support.tiny_models import tiny_model
 
@@ -20,15 +21,8 @@ def model_folder(tmp_path: Path) -> Path:
     tokenizer = {
         "version": "1.0",
         "added_tokens": [
-            {
-                "id": i,
-                "content": t,
-                "special": True,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-            }
+            {"id": i, "content": t, "special": True}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             for i, t in enumerate(SPECIALS)
         ],
         "normalizer": None,

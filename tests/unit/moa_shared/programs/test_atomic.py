@@ -110,9 +110,3 @@ def file_of(owner: int, mode: int) -> os.stat_result:
 def test_who_may_use_a_file(monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, is_open: bool) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: US)
     assert open_to_others(file_of(owner, mode)) is is_open
-
-
-def test_root_s_own_files_are_for_root_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: ROOT)
-    assert open_to_others(file_of(ROOT, 0o440))
-    assert not open_to_others(file_of(ROOT, 0o400))

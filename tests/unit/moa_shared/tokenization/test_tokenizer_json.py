@@ -42,10 +42,8 @@ def split(pattern: dict[str, str], behaviour: str = "Isolated") -> dict[str, Any
     ("change", "why"),
     [
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, "out of vocabulary"),
-        ({"model": {"type": "BPE", "vocab": {"a": "0"}, "merges": []}}, "."),
         ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "."),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "byte pairs with a dropout"),
-        ({"added_tokens": [{"id": -1, "content": "x"}]}, "."),
         ({"normalizer": {"type": "Nothing"}}, "."),
         ({"pre_tokenizer": split({"Regex": "("})}, "."),
         ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "."),
@@ -58,8 +56,6 @@ def split(pattern: dict[str, str], behaviour: str = "Isolated") -> dict[str, Any
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLES] * 3}}, "more than 4 times as long"),
         ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 17}}, "its decoder has 17 steps"),
         ({"added_tokens": [{"id": 9, "content": "a" * 1025}]}, "a token of 1,025 characters"),
-        ({"model": {"type": "WordLevel", "vocab": {"a" * 1025: 0}}}, "a token of 1,025 characters"),
-        ({"model": {"type": "Unigram", "vocab": [["a" * 1025, 0.0]]}}, "a token of 1,025 characters"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_refused(change: dict[str, Any], why: str) -> None:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import moa_training.fit.fit
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors import map_tensors
@@ -15,7 +15,6 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun
 from moa_training.fit.run_state import MasterWeights
-from moa_training.fit.setup import drafter_config
 from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 from moa_training.teacher.teacher import Teacher
@@ -215,12 +214,3 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, begin: Begin) 
     assert again.memory_fingerprint == one.memory_fingerprint
     with pytest.raises(ConfigError, match=r"drafter.lsa_mlp is 16, but .*, whose memory is to be read, has 32"):
         begin("third", 2000, {**reads, "lsa_mlp = 32": "lsa_mlp = 16"})
-
-
-def test_published_forms_that_are_only_served_are_refused(tmp_path: Path, files: ModelFiles, begin: Begin) -> None:
-    blocks = {REUSED: STATES[1]}
-    config = drafter_config(begin(tokens=100, changed=blocks).settings, files)
-    other = dataclasses.replace(config, anchor_guesses=True, markov_rank=4)
-    save_checkpoint(tmp_path / "dspark.safetensors", other, fresh_tensors(other, seed=1))
-    with pytest.raises(ConfigError, match=r"is dflash of a form that is not trained here \(markov_w1.weight\)"):
-        begin("other", changed=blocks, start_from=str(tmp_path / "dspark.safetensors"))

@@ -137,11 +137,6 @@ def test_a_cut_of_acknowledgements_delays_no_data_at_first() -> None:
     assert sum(n for _, n in seen) == 30 * 1448
 
 
-def test_nothing_is_sent_before_the_handshake() -> None:
-    seen = arrivals(sender_over(constant(), start=5.0), {1.0: 10})
-    assert seen[0] == pytest.approx((5.0 + ONE_WAY_S, 10), abs=1e-3)
-
-
 @settings(max_examples=examples(60))
 @given(
     offers=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 40_000)), min_size=1, max_size=15),

@@ -118,12 +118,6 @@ def test_ends_are_those_of_llama_cpp(tokens: tuple[str, ...], ids: dict[str, int
     assert special_ids(header(*tokens, **ids))["eos_token_id"] == ends
 
 
-def test_a_tag_of_html_ends_nothing() -> None:
-    metadata = header("<eos>", eos=4).metadata
-    as_html = GgufHeader(Path("tiny.gguf"), {**metadata, "tokenizer.ggml.token_type": [3, 3, 4, 1, 3]}, {})
-    assert special_ids(as_html)["eos_token_id"] == 4
-
-
 @pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
 def test_minus_one_is_no_token(none: int) -> None:
     assert special_ids(header(bos=1, eos=none, padding=none, eot=none)) == {"bos_token_id": 1, "eos_token_id": 2}

@@ -123,9 +123,3 @@ def test_parts_are_one_model_whichever_is_named(write_gguf: GgufWriter, cache: P
     assert sorted(reader.names()) == sorted(whole.names())
     for name in whole.names():
         assert np.array_equal(reader.array(name), whole.array(name)), name
-
-
-def test_a_part_under_another_name(write_gguf: GgufWriter, cache: Path) -> None:
-    parts = split(write_gguf())
-    with says(ModelSourceError, "TMP/some.gguf is one of 3 parts of a model, but was found as one of 1"):
-        resolve(str(parts[0].rename(parts[0].with_name("some.gguf"))), cache)

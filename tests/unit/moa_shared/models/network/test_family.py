@@ -71,9 +71,3 @@ def test_layers_that_make_no_sense_are_refused(change: dict[str, object], messag
 def test_factors_that_are_no_numbers_above_0(key: str, value: object) -> None:
     with pytest.raises(ModelSourceError, match=rf"it has {key} = .*, expected a number above 0"):
         check_family({**GOOD, "model_type": "granite", key: value}, "it")
-
-
-@pytest.mark.parametrize("value", [0, -1, 2**40, "x", [5]])
-def test_windows_that_are_none(value: object) -> None:
-    with pytest.raises(ModelSourceError, match=r"has sliding_window = .*, which moa does not compute"):
-        check_family({**GOOD, "model_type": "gemma2", "sliding_window": value}, "it")

@@ -115,12 +115,9 @@ def test_a_tree_in_a_long_text_has_the_bits_of_its_paths(family: str) -> None:
     ("family", "changes", "message"),
     [
         ("qwen 3", {"num_experts": 0}, "The config.json of tiny has num_experts = 0, expected a whole number from 1"),
-        ("qwen 3", {"num_experts_per_tok": 11}, "The config.json of tiny has num_experts_per_tok = 11, expected a"),
-        ("qwen 3", {"moe_intermediate_size": 0}, "The config.json of tiny has moe_intermediate_size = 0, expected a"),
         ("qwen 3", {"decoder_sparse_step": 0}, "The config.json of tiny has decoder_sparse_step = 0, expected a"),
         ("qwen 3", {"mlp_only_layers": 3}, "The config.json of tiny has mlp_only_layers = 3, which moa does not"),
         ("qwen 3", {"use_sliding_window": True, "sliding_window": 0}, "The config.json of tiny has sliding_window ="),
-        ("mixtral", {"num_local_experts": 1025}, "The config.json of tiny has num_local_experts = 1025, expected a"),
         ("olmoe", {"clip_qkv": 0}, "The config.json of tiny has clip_qkv = 0, which moa does not compute"),
         ("gpt-oss", {"swiglu_limit": "7"}, "The config.json of tiny has swiglu_limit = '7', which moa does not"),
     ],

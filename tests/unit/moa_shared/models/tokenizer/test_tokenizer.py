@@ -60,14 +60,18 @@ def test_the_bytes_of_tokens_are_those_of_their_text(default_model_files: ModelF
     assert tokenizer.token_bytes(tokenizer.size) == b""
 
 
-@pytest.mark.torch
-def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles) -> None:
+@pytest.fixture
+def both(default_model_files: ModelFiles) -> tuple[Tokenizer, Any]:
+    """Our tokenizer of the default model, and transformers'."""
     import transformers
 
-    ours, theirs = (
-        load_tokenizer(default_model_files),
-        transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
-    )
+    folder = default_model_files.folder
+    return load_tokenizer(default_model_files), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.torch
+def test_ids_and_texts_are_those_of_transformers(both: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = both
     for text in sample_texts():
         ids = ours.encode(text)
         assert ids == theirs(text, add_special_tokens=False).input_ids
@@ -81,13 +85,8 @@ def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles
 
 
 @pytest.mark.torch
-def test_conversations_are_those_of_transformers(default_model_files: ModelFiles) -> None:
-    import transformers
-
-    ours, theirs = (
-        load_tokenizer(default_model_files),
-        transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
-    )
+def test_conversations_are_those_of_transformers(both: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = both
     for start in (0, 1):
         for end in range(start + 1, len(MESSAGES) + 1):
             for answer in (False, True):

@@ -114,13 +114,3 @@ def test_another_tokenizer(model_folder: Path, cache: Path, edit: Edit) -> None:
     first = hash_tokenizer(model_folder, cache)
     edited(model_folder, edit)
     assert hash_tokenizer(model_folder, cache) != first
-
-
-def test_it_is_remembered(model_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = hash_tokenizer(model_folder, cache)
-    monkeypatch.setattr(
-        Path,
-        "read_text",
-        lambda self, *_: pytest.fail(f"read {self}") if self.name == "tokenizer.json" else self.read_bytes().decode(),
-    )
-    assert hash_tokenizer(model_folder, cache) == first

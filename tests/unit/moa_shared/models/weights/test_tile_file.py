@@ -16,25 +16,17 @@ from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import says
-from tests.support.tiny_gguf import GgufWriter, write_gguf  # noqa: F401 (a fixture)
+from tests.support.tiny_gguf import GgufWriter
 from tests.support.tiny_models import save_tiny_model
 
 SILENT = SilentProgress()
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])
 @pytest.mark.parametrize("untied", [False, True])
 def test_mapped_tiles_give_the_bits_of_packed_weights(
-    write_gguf: GgufWriter,  # noqa: F811
-    cache: Path,
-    kind: str,
-    untied: bool,
+    write_gguf: GgufWriter, cache: Path, kind: str, untied: bool
 ) -> None:
     files = resolve(str(write_gguf(kind=kind, untied=untied)), cache)
     tiles = map_tiles(files, cache, SILENT)
@@ -50,9 +42,7 @@ def test_mapped_tiles_give_the_bits_of_packed_weights(
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no large pages")
 def test_tiles_are_mapped_in_large_pages_and_read_for_them(
-    write_gguf: GgufWriter,  # noqa: F811
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading weights in pages of 4 KiB makes a plain step a seventh longer; what was written lies in such pages."""
     forgotten: list[int] = []
@@ -71,10 +61,7 @@ def made_again(files: ModelFiles, cache: Path) -> bool:
     return path.stat().st_ino != before
 
 
-def test_they_are_made_once_and_again_where_anything_has_changed(
-    write_gguf: GgufWriter,  # noqa: F811
-    cache: Path,
-) -> None:
+def test_they_are_made_once_and_again_where_anything_has_changed(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
     held = map_tiles(files, cache, SILENT)
@@ -96,9 +83,7 @@ def test_they_are_made_once_and_again_where_anything_has_changed(
 
 
 def test_a_disk_that_fills_while_tiles_are_written_leaves_nothing(
-    write_gguf: GgufWriter,  # noqa: F811
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -112,7 +97,7 @@ def test_a_disk_that_fills_while_tiles_are_written_leaves_nothing(
         assert not list(cache.glob("tiles/*.tiles*[!k]"))
 
 
-def test_matrices_that_are_not_in_the_file_are_read(write_gguf: GgufWriter, cache: Path) -> None:  # noqa: F811
+def test_matrices_that_are_not_in_the_file_are_read(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf()), cache)
     name = "model.layers.0.mlp.up_proj.weight"
     tiles = map_tiles(files, cache, SILENT)
@@ -143,10 +128,7 @@ def _many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16", "F32"])
 @pytest.mark.parametrize("floats", ["q8_0", "q4_1"])
 def test_pieces_by_several_threads_are_the_whole(
-    write_gguf: GgufWriter,  # noqa: F811
-    tmp_path: Path,
-    kind: str,
-    floats: str,
+    write_gguf: GgufWriter, tmp_path: Path, kind: str, floats: str
 ) -> None:
     reader = WeightReader(resolve(str(write_gguf(kind=kind)), tmp_path))
     before = threads()
@@ -162,20 +144,7 @@ def test_pieces_by_several_threads_are_the_whole(
         np.testing.assert_array_equal(each.memory, packed(matrix).memory, err_msg=name)
 
 
-@pytest.mark.usefixtures("_many_pieces")
-def test_formats_that_only_the_gguf_package_reads_become_8_bits(
-    write_gguf: GgufWriter,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reader = WeightReader(resolve(str(write_gguf(kind="F16")), tmp_path))
-    expected = pack_all(reader, plan_places(reader))
-    monkeypatch.setattr(packing, "STORED_FLOATS", {})  # so that all are read as those are
-    for name, tiles in pack_all(reader, plan_places(reader)).items():
-        np.testing.assert_array_equal(tiles.memory, expected[name].memory, err_msg=name)
-
-
-def test_what_cannot_be_packed_is_named(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
+def test_what_cannot_be_packed_is_named(write_gguf: GgufWriter, tmp_path: Path) -> None:
     with says(KernelError, "model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32."):
         plan_places(
             WeightReader(resolve(str(save_tiny_model(tmp_path / "odd", intermediate_size=40)), tmp_path / "cache"))
