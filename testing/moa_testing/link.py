@@ -80,10 +80,6 @@ class Pipe:
         self._timer = asyncio.get_running_loop().call_at(due, self._on_due) if due < math.inf else None
 
 
-class _Aborted(Exception):
-    """The service has ended the call; the argument is its status."""
-
-
 class Call:
     """One call: to its client what gRPC's is, and to the service gRPC's context of it."""
 
@@ -184,8 +180,8 @@ class Call:
                 await rpc.unary_stream(parse(await self._requests.get()), context)
             else:
                 await self._answer(await rpc.unary_unary(parse(await self._requests.get()), context))
-        except _Aborted as aborted:
-            status = aborted.args[0]
+        except grpc.aio.AioRpcError as aborted:
+            status = aborted
         self.down.put(status)
 
     async def _frames(self, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
@@ -198,7 +194,7 @@ class Call:
 
 
 async def _abort(*status: Any) -> NoReturn:
-    raise _Aborted(_ended(*status))
+    raise _ended(*status)
 
 
 class Link:

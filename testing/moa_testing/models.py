@@ -38,13 +38,9 @@ def decode(tokens: Sequence[int], **_: object) -> str:
 
 
 SERVED = Served(
-    identity=IDENTITY,
-    execution=pb.Execution(level="toy", exact=True),
-    vocab_size=VOCAB,
-    context_tokens=CONTEXT,
-    end_of_text=END_OF_TEXT,
-    decode=decode,
-)
+    identity=IDENTITY, execution=pb.Execution(level="toy", exact=True), vocab_size=VOCAB, context_tokens=CONTEXT,
+    end_of_text=END_OF_TEXT, decode=decode,
+)  # fmt: skip
 
 
 class Target:
@@ -148,16 +144,14 @@ class SimulatedExecutor(DrafterExecutor):
         self._seconds = seconds
         self._free = 0.0
 
-    def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
-        return self.submit_for(call, self._seconds())
+    def submit(self, call: Callable[[], Result], seconds: float | None = None) -> asyncio.Future[Result]:
+        self._free = max(asyncio.get_running_loop().time(), self._free) + (
+            self._seconds() if seconds is None else seconds
+        )
+        return asyncio.ensure_future(self._run(call, self._free))
 
-    def submit_for(self, call: Callable[[], Result], seconds: float) -> asyncio.Future[Result]:
-        now = asyncio.get_running_loop().time()
-        self._free = max(now, self._free) + seconds
-        return asyncio.ensure_future(self._run(call, self._free - now))
-
-    async def _run(self, call: Callable[[], Result], seconds: float) -> Result:
-        await asyncio.sleep(seconds)
+    async def _run(self, call: Callable[[], Result], due: float) -> Result:
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
         return call()
 
     def close(self) -> None:
@@ -169,13 +163,13 @@ class ModelThread(InferenceThread):
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         super().__init__()
-        self._executor, self._seconds = SimulatedExecutor(seconds), seconds
+        self._executor = SimulatedExecutor(seconds)
 
     def start(self) -> None:
         """There is no thread."""
 
     def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
-        self._executor.submit_for(job, 0.0 if urgent else self._seconds())
+        self._executor.submit(job, 0.0 if urgent else None)
         return 0
 
     def withdraw(self, ticket: int) -> None:

@@ -242,7 +242,7 @@ class Chat:
         self.world = world
         self.engine = engine
         self.screen = Screen()
-        self._script: list[tuple[Callable[[], bool], Happening]] = []
+        self._script: list[tuple[int, int, LinkState | None, Happening]] = []
 
     def then(self, do: Happening, *, committed: int = 0, written: int = 0, state: LinkState | None = None) -> Chat:
         """Has something happen in the next answer, after what was named before.
@@ -252,12 +252,7 @@ class Chat:
             state: when the link has this state.
         """
 
-        def is_due() -> bool:
-            screen = self.screen
-            is_there = len(screen.committed) >= committed and len(screen.provisional) >= written
-            return is_there and state in (None, *screen.states[-1:])
-
-        self._script.append((is_due, do))
+        self._script.append((committed, written, state, do))
         return self
 
     async def ask(
@@ -295,9 +290,13 @@ class Chat:
 
     async def _take(self, event: Event) -> None:
         self.screen.take(event)
-        while self._script and self._script[0][0]():
-            happened = self._script.pop(0)[1]()
-            if isawaitable(happened):
+        while self._script:
+            committed, written, state, do = self._script[0]
+            is_there = len(self.screen.committed) >= committed and len(self.screen.provisional) >= written
+            if not is_there or state not in (None, *self.screen.states[-1:]):
+                return
+            self._script.pop(0)
+            if isawaitable(happened := do()):
                 await happened
 
 
