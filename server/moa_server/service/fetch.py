@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,9 @@ class OfferedFile:
     changed_at: int  # ns
 
     @classmethod
-    def of(cls, path: Path, kind: pb.PartKind, root: Path, name: str | None = None) -> OfferedFile:
+    def of(cls, path: Path, kind: pb.PartKind, root: Path, name: str) -> OfferedFile:
         sha256, stat = bytes.fromhex(remembered_hash(path, root)), path.stat()
-        entry = pb.PartFile(name=name or path.name, kind=pb.PartKind.Name(kind), size=stat.st_size, sha256=sha256)
+        entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), size=stat.st_size, sha256=sha256)
         return cls(path, entry, stat.st_mtime_ns)
 
     async def send(self, offset: int, chunk_bytes: int, send: Send, moved: Callable[[], None]) -> None:
@@ -138,21 +138,15 @@ class CompanionFiles:
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
         )
-        offered = []
-        if self.confidence is not None:
-            offered.append(OfferedFile.of(self.confidence, pb.PART_TEXT, root, CONFIDENCE_FILE))
+        offered = [] if self.confidence is None else [(self.confidence, pb.PART_TEXT, CONFIDENCE_FILE)]
         if weights[0].suffix == ".safetensors":
-            texts = [files.folder / name for name in (*TEXT_FILES, WEIGHTS_INDEX) if (files.folder / name).is_file()]
-            offered += [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts]
-            return Offer(identity, [*offered, *(OfferedFile.of(path, pb.PART_COMPANION, root) for path in weights)])
-        return Offer(
-            identity,
-            offered
-            + [
-                OfferedFile.of(path, pb.PART_COMPANION, root, f"model-{number:05}-of-{len(weights):05}.gguf")
-                for number, path in enumerate(weights, 1)
-            ],
-        )
+            texts = [files.folder / name for name in (*TEXT_FILES, WEIGHTS_INDEX)]
+            offered += [(path, pb.PART_TEXT, path.name) for path in texts if path.is_file()]
+            offered += [(path, pb.PART_COMPANION, path.name) for path in weights]
+        else:
+            of = f"of-{len(weights):05}.gguf"
+            offered += [(path, pb.PART_COMPANION, f"model-{each:05}-{of}") for each, path in enumerate(weights, 1)]
+        return Offer(identity, [OfferedFile.of(path, kind, root, name) for path, kind, name in offered])
 
     def described(self, offer: Offer | None) -> pb.Companion:
         """What clients are told of it. `offer`: None: not ready yet."""
@@ -192,21 +186,14 @@ MOST_PLACES = 16  # each holds a range of a file
 STILL_SECONDS = 1.0  # without a chunk of 64 KiB taken in; a download at 1 Mbit/s takes one in every half second
 
 
+@dataclass(eq=False, slots=True)
 class FetchPlace:
     """The place of one download. `owner`: whose it is: a key's, or an address."""
 
-    def __init__(self, owner: str, now: float) -> None:
-        self.owner = owner
-        self.moved_at = now
-        self.limit = asyncio.timeout(None)
-        self.is_lost = False
-
-    def moved(self, now: float) -> None:
-        self.moved_at = now
-
-    def give_up(self) -> None:
-        self.is_lost = True
-        self.limit.reschedule(0.0)
+    owner: str
+    moved_at: float
+    limit: asyncio.Timeout
+    is_lost: bool = False
 
 
 class FetchPlaces:
@@ -218,11 +205,15 @@ class FetchPlaces:
     async def take(self, owner: str) -> AsyncIterator[Callable[[], None]]:
         """Holds a place; yields what is to be called whenever the client has taken something in."""
         self._make_room(owner)
-        place = FetchPlace(owner, self._clock())
+        place = FetchPlace(owner, self._clock(), asyncio.timeout(None))
+
+        def moved() -> None:
+            place.moved_at = self._clock()
+
         self._taken.append(place)
         try:
             async with place.limit:
-                yield lambda: place.moved(self._clock())
+                yield moved
         except TimeoutError:
             if not place.is_lost:
                 raise
@@ -249,7 +240,8 @@ class FetchPlaces:
             raise OverloadedError(f"{MOST_PLACES} devices are fetching the drafter already.")
         lost = min(candidates, key=lambda place: place.moved_at)
         self._taken.remove(lost)
-        lost.give_up()
+        lost.is_lost = True
+        lost.limit.reschedule(0.0)
 
 
 log = structlog.get_logger()
@@ -288,82 +280,79 @@ class DrafterFiles:
         self._cache_dir = cache_dir
         self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
         self._companion = companion
-        self._parts: Offer | None = None
-        self._companion_offer: Offer | None = None
+        self._offers: dict[bool, Offer] = {}  # False: of the client's half; True: of the companion
         self._lock = asyncio.Lock()
         self._places = FetchPlaces()
 
     @property
     def manifest_sha256(self) -> bytes:
         """The hash of the manifest of the client's half; empty until that is made."""
-        return self._parts.manifest_sha256 if self._parts is not None else b""
+        return self._offers[False].manifest_sha256 if False in self._offers else b""
 
     @property
     def companion(self) -> pb.Companion | None:
-        return self._companion.described(self._companion_offer) if self._companion is not None else None
+        return self._companion.described(self._offers.get(True)) if self._companion is not None else None
 
     def prepare(self) -> None:
         """Makes and hashes the files now; if that fails, the first request tries again and gets the error."""
         try:
-            self._offer_parts()
-            if self._companion is not None:
-                self._offer_companion()
+            for companion in (False, True)[: 1 + (self._companion is not None)]:
+                self._offer(companion)
         except MoaError as error:
             log.warning("parts for clients are not ready", reason=error.message)
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
         async with self._places.take(owner) as moved:
-            offer = await self._ready(companion=request.companion)
+            async with self._lock:
+                made = self._offers.get(request.companion)
+                offer = made if made is not None else await asyncio.to_thread(self._offer, request.companion)
             if request.name:
                 await offer.find(request).send(request.offset, self._chunk_bytes, send, moved)
             else:
                 await send(pb.FetchDrafterResponse(manifest=offer.manifest))
 
-    async def _ready(self, *, companion: bool = False) -> Offer:
-        async with self._lock:
-            made = self._companion_offer if companion else self._parts
-            if made is not None:
-                return made
-            return await asyncio.to_thread(self._offer_companion if companion else self._offer_parts)
-
-    def _offer_parts(self) -> Offer:
-        offer = self._parts = self._prepare()
-        log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
-        return offer
-
-    def _offer_companion(self) -> Offer:
-        if self._companion is None:
+    def _offer(self, companion: bool) -> Offer:
+        root, offered = cache.cache_root(self._cache_dir), self._companion if companion else None
+        if companion and offered is None:
             raise NotFoundError("This server offers no companion.", hint="Give --companion FILE, or leave it out.")
         with _said_to_clients():
-            offer = self._companion_offer = self._companion.offer(cache.cache_root(self._cache_dir))
-        name, hub = self._companion.files.target_id, self._companion.hub
-        log.info("a companion is offered", companion=name, bytes=offer.bytes, **({"hub": hub} if hub else {}))
+            offer = offered.offer(root) if offered is not None else Offer(self._identity, self._own_files(root))
+        self._offers[companion] = offer
+        if offered is not None:
+            hub = {"hub": offered.hub} if offered.hub else {}
+            log.info("a companion is offered", companion=offered.files.target_id, bytes=offer.bytes, **hub)
+        else:
+            log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
         return offer
 
-    def _prepare(self) -> Offer:
-        root = cache.cache_root(self._cache_dir)
-        with _said_to_clients():
-            texts = [self._files.folder / name for name in TEXT_FILES]
-            found = [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts if path.is_file()]
-            if self._drafters:
-                found += [OfferedFile.of(path, kind, root) for path, kind in self._tensors(root)]
-            for drafter in self._drafters:
-                name = f"drafter-{cache.remembered_hash(drafter.path, root)[:16]}.safetensors"
-                found.append(OfferedFile.of(drafter.path, pb.PART_DRAFTER, root, name))
-        return Offer(self._identity, found)
+    def _own_files(self, root: Path) -> Iterator[OfferedFile]:
+        for name in TEXT_FILES:
+            if (path := self._files.folder / name).is_file():
+                yield OfferedFile.of(path, pb.PART_TEXT, root, name)
+        for path, kind in self._tensors(root) if self._drafters else ():
+            yield OfferedFile.of(path, kind, root, path.name)
+        for drafter in self._drafters:
+            name = f"drafter-{remembered_hash(drafter.path, root)[:16]}.safetensors"
+            yield OfferedFile.of(drafter.path, pb.PART_DRAFTER, root, name)
 
     def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
         """The files of tensors, made once and kept in the cache."""
-        files = self._files
+        files, reader = self._files, WeightReader(self._files)
         reused = max(drafter.reused_layers for drafter in self._drafters)
         reads_head = any(drafter.reads_head for drafter in self._drafters)
-        entry = (
-            root / "served-parts" / f"{files.fingerprint[:32]}-{reused if reads_head else 'no-head'}-v{cache.FORMAT}"
-        )
-        plan = [("embeddings", [EMBEDDINGS])]
-        reader = WeightReader(files)
-        plan += [("head", [HEAD])] if reader.has_own_head and reads_head else []
-        plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
+        label = reused if reads_head else "no-head"
+        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{label}-v{cache.FORMAT}"
+        parts: list[tuple[str, Sequence[str]]] = [  # as PRECISIONS has their kinds
+            ("embeddings", [EMBEDDINGS]),
+            ("head", [HEAD] if reader.has_own_head and reads_head else []),
+            (f"layers-{reused}", layer_names(files, reused) if reused else []),
+        ]
+        made = [
+            (f"{name}.{precision}.safetensors", tensors, precision, kind)
+            for precision, kinds in PRECISIONS.items()
+            for (name, tensors), kind in zip(parts, kinds, strict=True)
+            if tensors
+        ]
         with cache.locked(entry):
             if (entry / cache.MANIFEST).is_file():
                 try:
@@ -372,21 +361,13 @@ class DrafterFiles:
                     log.warning("parts for clients are made again", reason=error.message)
                     (entry / cache.MANIFEST).unlink()
             if not (entry / cache.MANIFEST).is_file():
-                self._make(entry, plan, reader)
-        order = {"embeddings": 0, "head": 1, f"layers-{reused}": 2}
-        return [
-            (entry / f"{name}.{precision}.safetensors", kinds[order[name]])
-            for precision, kinds in PRECISIONS.items()
-            for name, _ in plan
-        ]
-
-    def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reader: WeightReader) -> None:
-        numbers = sum(math.prod(reader.shape(name)) for _, names in plan for name in names)
-        with cache.building(entry, 4 * numbers, "What clients fetch") as folder:  # bf16, and packed at most that again
-            for precision in PRECISIONS:
-                for name, tensors in plan:
-                    write_part(reader, tensors, folder / f"{name}.{precision}.safetensors", precision)
-            cache.write_manifest(folder, self._files.target_id, self._files.fingerprint)
+                numbers = sum(math.prod(reader.shape(name)) for _, tensors in parts for name in tensors)
+                nbytes = 4 * numbers  # bf16, and packed at most that again
+                with cache.building(entry, nbytes, "What clients fetch") as folder:
+                    for name, tensors, precision, _ in made:
+                        write_part(reader, tensors, folder / name, precision)
+                    cache.write_manifest(folder, files.target_id, files.fingerprint)
+        return [(entry / name, kind) for name, _, _, kind in made]
 
 
 @contextmanager
@@ -394,17 +375,13 @@ def _said_to_clients() -> Iterator[None]:
     """A block that reads and writes the server's files: clients get its errors, without the names of the files."""
     try:
         yield
-    except NotFoundError as error:
+    except (NotFoundError, DiskFullError) as error:
         log.exception("parts for clients cannot be made", reason=error.message)
-        raise NotFoundError(
-            "The server no longer has a file that clients fetch.", hint="Tell whoever runs it, or fetch it elsewhere."
-        ) from None
-    except DiskFullError as error:
-        log.exception("parts for clients cannot be made", reason=error.message)
-        raise DiskFullError(
-            "The server's disk has no room for what clients fetch.",
-            hint="Tell whoever runs it, or give --model and --drafter.",
-        ) from None
+        if isinstance(error, NotFoundError):
+            what = "The server no longer has a file that clients fetch."
+        else:
+            what = "The server's disk has no room for what clients fetch."
+        raise type(error)(what, hint="Tell whoever runs it, or fetch it elsewhere.") from None
     except OSError as error:
         raise ConfigError(
             f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
@@ -431,12 +408,9 @@ def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
     shape = reader.shape(name)
     if len(shape) != 2:
         return {name: reader.array(name)}
-    if shape[1] % GROUP:
-        return {name: round_to_bfloat16(reader.array(name))}
-    blocks = reader.blocks(name)
-    if blocks is not None:
-        return {f"{name}.{blocks.kind}": blocks.raw}
-    try:
-        return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
-    except ValueError:  # a scale out of float16's range
-        return {name: round_to_bfloat16(reader.array(name))}
+    if not shape[1] % GROUP:
+        if (blocks := reader.blocks(name)) is not None:
+            return {f"{name}.{blocks.kind}": blocks.raw}
+        with suppress(ValueError):  # a scale out of float16's range
+            return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
+    return {name: round_to_bfloat16(reader.array(name))}
