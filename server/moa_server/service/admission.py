@@ -78,17 +78,12 @@ class Allowance:
 
     def charge(self, nbytes: int, nodes: int, *, replies: bool = False) -> None:
         """Pays for a frame of `nbytes` bytes with `nodes` draft nodes; `replies`: the server answers with a frame."""
-        self._fill()
-        self._left_us -= FRAME_US + BYTE_US * nbytes + NODE_US * nodes + replies * REPLY_US
+        self.charge_us(FRAME_US + BYTE_US * nbytes + NODE_US * nodes + replies * REPLY_US)
 
-    def charge_call(self) -> None:
+    def charge_us(self, cost_us: float) -> None:
+        """Pays for a call, or for a key that is not in force, of which two and a half guesses a second are left."""
         self._fill()
-        self._left_us -= CALL_US
-
-    def charge_wrong_key(self) -> None:
-        """Pays for a key that is not in force: two and a half guesses a second are left."""
-        self._fill()
-        self._left_us -= WRONG_KEY_US
+        self._left_us -= cost_us
 
     @property
     def pause_seconds(self) -> float:
@@ -160,13 +155,13 @@ class Admission:
             caller, refusal = anonymous(peer), error
         connection = self.allowance(caller)
         address = self.address_allowances.of(caller.account(address_of(peer)))
-        connection.charge_call()
-        address.charge_call()
+        connection.charge_us(CALL_US)
+        address.charge_us(CALL_US)
         if pause_seconds := max(connection.pause_seconds, address.pause_seconds):
             await asyncio.sleep(pause_seconds)
         self.rates.on_call(caller)
         if refusal is not None:
-            connection.charge_wrong_key()
+            connection.charge_us(WRONG_KEY_US)
             raise refusal
         if right is not None:
             check_right(caller, right)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -37,8 +38,8 @@ from moa_server.service.admission import Allowance
 from moa_server.service.host import LAST_WORD_SECONDS, Lifecycle, OpenCall
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
-from moa_server.service.stream.frames import SessionRows, check_lengths, check_order, parse_frame
-from moa_server.service.stream.handshake import OpenHandshake
+from moa_server.service.stream.frames import check_lengths, check_order, parse_frame
+from moa_server.service.stream.handshake import open_session
 from moa_server.session.session import SessionPhase
 
 if TYPE_CHECKING:
@@ -156,7 +157,9 @@ class ConverseStream(Listener, OpenCall):
             case "open":
                 self._on_open(frame.open, form)
             case "ask":
-                self._on_ask(frame.ask, form)
+                live = self._attached()
+                self._services.rates.on_request(self.caller)
+                self._begin(live, self._services.read_ask(frame.ask), form)
             case "draft":
                 live, draft = self._attached(), self._drafts.read_draft(frame.draft)
                 if live.drafting.takes_drafts:
@@ -169,27 +172,37 @@ class ConverseStream(Listener, OpenCall):
                 live.session.on_ack(frame.ack.committed)
                 self._services.engine.wake(live)
             case "stop":
-                self._on_stop(frame.stop)
+                if (live := self._attached()).session.ask_id == frame.stop.ask:
+                    self._end_answer(live, Finish.CANCELLED)
             case "credit":
-                self._on_credit(frame.credit)
+                if (feed := self._attached().stream.feed) is not None:
+                    feed.on_credit(frame.credit.bytes)
+                    self._frame_writer.poke()
             case "set_codec":
                 self._on_set_codec(frame.set_codec)
             case "set_memory":
                 self._on_set_memory(frame.set_memory)
             case "beat":
-                self._on_beat(frame.beat)
+                self._attached()  # below: a client that hears nothing continues without the server
+                if not frame.beat.reply and not self._lifecycle.hangs:
+                    self._frame_writer.put_beat(frame.beat.stamp)
             case "bye":
-                self._on_bye()
+                self._attached()
+                self._free()
+                self.state = StreamState.ENDED
 
     def _on_open(self, message: pb.Open, form: ConstrainedText | None) -> None:
-        welcome = OpenHandshake(self._services, self._lifecycle, self.caller, self).answer(message)
+        welcome = open_session(self._services, self._lifecycle, self.caller, self, message)
         live = self._live = welcome.live
         self._codecs = welcome.codecs
         self.state, self._busy_at = StreamState.OPEN, self._services.clock()
         self._frame_writer.put(pb.ServerFrame(opened=welcome.opened))
         feed = live.stream.feed
         if feed is not None:
-            self._frame_writer.follow(feed, SessionRows(self._services.engine, live))
+            engine, session = self._services.engine, live.session
+            self._frame_writer.follow(
+                feed, partial(engine.code, live), partial(engine.may_code, live), lambda to: session.hashes.short_at(to)
+            )
         if welcome.resume is not None:
             self._services.observer.on_resume(welcome.resume)
         is_new = welcome.resume in (None, Resume.UNKNOWN)
@@ -199,11 +212,6 @@ class ConverseStream(Listener, OpenCall):
             self._begin(live, welcome.ask, form)
         elif feed is not None:
             feed.rows_ready(live.session.cached)
-
-    def _on_ask(self, message: pb.Ask, form: ConstrainedText | None) -> None:
-        live = self._attached()
-        self._services.rates.on_request(self.caller)
-        self._begin(live, self._services.read_ask(message), form)
 
     def _begin(self, live: LiveSession, ask: Ask, form: ConstrainedText | None) -> None:
         self._drafts, self._undrafted = DraftReader(), 0
@@ -221,7 +229,11 @@ class ConverseStream(Listener, OpenCall):
             trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
             live.account.begin_trace(trace)
         if session.phase is SessionPhase.ANSWERING:
-            self._reserve(live)
+            try:
+                self._services.reserve(live)
+            except MoaError:
+                session.on_stop()
+                raise
         live.stream.budget.begin_answer()
         if (feed := live.stream.feed) is not None:
             self._frame_writer.void(ask.base)
@@ -232,34 +244,9 @@ class ConverseStream(Listener, OpenCall):
             session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.short_at(backlog.base)
-            self.send_verdict(
-                Verdict(
-                    session.ask_id,
-                    backlog.base,
-                    prefix_hash,
-                    backlog.tokens,
-                    backlog.finish,
-                    chances=backlog.chances,
-                )
-            )
+            told = session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish
+            self.send_verdict(Verdict(*told, chances=backlog.chances))
         self._services.engine.wake(live)
-
-    def _reserve(self, live: LiveSession) -> None:
-        try:
-            self._services.reserve(live)
-        except MoaError:
-            live.session.on_stop()
-            raise
-
-    def _on_stop(self, message: pb.Stop) -> None:
-        live = self._attached()
-        if message.ask == live.session.ask_id:
-            self._end_answer(live, Finish.CANCELLED)
-
-    def _on_credit(self, message: pb.Credit) -> None:
-        if (feed := self._attached().stream.feed) is not None:
-            feed.on_credit(message.bytes)
-            self._frame_writer.poke()
 
     def _on_set_codec(self, message: pb.SetCodec) -> None:
         live = self._attached()
@@ -275,16 +262,6 @@ class ConverseStream(Listener, OpenCall):
         if feed is not None and self._services.settings.thins_memory:
             feed.want(thin)
             self._frame_writer.poke()
-
-    def _on_beat(self, message: pb.Beat) -> None:
-        self._attached()
-        if not message.reply and not self._lifecycle.hangs:  # a client that hears nothing continues without the server
-            self._frame_writer.put_beat(message.stamp)
-
-    def _on_bye(self) -> None:
-        self._attached()
-        self._free()
-        self.state = StreamState.ENDED
 
     # ------------------------------------------------------------ what the engine and the lifecycle say
 
@@ -404,14 +381,8 @@ class ConverseStream(Listener, OpenCall):
 
     def _facts(self) -> dict[str, int | str]:
         live = self._attached()
-        facts: dict[str, int | str] = {
-            "session": live.number,
-            "tokens": len(live.session.tokens),
-            "steps": live.turn.steps,
-        }
-        if live.account.trace is not None:
-            facts["trace_id"] = live.account.trace.trace_id
-        return facts
+        trace = {"trace_id": live.account.trace.trace_id} if live.account.trace is not None else {}
+        return {"session": live.number, "tokens": len(live.session.tokens), "steps": live.turn.steps, **trace}
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:

@@ -20,33 +20,16 @@ from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
 
 from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import MemoryFeed
-from moa_server.service.stream.frames import MemoryQueue, RowSource, merge_verdicts
+from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.service.stream.frames import MemoryQueue, merge_verdicts
 
 LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
 
 Sent = TypeVar("Sent", bound=Message)
 
 
-class SlowReaderLimit:
-    """How far a client lags: waiting adds up, bytes that it takes in pay for it. Pure."""
-
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
-        self._owed_seconds = 0.0
-
-    @property
-    def left_seconds(self) -> float:
-        """How long the next write may wait."""
-        return max(0.0, self._patience_seconds - self._owed_seconds)
-
-    def on_written(self, nbytes: int, waited_seconds: float) -> None:
-        """Records that a message of `nbytes` was taken in after `waited_seconds`."""
-        self._owed_seconds = max(0.0, self._owed_seconds + waited_seconds - nbytes / LEAST_RATE)
-
-
 class BoundedWriter(Generic[Sent]):
-    """Writes one call's messages, as long as its client takes them in.
+    """Writes one call's messages, as long as its client takes them in: waiting adds up, bytes that it takes pay for it.
 
     `patience_seconds`: how long a client may read almost nothing.
     """
@@ -59,14 +42,14 @@ class BoundedWriter(Generic[Sent]):
     ) -> None:
         self._write = write
         self._patience_seconds = patience_seconds
-        self._pace = SlowReaderLimit(patience_seconds)
+        self._owed_seconds = 0.0
         self._clock = clock
 
     async def write(self, message: Sent) -> int:
         """Writes one message; returns how many bytes it had."""
         began = self._clock()
         try:
-            async with asyncio.timeout(self._pace.left_seconds):
+            async with asyncio.timeout(max(0.0, self._patience_seconds - self._owed_seconds)):
                 await self._write(message)
         except TimeoutError:
             raise UnavailableError(
@@ -74,7 +57,7 @@ class BoundedWriter(Generic[Sent]):
                 hint="Call again to resume.",
             ) from None
         nbytes = message.ByteSize()
-        self._pace.on_written(nbytes, self._clock() - began)
+        self._owed_seconds = max(0.0, self._owed_seconds + self._clock() - began - nbytes / LEAST_RATE)
         return nbytes
 
 
@@ -144,8 +127,15 @@ class FrameWriter:
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 
-    def follow(self, feed: MemoryFeed, rows: RowSource) -> None:
-        self._memory = MemoryQueue(feed, rows, self._poke)
+    def follow(
+        self,
+        feed: MemoryFeed,
+        code: Callable[[Chunk], asyncio.Future[CodedRows]],
+        may_code: Callable[[], bool],
+        hash_at: Callable[[int], int],
+    ) -> None:
+        """As of `MemoryQueue`."""
+        self._memory = MemoryQueue(feed, code, may_code, hash_at, self._poke)
         self._poke.set()
 
     def unfollow(self) -> None:

@@ -1,17 +1,15 @@
 """Frames of the Converse stream to and from bytes; the only place in the server that reads what clients wrote."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
 from moa_shared.protocol.messages import Memory, Verdict
 
-from moa_server.engine.engine import Engine
-from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
 
@@ -41,37 +39,17 @@ def check_order(kind: str | None, *, is_first: bool) -> None:
 
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
     """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes."""
-    match frame.WhichOneof("frame"):
-        case "draft":
-            return _nodes_of(frame.draft, most_tokens)
-        case "ask":
-            return _check_ask(frame.ask, most_tokens)
-        case "open":
-            _check_text(frame.open.tokens, most_tokens)
-            return _check_ask(frame.open.ask, most_tokens)
-        case _:
-            return 0
-
-
-def _check_ask(ask: pb.Ask, most_tokens: int) -> int:
-    _check_text(ask.tokens, most_tokens)
-    return _nodes_of(ask.provisional, most_tokens)
-
-
-def _check_text(tokens: Sequence[int], most_tokens: int) -> None:
-    if len(tokens) > most_tokens:
-        raise ContextLengthError(f"The frame has {len(tokens)} tokens, the context holds {most_tokens}.")
-
-
-def _nodes_of(draft: pb.Draft, most_tokens: int) -> int:
-    tokens = len(draft.tokens)
-    nodes = max(tokens, len(draft.parents))
+    ask = frame.open.ask if frame.HasField("open") else frame.ask
+    draft = frame.draft if frame.HasField("draft") else ask.provisional
+    tokens = max(len(frame.open.tokens), len(ask.tokens))
+    if tokens > most_tokens:
+        raise ContextLengthError(f"The frame has {tokens} tokens, the context holds {most_tokens}.")
+    nodes = max(len(draft.tokens), len(draft.parents))
     if nodes > most_tokens:
         raise TreeError(
-            f"The draft has {nodes} nodes, more than the {most_tokens} allowed.",
-            hint="Send smaller drafts.",
+            f"The draft has {nodes} nodes, more than the {most_tokens} allowed.", hint="Send smaller drafts."
         )
-    return tokens
+    return len(draft.tokens)
 
 
 def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
@@ -96,45 +74,27 @@ def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
     )
 
 
-def memory_of(rows: CodedRows, prefix_hash: int) -> Memory:
-    """A chunk of memory as a message.
-
-    `prefix_hash`: of all tokens up to the last one that has a row in it, its low half.
-    """
-    chunk = rows.chunk
-    return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)
-
-
-class RowSource(Protocol):
-    def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
-        """Codes a chunk."""
-
-    def may_code(self) -> bool:
-        """Whether there is time to encode rows now; if not, the stream is told when there is."""
-
-    def hash_at(self, length: int) -> int:
-        """Hash of the conversation's first tokens, its low half; names the state that memory belongs to."""
-
-
-class SessionRows:
-    def __init__(self, engine: Engine, live: LiveSession) -> None:
-        self._engine = engine
-        self._live = live
-
-    def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
-        return self._engine.code(self._live, chunk)
-
-    def may_code(self) -> bool:
-        return self._engine.may_code(self._live)
-
-    def hash_at(self, length: int) -> int:
-        return self._live.session.hashes.short_at(length)
-
-
 class MemoryQueue:
-    def __init__(self, feed: MemoryFeed, rows: RowSource, ready: asyncio.Event) -> None:
+    """The memory that goes to a client, as it is coded.
+
+    Args:
+        code: codes a chunk.
+        may_code: whether there is time to encode rows now; if not, the stream is told when there is.
+        hash_at: hash of the conversation's first tokens, its low half; names the state that memory belongs to.
+    """
+
+    def __init__(
+        self,
+        feed: MemoryFeed,
+        code: Callable[[Chunk], asyncio.Future[CodedRows]],
+        may_code: Callable[[], bool],
+        hash_at: Callable[[int], int],
+        ready: asyncio.Event,
+    ) -> None:
         self._feed = feed
-        self._rows = rows
+        self._code = code
+        self._may_code = may_code
+        self._hash_at = hash_at
         self._ready = ready
         self._coded: list[CodedRows] = []  # a verdict takes them along
         self._held: list[CodedRows] = []  # which wait for a verdict to take them along
@@ -184,10 +144,10 @@ class MemoryQueue:
         if self._coding is None:
             if not self._feed.may_owe:
                 return None
-            chunk = self._feed.take(encodes=self._rows.may_code())
+            chunk = self._feed.take(encodes=self._may_code())
             if chunk is None:
                 return None
-            self._coding = chunk, self._rows.code(chunk)
+            self._coding = chunk, self._code(chunk)
             self._coding[1].add_done_callback(self._on_coded)
         future = self._coding[1]
         if not future.done():
@@ -210,4 +170,6 @@ class MemoryQueue:
         self._ready.set()
 
     def _message(self, rows: CodedRows) -> Memory:
-        return memory_of(rows, self._rows.hash_at(rows.chunk.start + rows.chunk.count))
+        chunk = rows.chunk
+        prefix_hash = self._hash_at(chunk.start + chunk.count)
+        return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)

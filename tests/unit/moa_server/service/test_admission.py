@@ -4,6 +4,7 @@ import pytest
 from moa_server.service.admission import (
     ADDRESS_TIMES,
     BURST_US,
+    CALL_US,
     FRAME_US,
     MINUTE,
     MOST_KEPT,
@@ -28,7 +29,7 @@ def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
     allowance = Allowance(clock, address_times(30_000))
     begun = 0
     while clock.now < 100.0:
-        allowance.charge_call()
+        allowance.charge_us(CALL_US)
         begun += 1
         clock.now += allowance.pause_seconds
     assert begun == pytest.approx(2 * 500 * (100 + BURST_SECONDS), rel=0.01)
@@ -38,7 +39,7 @@ def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
 def test_an_address_without_a_limit_never_waits() -> None:
     allowance = Allowance(Clock(), address_times(0))
     for _ in range(100_000):
-        allowance.charge_call()
+        allowance.charge_us(CALL_US)
     assert allowance.pause_seconds == 0.0
     assert allowance.is_full
 
@@ -68,7 +69,7 @@ def test_an_honest_client_is_never_held_back() -> None:
     clock = Clock()
     allowance = Allowance(clock)
     allowance.charge(3 * 131_072, 0)
-    allowance.charge_call()
+    allowance.charge_us(CALL_US)
     for draft in range(10_000):
         allowance.charge(80, 8)
         if draft % 4 == 0:
@@ -83,7 +84,7 @@ def test_all_calls_of_a_connection_have_one_allowance() -> None:
     clock = Clock()
     allowances = Allowances(clock)
     for _ in range(1000):
-        allowances.of("ipv4:192.0.2.1:5000").charge_call()
+        allowances.of("ipv4:192.0.2.1:5000").charge_us(CALL_US)
     assert allowances.of("ipv4:192.0.2.1:5000").pause_seconds > 1.0
     assert allowances.of("ipv4:192.0.2.1:5001").pause_seconds == 0.0
 
@@ -92,11 +93,11 @@ def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> No
     clock = Clock()
     allowances = Allowances(clock)
     for peer in range(MOST_KEPT):
-        allowances.of(str(peer)).charge_call()
+        allowances.of(str(peer)).charge_us(CALL_US)
     clock.now += 1e3
     owing = allowances.of("7")
     for _ in range(1000):
-        owing.charge_call()
+        owing.charge_us(CALL_US)
     allowances.of("another")
     assert allowances.of("7") is owing
     assert len(allowances._kept) == 2

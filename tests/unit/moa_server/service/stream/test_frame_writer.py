@@ -64,6 +64,9 @@ class Wire:
         chunk, future = self.codings[-1]
         future.set_result(CodedRows(chunk, bytes(chunk.nbytes)))
 
+    def follow(self, feed: MemoryFeed) -> None:
+        self.frame_writer.follow(feed, self.code, self.may_code, self.hash_at)
+
     async def settle(self) -> None:
         """Lets the frame writer do all that it can."""
         for _ in range(10):
@@ -91,7 +94,7 @@ def coded(start: int, count: int, plane: Plane = Plane.MEMORY) -> CodedRows:
 async def test_rows_coded_for_another_chunk_are_not_used() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3), wire)
+        wire.follow(feed(3))
         wire.frame_writer.put_rows(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.INT4, 9), bytes(9)), with_verdict=False)
         wire.frame_writer.poke()
         await wire.settle()
@@ -102,7 +105,7 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
     wire = Wire()
     owed = feed(3)
     async with wire.running():
-        wire.frame_writer.follow(owed, wire)
+        wire.follow(owed)
         await wire.settle()
         assert owed.in_flight_bytes == 3 * ROW
         wire.frame_writer.void(2)
@@ -116,7 +119,7 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
 async def test_rows_before_the_cut_stay() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3), wire)
+        wire.follow(feed(3))
         await wire.settle()
         wire.frame_writer.void(3)
         wire.finish_coding()
@@ -126,7 +129,7 @@ async def test_rows_before_the_cut_stay() -> None:
 
 async def test_coding_that_fails_ends_the_stream() -> None:
     wire = Wire()
-    wire.frame_writer.follow(feed(3), wire)
+    wire.follow(feed(3))
     task = asyncio.create_task(wire.frame_writer.write_frames())
     await wire.settle()
     wire.codings[0][1].set_exception(InternalError("lost"))
@@ -147,7 +150,7 @@ async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
     wire.has_time = False
     async with wire.running():
         fed = feed(20)
-        wire.frame_writer.follow(fed, wire)
+        wire.follow(fed)
         await wire.settle()
         assert wire.codings == []
         wire.frame_writer.put_rows(coded(20 - CHUNK_ROWS, CHUNK_ROWS), with_verdict=False)
@@ -204,7 +207,7 @@ async def test_rows_that_wait_for_a_verdict_do_not_go_alone() -> None:
     wire = Wire()
     wire.has_time = False
     async with wire.running():
-        wire.frame_writer.follow(both_planes(4), wire)
+        wire.follow(both_planes(4))
         wire.frame_writer.put_rows(coded(0, 4, Plane.REUSED_STATE), with_verdict=False)
         wire.frame_writer.put_rows(coded(0, 4), with_verdict=True)
         await wire.settle()
@@ -218,7 +221,7 @@ async def test_a_verdict_does_not_wait_for_many_rows() -> None:
     many = START_BYTES // ROW + 1
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(many, credit=1 << 20), wire)
+        wire.follow(feed(many, credit=1 << 20))
         wire.frame_writer.put_rows(coded(0, many), with_verdict=True)
         wire.frame_writer.put_verdict(verdict(many))
         await wire.settle()
@@ -228,7 +231,7 @@ async def test_a_verdict_does_not_wait_for_many_rows() -> None:
 async def test_rows_of_a_later_verdict_do_not_go_with_an_earlier_one() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(both_planes(5), wire)
+        wire.follow(both_planes(5))
         wire.gate.clear()
         wire.frame_writer.put_verdict(Verdict(1, 4, 0, (), Finish.STOP))
         wire.frame_writer.put_rows(coded(4, 1, Plane.REUSED_STATE), with_verdict=False)
@@ -242,7 +245,7 @@ async def test_void_rows_that_are_coded_give_their_credit_back() -> None:
     wire = Wire()
     wire.has_time = False
     owed = both_planes(5)
-    wire.frame_writer.follow(owed, wire)
+    wire.follow(owed)
     wire.frame_writer.put_rows(coded(0, 3), with_verdict=True)
     wire.frame_writer.put_rows(coded(3, 2), with_verdict=True)
     assert owed.in_flight_bytes == 5 * ROW

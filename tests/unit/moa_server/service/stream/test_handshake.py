@@ -9,7 +9,7 @@ from moa_server.access.limits import Caller
 from moa_server.engine.live_session import Listener
 from moa_server.engine.observer import Resume
 from moa_server.service.host import Host
-from moa_server.service.stream.handshake import OpenHandshake, Welcome
+from moa_server.service.stream.handshake import Welcome, open_session
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, TokenRangeError, UnavailableError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
@@ -34,7 +34,7 @@ def listener() -> Mock:
 def shake(host: Host, more: pb.Open = NOTHING_MORE, stream: Listener | None = None) -> Welcome:
     message = pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, tokens=TEXT)
     message.MergeFrom(more)
-    return OpenHandshake(host.services, host.lifecycle, Caller("a"), stream or listener()).answer(message)
+    return open_session(host.services, host.lifecycle, Caller("a"), stream or listener(), message)
 
 
 def test_a_client_that_comes_back_gets_its_session(host: Host) -> None:
