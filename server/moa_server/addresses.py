@@ -76,8 +76,7 @@ class Peers:
 
     def at(self, found: Iterable[str]) -> tuple[str, ...]:
         """HOST:PORT of each, where the name has these addresses."""
-        port = self.name.rpartition(":")[2]
-        return tuple(f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in found)
+        return tuple(host_port(each, int(self.name.rpartition(":")[2])) for each in found)
 
     @property
     def host(self) -> str:

@@ -103,11 +103,10 @@ async def serve(
     if settings.ready_file is not None:  # before it is announced: a reader of the line finds the file
         _write_ready(settings.ready_file, where)
     announce(where, connect)
-    manager = ServiceManager()
-    manager.ready(f"serving {target} on {where}")
+    tell_manager(f"READY=1\nSTATUS=serving {target} on {where}")
     name = await signals.get()
     log.info("draining", signal=name, sessions=len(services.registry))
-    manager.stopping()
+    tell_manager("STOPPING=1\nSTATUS=draining")
     if name != LOST_RANK:
         await _first_of(running.drain(settings.grace_seconds), signals.get())
     if ranks is not None and ranks.loss is not None:  # what launched the processes ends them all, and cuts nothing here
@@ -187,75 +186,42 @@ def channel_options(frame_bytes: int, settings: ServerSettings) -> list[tuple[st
     ]
 
 
-VARIABLE = "NOTIFY_SOCKET"
-
-
-class ServiceManager:
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        name = environment.get(VARIABLE, "")
-        self._address = "\0" + name[1:] if name.startswith("@") else name
-
-    def ready(self, status: str) -> None:
-        """The server serves. `status`: one line for `systemctl status`."""
-        self._send(f"READY=1\nSTATUS={status}")
-
-    def alive(self) -> None:
-        """The event loop turns and no forward hangs. The watchdog ends a server that does not say so for long."""
-        self._send("WATCHDOG=1")
-
-    def stopping(self) -> None:
-        self._send("STOPPING=1\nSTATUS=draining")
-
-    def _send(self, text: str) -> None:
-        if not self._address:
-            return
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)  # a manager that does not read must not hold up the event loop
-            sender.sendto(text.encode(), self._address)
+def tell_manager(text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Tells systemd, if it has started this process, how the server is (sd_notify)."""
+    name = environment.get("NOTIFY_SOCKET", "")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)  # a manager that does not read must not hold up the event loop
+        if name:
+            sender.sendto(text.encode(), "\0" + name[1:] if name.startswith("@") else name)
 
 
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
 
 class RunningServer:
-    """A server that listens. Make it with `start`.
-
-    Attributes:
-        reloads: what `reload` does, by name.
-    """
+    """A server that listens. Make it with `start`."""
 
     def __init__(
-        self,
-        host: Host,
-        server: grpc.aio.Server,
-        status: Health,
-        port: int,
-        tls: TlsListener | None = None,
+        self, host: Host, server: grpc.aio.Server, status: Health, port: int, tls: TlsListener | None = None
     ) -> None:
         self.host = host
         self.port = port
         self.tls = tls
-        self.reloads: list[tuple[str, Callable[[], object]]] = [("keys", host.admission.gate.reload)]
-        if tls is not None:
-            self.reloads.append(("certificate", tls.reload))
         self._server = server
         self._status = status
-        self._sweeper = asyncio.create_task(_sweep(host, status, ServiceManager(), tls))
-        self._fleet_watch = self._watch_fleet()
-
-    def _watch_fleet(self) -> asyncio.Task[None] | None:
-        """Keeps the server's fleet known from now on; None: the cluster does that, or there is no fleet."""
-        settings = self.host.services.settings
-        if not settings.peers:
-            return None
-        own = settings.advertise or host_port(settings.host, self.port)
-        return asyncio.create_task(FleetWatch(self.host.lifecycle.fleet, parse_peers(settings.peers), own).run())
+        self._background = [asyncio.create_task(_sweep(host, status, tls))]
+        settings = host.services.settings
+        if settings.peers:
+            own = settings.advertise or host_port(settings.host, port)
+            watch = FleetWatch(host.lifecycle.fleet, parse_peers(settings.peers), own)
+            self._background.append(asyncio.create_task(watch.run()))
 
     def reload(self) -> None:
         """Reads keys and certificates again; what fails is logged, and leaves the rest alone."""
-        for what, read in self.reloads:
+        for what, read in (("keys", self.host.admission.gate), ("certificate", self.tls)):
             try:
-                read()
+                if read is not None:
+                    read.reload()
             except Exception:
                 log.exception("reload failed; what was in force stays", what=what)
 
@@ -271,10 +237,9 @@ class RunningServer:
         self.host.lifecycle.end_answers()
         await self._server.stop(seconds)
         self.host.services.close_sessions()
-        background = [task for task in (self._sweeper, self._fleet_watch) if task is not None]
-        for task in background:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self.host.services.engine.stop()
 
     async def stop(self, grace_seconds: float) -> None:
@@ -282,7 +247,7 @@ class RunningServer:
         await self.close(min(grace_seconds, LAST_WORD_SECONDS))
 
 
-async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsListener | None) -> None:
+async def _sweep(host: Host, status: Health, tls: TlsListener | None) -> None:
     services, lifecycle, admission = host.services, host.lifecycle, host.admission
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
@@ -291,7 +256,7 @@ async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsLi
                 log.error("inference hangs") if lifecycle.hangs else log.warning("inference continues")
                 await status.tell(hangs=lifecycle.hangs)
             if not lifecycle.hangs:
-                manager.alive()
+                tell_manager("WATCHDOG=1")  # which ends a server that does not say so for long
             dropped = services.registry.expire()
             if tls is not None:
                 tls.look(admission.allowances.connections)

@@ -285,17 +285,13 @@ class Gate:
         self._fixed = fixed or KeyBook()
         self._now = now
         self._seen = _stamp(path)
-        self._book = (read_key_file(path) if path is not None else KeyBook()).joined(self._fixed)
+        self.book = (read_key_file(path) if path is not None else KeyBook()).joined(self._fixed)
 
     @classmethod
     def of(cls, path: Path | None) -> Gate:
         """The gate of this process: the keys of a file and of the environment."""
         text = os.environ.get(VARIABLE, "")
         return cls(path, keys_in(text, VARIABLE) if text.strip() else None)
-
-    @property
-    def keys(self) -> int:
-        return len(self._book.entries)
 
     def admit(self, metadata: Iterable[tuple[str, str | bytes]], peer: str, certificate: str = "") -> Caller:
         """Who calls. `certificate`: whose it is that the connection has shown; empty: none."""
@@ -307,13 +303,13 @@ class Gate:
         value = values[-1]
         if not isinstance(value, str) or not value.startswith(SCHEME):
             raise AuthenticationError("The server wants an API key, as `authorization: Bearer KEY`.")
-        return self._book.require(value.removeprefix(SCHEME).strip(), self._now()).caller(peer)
+        return self.book.require(value.removeprefix(SCHEME).strip(), self._now()).caller(peer)
 
     def refusal(self, caller: Caller) -> AuthenticationError | None:
         """Why a caller that was let in has lost access; None: it has access."""
         if not caller.key:
             return None
-        entry = self._book.entries.get(caller.key)
+        entry = self.book.entries.get(caller.key)
         if entry is None or entry.caller(caller.peer).owner != caller.owner:
             return AuthenticationError("This API key was revoked.", hint="Ask the operator for another one.")
         if entry.has_expired(self._now()):
@@ -337,8 +333,8 @@ class Gate:
         except MoaError as error:
             log.error("keys not reloaded; those known stay in force", reason=error.message, hint=error.hint)
             return False
-        self._book = book.joined(self._fixed)
-        log.info("keys reloaded", keys=self.keys)
+        self.book = book.joined(self._fixed)
+        log.info("keys reloaded", keys=len(self.book.entries))
         return True
 
 

@@ -5,11 +5,9 @@ State: none of its own; Ray holds it all.
 
 import hashlib
 import json
-import os
 import re
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,7 +17,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.exceptions import RayServeException
 
-from moa_server.access.keys import VARIABLE, KeyBook, keys_in, read_key_file, text_of
+from moa_server.access.keys import Gate, text_of
 from moa_server.cluster.rules import NAMESPACE, Coordinator, Report
 from moa_server.settings import ServerSettings
 from moa_server.tls.listener import files_of
@@ -54,7 +52,8 @@ def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
     if is_loopback(settings.host) and len(nodes) > 1:
         hint = "Give --host 0.0.0.0 with --tls-cert and --tls-key, or with --insecure."
         raise ConfigError(f"Nobody reaches replicas of {len(nodes)} machines at {settings.host}.", hint=hint)
-    keys = _keys_text(settings)
+    gate = Gate.of(settings.keys_file)
+    keys = text_of(gate.book) if gate.wants_keys else ""  # as hashes
     sent = replace(settings, keys_file=None, ready_file=None, metrics_port=None, peers="", advertise="")
     actor: Any = ray.remote(Coordinator)
     actor.options(
@@ -140,15 +139,6 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
     # Where this changes replicas must be replaced; with other keys, or another number of them, they stay.
     values = json.dumps([settings.json_values(), fleet.cpus, fleet.gpus], sort_keys=True)
     return deployment.options(version=hashlib.sha256(values.encode()).hexdigest()[:16], _internal=True)
-
-
-def _keys_text(settings: ServerSettings) -> str:
-    """The keys of the file and of the environment, as hashes; empty: everybody may call."""
-    text = os.environ.get(VARIABLE, "").strip()
-    if settings.keys_file is None and not text:
-        return ""
-    book = read_key_file(Path(settings.keys_file)) if settings.keys_file is not None else KeyBook()
-    return text_of(book.joined(keys_in(text, VARIABLE) if text else KeyBook()))
 
 
 def _reason(text: str) -> str:

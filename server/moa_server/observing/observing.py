@@ -194,7 +194,7 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
         "moa_kv_promised_bytes": pool.promised,
         "moa_kv_running_bytes": pool.running,
         "moa_kv_budget_bytes": pool.budget,
-        "moa_keys": admission.gate.keys,
+        "moa_keys": len(admission.gate.book.entries),
         "moa_draining": lifecycle.draining,
         "moa_hanging": lifecycle.hangs,
     }
