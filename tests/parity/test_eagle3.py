@@ -92,12 +92,7 @@ class Recorder:
 
 @pytest.mark.parametrize("mode", FOLDERS)
 def test_all_rounds(
-    mode: str,
-    folder: Path,
-    infer: dict[str, np.ndarray],
-    files: ModelFiles,
-    target: TorchTarget,
-    tmp_path: Path,
+    mode: str, folder: Path, infer: dict[str, np.ndarray], files: ModelFiles, target: TorchTarget, tmp_path: Path
 ) -> None:
     checkpoint = checkpoint_of(folder, files, FOLDERS[mode], tmp_path)
     assert checkpoint.config.state_entries == ENTRIES

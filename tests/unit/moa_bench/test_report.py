@@ -10,14 +10,6 @@ from moa_shared.errors import DataError
 
 from tests.support.messages import raises
 
-PAGE = "# Page\n\nbefore\n\n<!-- micro -->\nold\n<!-- /micro -->\n\nafter\n"
-
-
-def test_a_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    assert with_section(page, "micro", "newer\n\n") == PAGE.replace("old", "newer")
-
 
 @pytest.mark.parametrize("broken", ["", "<!-- /micro -->\n<!-- micro -->\n", "<!-- micro -->\n"])
 def test_a_page_without_its_markers_is_refused(tmp_path: Path, broken: str) -> None:

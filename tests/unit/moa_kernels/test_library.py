@@ -4,8 +4,6 @@ import functools
 import platform
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -136,14 +134,3 @@ def test_the_probe_agrees_with_the_system() -> None:
         "neon": {"asimddp"},
     }
     assert runnable() == [variant.name for variant in HERE if needed[variant.name] <= words]
-
-
-def test_the_command_says_what_is_used() -> None:
-    command = [sys.executable, "-m", "moa_kernels"]
-    environment = {"PYTHONPATH": str(LIBRARIES.parents[1])}
-    said = subprocess.run(command, env={**environment, "MOA_KERNELS": "numpy"}, capture_output=True, text=True)
-    assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout.startswith("Kernels: numpy")
-    refused = subprocess.run(command, env={**environment, "MOA_KERNELS": "sse9"}, capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("MOA_KERNELS=sse9 names no kernels.")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from netsim.core.link import Direction
-from netsim.picture import draw_run, heading, read_run
+from netsim.picture import draw_run
 from netsim.profiles import Scenario, load
 from netsim.recorder import LatenessHistogram, RunRecorder
 
@@ -56,15 +55,9 @@ def test_the_three_files_agree(run_folder: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_picture_is_the_same_for_the_same_run(run_folder: Path, tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        draw_run(run_folder, tmp_path / name)
+def test_a_run_has_a_picture(run_folder: Path, tmp_path: Path) -> None:
+    draw_run(run_folder, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    assert heading(read_run(run_folder).summary) == snapshot("""\
-4g over proxy, seed 7, 10.0 s
-approximate: the proxy models TCP; the tun backend is the reference\
-""")
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=200), st.floats(0.01, 1.0))

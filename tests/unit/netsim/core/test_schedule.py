@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
+from netsim.core.conditions import Bernoulli, Conditions
 from netsim.core.schedule import ConditionSchedule
 
 FAST, SLOW, STOPPED = Conditions(rate_bps=1e6), Conditions(rate_bps=1e5), Conditions(rate_bps=0.0)
@@ -74,16 +74,6 @@ def test_an_override_holds_now_and_later() -> None:
         assert schedule.at(t).loss == lossy
     assert schedule.at(0.6).rate_bps == 1e6
     assert schedule.at(3.5).rate_bps == 1e5
-
-
-def test_interpolation_ends_at_the_target() -> None:
-    a = Conditions(1e6, DelaySpec(10.0, 2.0, scale=0.5), Bernoulli(0.1))
-    b = Conditions(3e6, DelaySpec(30.0, 4.0), Bernoulli(0.3))
-    half = a.towards(b, 0.5)
-    assert half.rate_bps == 2e6
-    assert half.delay.mean_ms == pytest.approx(17.5)
-    assert half.loss == Bernoulli(0.2)
-    assert a.towards(b, 1.0) == b
 
 
 @given(

