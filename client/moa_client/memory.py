@@ -4,8 +4,6 @@ Without a drafter that reads memory it is empty and asks for nothing. Clock read
 Invariant: rows of positions that are not committed are refused, and so is what was not asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from moa_shared.drafting.estimates import Smoothed

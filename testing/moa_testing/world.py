@@ -247,9 +247,8 @@ class Chat:
     def then(self, do: Happening, *, committed: int = 0, written: int = 0, state: LinkState | None = None) -> Chat:
         """Has something happen in the next answer, after what was named before.
 
-        Args:
-            committed, written: when so many tokens of it are decided, and so many provisional ones there.
-            state: when the link has this state.
+        `committed`, `written`: when so many tokens of it are decided, and so many provisional ones there. `state`: when
+        the link has this state.
         """
 
         self._script.append((committed, written, state, do))
@@ -260,9 +259,8 @@ class Chat:
     ) -> Screen:
         """Asks, reads to the end, and compares the text with the target's own, as far as the reader let it go.
 
-        Args:
-            turn: the question; None: continue the newest answer.
-            settles: waits until a server has decided what was written without one.
+        `turn`: the question; None: continue the newest answer. `settles`: waits until a server has decided what was
+        written without one.
         """
         self.screen, conversation = screen, _ = Screen(), self.engine.conversation
         before = len(conversation.tokens) + len(turn or ())

@@ -1,7 +1,5 @@
 """What a client of the tiny server holds: drafters of the tiny target, with the server's own memory encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A client's engine and its reader, over links and servers that fail in real time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager

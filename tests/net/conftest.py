@@ -1,7 +1,5 @@
 """Fixtures of the tests over loopback: the tiny target, a server on it, channels to it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import grpc.aio

@@ -1,7 +1,5 @@
 """A tiny model and a drafter of it on disk, for tests that fetch them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

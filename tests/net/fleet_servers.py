@@ -1,7 +1,5 @@
 """Several servers of the tiny target, and what tests of a fleet ask of them."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from moa_client.conversation.events import ServerChanged

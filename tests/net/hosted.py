@@ -1,7 +1,5 @@
 """A device's host of conversations, with a real server of the tiny target, and a link to it that can be cut."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace

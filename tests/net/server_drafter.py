@@ -1,7 +1,5 @@
 """Drafters for servers in tests: one that is always right, one that never is, one that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A tiny random target behind a real server on loopback, and the bare peer that talks to it frame by frame."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """What one client may do to the others, as fast as it goes: an honest answer next to it is whole, and nothing is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,7 +1,5 @@
 """Links that come to nothing, for the reasons that users meet: each is named in words for people, in each kind of call."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

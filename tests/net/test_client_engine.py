@@ -1,7 +1,5 @@
 """Whole conversations of the real client with a real server: the text is the target's own, whatever drafts."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """What a client's link has of gRPC: why a stream ended, attempts that are not waited for, links that are cut."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

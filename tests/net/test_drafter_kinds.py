@@ -1,7 +1,5 @@
 """Drafters of all kinds and targets of other families: real client and server, and the target's own text, whatever drafts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

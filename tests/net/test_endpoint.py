@@ -1,7 +1,5 @@
 """The endpoint over a host with a real server: exact texts, links that are cut, clients that leave."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Several conversations of one device at once, with a real server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

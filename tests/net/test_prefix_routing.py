@@ -1,7 +1,5 @@
 """Two servers, one of which has read a text: conversations that begin so go there, unless it has no room."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 

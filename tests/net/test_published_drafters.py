@@ -1,7 +1,5 @@
 """Published drafters from their folders to an answer: a real server and client, and the text of plain streaming."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal

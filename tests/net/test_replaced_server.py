@@ -1,7 +1,5 @@
 """A server that comes back at the same address with another drafter: answers go on, and the device gets that drafter."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What clients must not send: each is refused in words, ends that stream alone, and harms nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable

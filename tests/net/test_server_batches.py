@@ -5,8 +5,6 @@ A round is a forward of all sessions, with what is run again if it fails. Time p
 every round.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

@@ -1,7 +1,5 @@
 """Converse over a real server: rounds of drafts, streamed drafts, memory, resume."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

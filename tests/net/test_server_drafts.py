@@ -1,7 +1,5 @@
 """The server's own drafts over the wire: faster, never another text, and never at another's expense."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """FetchDrafter: the manifest, ranges of files, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

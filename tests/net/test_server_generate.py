@@ -1,7 +1,5 @@
 """Generate: the plain API, over a real server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

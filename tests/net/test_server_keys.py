@@ -1,7 +1,5 @@
 """Keys at a server: who may call, whose sessions are whose, and what happens when a key is taken back."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Limits, failures, slow clients, health and the end of a server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a server does when a caller has taken what it may, and when nothing is asked."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

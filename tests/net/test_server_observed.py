@@ -1,7 +1,5 @@
 """What operators see of a server: counts of what clients did, its health, and traces of answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Sessions that share the pages of a prefix: what is read once is not read again, and nobody notices otherwise."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Two processes share a target over gloo: the texts and the memory of one process, and an end for both when one is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

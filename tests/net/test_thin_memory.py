@@ -1,7 +1,5 @@
 """Which memory rows a client gets: few while its server drafts and the link holds, all when they are worth it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Faults of TLS over real sockets: what the client says, what the server logs, and what goes on as if nothing were."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import warnings

@@ -1,7 +1,5 @@
 """Certificates for tests, made when they are needed: an authority, and what it vouches for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """Links in real time: processes of netsim with a profile of their own, and sockets at both ends."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile

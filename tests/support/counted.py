@@ -2,8 +2,6 @@
 and a clock that a test moves on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 

@@ -1,7 +1,5 @@
 """One user's daemon: its folders, its settings, and commands that concern it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Small draft decoders over random weights: of sizes that the kernels take, and of others."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small server that speaks as much of the hub's API as fetching a model takes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Tiny models of the families beyond Llama's form, dense and with experts, with all that they do differently from it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """An MCP server for tests, over stdio: `python tests/support/mcp_server.py`. With a word, it fails in that way."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

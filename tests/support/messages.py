@@ -3,8 +3,6 @@
 What differs from run to run and from machine to machine is replaced by a word: see `steady`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models put where other programs keep theirs, in folders of a test's own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Programs of the checkout as processes: what they see, and starters that end them whatever happens."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

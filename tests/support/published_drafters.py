@@ -1,7 +1,5 @@
 """Drafters in the layouts in which their authors publish them, with small random tensors, for a tiny Llama 3."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What toy drafters of a conversation have in common: the text, and which rows they were given."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from moa_shared.drafting.base import Rows, TokenIds

@@ -1,7 +1,5 @@
 """What a test does that cannot run on this machine."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """An emulated terminal, alone or with a program on it."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

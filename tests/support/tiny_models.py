@@ -1,7 +1,5 @@
 """One tiny random target for all tests, behind the kernels and on disk, with drafters of it; no torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

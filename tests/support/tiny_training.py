@@ -1,7 +1,5 @@
 """A target small enough to train for in a second, with a tokenizer and a chat template."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

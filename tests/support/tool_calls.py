@@ -1,7 +1,5 @@
 """Tools, calls of them, and answers that are read for calls in pieces of any size."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import pairwise

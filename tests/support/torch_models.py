@@ -1,7 +1,5 @@
 """Tiny random models in torch: the yardstick of what the kernels compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

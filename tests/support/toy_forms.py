@@ -1,7 +1,5 @@
 """A vocabulary of single bytes, a few longer tokens and an end of text, for constraints without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import cast

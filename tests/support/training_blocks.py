@@ -1,7 +1,5 @@
 """Bounded blocks as the authors draw them, for tests that give their lengths."""
 
-from __future__ import annotations
-
 import torch
 from moa_training.objective.blocks import Blocks
 

@@ -5,8 +5,6 @@ committed prefix, of which the committed tokens have reached a node. Invariants:
 answer runs; the draft's `epoch` grows whenever nodes are thrown away that the server may hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto

@@ -6,8 +6,6 @@ on provisional text, and wait until it is verified. Invariant: the events add up
 one's `written` hold.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

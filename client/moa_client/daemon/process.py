@@ -4,8 +4,6 @@ The lock is held by the process as long as it lives, and let go by any death. In
 socket without a holder is stale.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

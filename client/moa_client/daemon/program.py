@@ -4,8 +4,6 @@ State: the phase of the start, and once it has started, the library of conversat
 nothing on this device to continue with, is tried again until it succeeds; requests meanwhile learn why it has not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

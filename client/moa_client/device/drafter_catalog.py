@@ -12,8 +12,6 @@ Compared with the bench's simulation over S = 12 to 50, L = 4 to 15, RTT = 0.5 t
 plain streaming is within 10 % of the simulated one (3 % on average), and it picks the same drafter in 35 of 36 cases.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ file in it, including the chat template, is the same. Invariant: a file has its 
 matches the manifest. Nothing that is fetched is ever executed or unpickled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

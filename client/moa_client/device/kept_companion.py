@@ -3,8 +3,6 @@
 State: the file. Where it is not there, nobody has chosen yet, and a chat offers one, once.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

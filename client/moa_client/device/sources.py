@@ -5,8 +5,6 @@ companion may be hundreds of megabytes, so it is fetched only if the user wants 
 server names it there, else from the server. It is used only if it is what the server describes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping

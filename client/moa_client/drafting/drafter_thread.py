@@ -5,8 +5,6 @@ tokens that the drafter has, and the call under way. Results are posted to the e
 learns every token before it is asked for what follows; calls run in the order in which they were made.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ sent once, in order, and never after its draft was dropped; of a step that a ver
 the verdict's tokens is taken: the rest of a block that takes longer than a step of the server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Who drafts and how, and when text that no server decides may be shown."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 

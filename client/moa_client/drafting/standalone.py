@@ -5,8 +5,6 @@ since the newest decided token is right, and a token that is too unlikely to be 
 milliseconds. Invariant: a token that continues a text since changed is discarded.
 """
 
-from __future__ import annotations
-
 from moa_client.conversation import events
 from moa_client.conversation.conversation import OpenAnswer
 from moa_client.conversation.open_answers import OpenAnswers

@@ -4,8 +4,6 @@ State: the text, what was read of it, what nobody has taken yet, and for how lon
 parts of a stream add up to the answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

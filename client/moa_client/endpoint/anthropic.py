@@ -208,8 +208,7 @@ class MessagesRequest(RequestFields):
 class MessageForm(Form):
     """An answer as Anthropic has it. Invariant: blocks begin and end in turn, and the last one ends with the stream.
 
-    Args:
-        shows_thinking: reasoning is sent.
+    `shows_thinking`: reasoning is sent.
     """
 
     keep_alive = event({"type": "ping"}, "ping")

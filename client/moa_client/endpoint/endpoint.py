@@ -5,8 +5,6 @@ conversation nor other requests. Invariants: a failure before anything was sent 
 event of the stream; when an answer is closed, the server has been told.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
@@ -42,9 +40,7 @@ HEADERS = {
 class AnswerSlots:
     """Lets a number of answers run; others wait in the order in which they came, up to a bound.
 
-    Args:
-        running: how many at once.
-        waiting: how many more may wait.
+    `running`: how many at once. `waiting`: how many more may wait.
     """
 
     def __init__(self, running: int, waiting: int = MOST_WAITING) -> None:
@@ -224,9 +220,8 @@ class EndpointSettings:
 class Endpoint:
     """Answers requests.
 
-    Args:
-        source: gives the model, as it is now; raises MoaError where there is none yet.
-        closing: ends requests when the server closes.
+    `source`: gives the model, as it is now; raises MoaError where there is none yet. `closing`: ends requests when the
+    server closes.
     """
 
     def __init__(self, source: ModelSource, settings: EndpointSettings, closing: asyncio.Event) -> None:
@@ -249,9 +244,7 @@ class Endpoint:
     async def answer(self, ask: ChatAsk, form: Callable[[Answer], Form], request: Request) -> Response:
         """The answer to what is asked.
 
-        Args:
-            form: how it is sent.
-            request: as it came, for the span that it is part of.
+        `form`: how it is sent. `request`: as it came, for the span that it is part of.
         """
         model = await self.model(ask.model)
         prompt = await asyncio.to_thread(ask.prompt, model)

@@ -4,8 +4,6 @@ Names that would change an answer and that moa has nothing for are refused. What
 every depth: vendors add fields each month, and programs send them back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -114,11 +112,7 @@ Paragraphs = Annotated[str, BeforeValidator(_joined("\n\n"))]
 
 
 def parsed_request(kind: type[AnyFields], body: Mapping[str, Any]) -> AnyFields:
-    """The request of a body.
-
-    Raises:
-        RequestError: it cannot be followed.
-    """
+    """The request of a body. RequestError: it cannot be followed."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:

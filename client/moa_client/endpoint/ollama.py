@@ -131,10 +131,7 @@ class TextRequest(OllamaRequest):
 class OllamaForm(Form):
     """An answer as ollama has it: one object, or one a line as it comes.
 
-    State: when the answer was asked for and began.
-
-    Args:
-        is_chat: it is a message; `shows_thinking`: reasoning is sent.
+    State: when the answer was asked for and began. `is_chat`: it is a message; `shows_thinking`: reasoning is sent.
     """
 
     media_type = "application/x-ndjson"

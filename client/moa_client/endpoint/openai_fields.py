@@ -1,7 +1,5 @@
 """What several APIs have in common: how answers are sampled, their form, the tools they may call, and messages."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Sequence
@@ -98,9 +96,8 @@ class StructuredOutputs(RequestFields):
 class Extensions(RequestFields):
     """What only this endpoint has.
 
-    Args:
-        unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
-        logprobs: those of the model, or after all settings, of the distribution that tokens are drawn from.
+    `unverified`: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
+    `logprobs`: those of the model, or after all settings, of the distribution that tokens are drawn from.
     """
 
     refused = REFUSED_HERE
@@ -180,9 +177,8 @@ def tool_offer(
 ) -> ToolOffer:
     """What a request offers.
 
-    Args:
-        choice: its `tool_choice`, which names a function as its tools do.
-        at: where a tool of the request has its function; empty: it is one.
+    `choice`: its `tool_choice`, which names a function as its tools do. `at`: where a tool of the request has its
+    function; empty: it is one.
     """
     name = None
     match choice, at:

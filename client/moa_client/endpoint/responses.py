@@ -3,8 +3,6 @@
 Programs send back what they got: what has no effect of it is ignored.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -86,10 +84,7 @@ def conversation(
     """The items as templates are prepared for. What an answer said and what it called become one message.
 
     Templates know one system prompt, at the beginning: the instructions and all messages of the system there become
-    one.
-
-    Args:
-        before: of the responses that are continued.
+    one. `before`: of the responses that are continued.
     """
     system = [] if instructions is None else [instructions]
     talk = Messages()
@@ -174,8 +169,7 @@ class ResponseRequest(AnswerRequest):
 def response_request(body: Mapping[str, Any], kept: KeptResponses | None = None) -> Asked:
     """What a body asks over what is kept of earlier responses, and how it is answered.
 
-    Args:
-        kept: None: nothing is, by the user's wish.
+    `kept`: None: nothing is, by the user's wish.
     """
     request = parsed_request(ResponseRequest, body)
     if kept is None and request.store:
@@ -211,8 +205,7 @@ def _items_of(identifier: str, kept: KeptResponses | None) -> list[Item]:
 class ResponseForm(Form):
     """A response: items, of which the last one may be open, and the events that add up to them.
 
-    Args:
-        kept: where it is kept when it is over; None: nowhere.
+    `kept`: where it is kept when it is over; None: nowhere.
     """
 
     def __init__(self, answer: Answer, request: ResponseRequest, kept: KeptResponses | None) -> None:

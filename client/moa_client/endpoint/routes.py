@@ -1,7 +1,5 @@
 """The routes of the endpoint, of all APIs, and a table of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

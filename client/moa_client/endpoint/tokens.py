@@ -3,8 +3,6 @@
 State: the tokens so far. Invariant: the texts of the tokens add up to the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Who drafts in one conversation: the device that it has, the next one, and what it drafts and writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

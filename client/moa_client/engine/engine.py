@@ -5,8 +5,6 @@ happened, and handles one item of its inbox at a time; nothing in it waits for a
 Invariants: committed text is the target's; standalone text is provisional until the server has decided it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

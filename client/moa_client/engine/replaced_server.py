@@ -5,8 +5,6 @@ Another drafter costs the conversation its drafts until it is here; another mode
 away. Invariant: no stream is opened to a server that has refused one before the server has said what it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -8,8 +8,6 @@ State: the tokens by which servers know the session, the newest stream's server,
 waits for it: frames are queued on the connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -61,9 +61,8 @@ def _job(answer: StoredAnswer, turn: Turn) -> OpenAnswer:
 class HistoryRecorder:
     """Records the events of a conversation.
 
-    Args:
-        identifier: of the conversation, which the store has created.
-        stored: what the store holds of it, if it was reopened.
+    `identifier`: of the conversation, which the store has created. `stored`: what the store holds of it, if it was
+    reopened.
     """
 
     def __init__(

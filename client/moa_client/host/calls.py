@@ -4,8 +4,6 @@ State: the calls under way, which tools may always be run here, and the calls th
 they may be. Invariants: only calls that a server has verified are run, and nothing that was not permitted.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing

@@ -5,8 +5,6 @@ State: the device as the next conversation gets it, the conversations that are o
 link, with the messages not read yet (one who lags loses the oldest: that is a picture, not a record).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

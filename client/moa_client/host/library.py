@@ -5,8 +5,6 @@ conversation is closed when no surface watches it, nothing of it is under way, a
 about it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ State: the answers with their text, those of them that a server is still to deci
 Invariant: all surfaces get the same updates in the same order.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Over a socket, where a message is one line of JSON, or a WebSocket (`page`). Sta
 message that cannot be followed is answered by `error`, and changes nothing; who does not read holds up only itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

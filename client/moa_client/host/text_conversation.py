@@ -4,8 +4,6 @@ State: names, the system prompt, and in its task what is to be done, in order, a
 has the answers and the surfaces. Invariant: one thing at a time: it answers a question, or attends to the link.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

@@ -159,9 +159,8 @@ class Availability:
     def on_lost(self, error: MoaError, *, broke: bool, is_expected: bool) -> Reaction:
         """The stream is lost, or an attempt to open one has failed, for a reason that may pass.
 
-        Args:
-            broke: a useful stream has ended, and is reopened at once: the timer keeps running.
-            is_expected: something is expected of the server; if not, the next question tries to connect first.
+        `broke`: a useful stream has ended, and is reopened at once: the timer keeps running. `is_expected`: something
+        is expected of the server; if not, the next question tries to connect first.
         """
         self.error = error
         if not is_expected:
@@ -250,11 +249,7 @@ class Availability:
         return is_open and not self.is_served and self.monitor.is_lost(now - SILENT_STREAM_MS)
 
     def wake_ms(self, *, is_up: bool, patience_ms: float | None) -> float | None:
-        """When to call `tick` again if nothing happens; None: no need.
-
-        Args:
-            is_up, patience_ms: as in `tick`.
-        """
+        """When to call `tick` again if nothing happens; None: no need. `is_up`, `patience_ms`: as in `tick`."""
         times = []
         if is_up or self.is_served:
             monitor = self.monitor.wake_ms(can_beat=is_up)

@@ -6,8 +6,6 @@ nothing more, and what it posted before is known by its number; writing never bl
 a word, not even by a defect. The jitter of waits spreads out the clients of a restarted server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -105,9 +103,8 @@ class StreamLost:
 class ServerConnection:
     """Keeps a stream open, to one server or to the best of several.
 
-    Args:
-        make_open: makes the Open frame for the server at an address when an attempt begins.
-        text: of the conversation, as it is at any time.
+    `make_open`: makes the Open frame for the server at an address when an attempt begins. `text`: of the conversation,
+    as it is at any time.
     """
 
     def __init__(

@@ -7,8 +7,6 @@ given a moment to answer, since most streams are lost with the network and not w
 is replaced only by a conversation that has lost a stream on it, so those that share one do not harm each other.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

@@ -6,8 +6,6 @@ asked only once a conversation has lost it. Of several, the first that answers d
 one are left out, by name. Invariant: only servers that the user has named, or that one of these names, are asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -43,9 +41,8 @@ async def ask_all(
 ) -> list[Server]:
     """Asks servers at once; which have answered in time, in the order given.
 
-    Args:
-        seconds: how long to wait for the first answers.
-        grace: how long, once these have answered, to wait for these others.
+    `seconds`: how long to wait for the first answers. `grace`: how long, once these have answered, to wait for these
+    others.
     """
     deadline = time.monotonic() + seconds
     pending = {asyncio.ensure_future(ask(each)): each for each in servers}

@@ -8,8 +8,6 @@ answers come now and then late, or one whose frames a busy device has not had th
 long the server has been lost, `LinkLosses` whether the link can be relied on.
 """
 
-from __future__ import annotations
-
 import math
 
 from moa_shared.drafting.estimates import Smoothed
@@ -189,9 +187,8 @@ class LinkLosses:
 class Outages:
     """Whether a loss has lasted so long that it will hardly be over in a moment.
 
-    Args:
-        long_ms: that this takes.
-        losses: of the link, which learn of each that has ended; None: of this conversation alone.
+    `long_ms`: that this takes. `losses`: of the link, which learn of each that has ended; None: of this conversation
+    alone.
     """
 
     def __init__(self, long_ms: float, losses: LinkLosses | None = None) -> None:

@@ -5,8 +5,6 @@ the first one of each answer a round trip besides; so does each correction of a 
 reads what it does not hold of the text, which its load slows down alike. Clock readings are arguments, in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Invariant: a key travels only where nobody on the way can read it, over TLS or w
 unless the user has said otherwise. What is wrong with TLS only a handshake by ourselves tells: gRPC would not say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import stat

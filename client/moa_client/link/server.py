@@ -132,9 +132,8 @@ class Server:
     async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
         """What the server serves; after a failure, which is remembered, the next call is over another connection.
 
-        Args:
-            seconds: how long to wait; None: as for connecting.
-            prefix_hashes: of a text after each 64th token: how much of it need the server not read?
+        `seconds`: how long to wait; None: as for connecting. `prefix_hashes`: of a text after each 64th token: how much
+        of it need the server not read?
         """
         (channel, calls), seconds = self._connected(), seconds or self.connect_seconds
         was_open = channel.get_state() is grpc.ChannelConnectivity.READY

@@ -3,8 +3,6 @@
 State: gRPC's call, and bytes counted each way. Every wait on the peer has a deadline, the caller's or its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress

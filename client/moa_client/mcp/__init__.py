@@ -1,7 +1,5 @@
 """The tools of MCP servers that a user's settings name. The package `mcp`, and pydantic, are imported only then."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from pathlib import Path
 

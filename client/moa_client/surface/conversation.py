@@ -4,8 +4,6 @@ Updates on their way to one surface are kept in order until it reads them, up to
 surface that lags too far is cut off and must open the conversation again, which gives it everything as it is then.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence

@@ -7,8 +7,6 @@ out depends on the text alone, not on its pieces; text that is no whole call com
 at more often because the answer is long.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -49,12 +47,7 @@ class ReasoningPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A call.
-
-    Args:
-        index: of the call in the answer, from 0.
-        arguments: a JSON object.
-    """
+    """A call. `index`: of the call in the answer, from 0. `arguments`: a JSON object."""
 
     index: int
     name: str

@@ -32,8 +32,7 @@ _NOT_FORCED = '%llguidance {"no_forcing": true}'
 class Grammar:
     """The rules of a grammar, as they are added.
 
-    Args:
-        special_tokens: the model's special tokens by text, with their ids: these are never written as text.
+    `special_tokens`: the model's special tokens by text, with their ids: these are never written as text.
     """
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:

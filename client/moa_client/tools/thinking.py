@@ -4,8 +4,6 @@ Sources: the chat templates of DeepSeek-R1, Qwen3, Magistral and Gemma 4, and
 https://github.com/openai/harmony/blob/main/docs/format.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -61,10 +59,8 @@ class Thinking(Marks):
 class ReasoningMarks(Marks):
     """How the answers of one model mark it, for surfaces.
 
-    Args:
-        opened: the values of `reasoning_effort` with which the prompt has opened reasoning, so that the answer begins
-            within it; "": nothing was asked.
-        efforts: the values of `reasoning_effort` that the model can be asked for.
+    `opened`: the values of `reasoning_effort` with which the prompt has opened reasoning, so that the answer begins
+    within it; "": nothing was asked. `efforts`: the values of `reasoning_effort` that the model can be asked for.
     """
 
     opened: tuple[str, ...] = ()

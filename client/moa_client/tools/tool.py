@@ -3,8 +3,6 @@
 Names and sizes are checked here, once: whatever takes a `Tool` can rely on them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -122,9 +120,7 @@ class AnsweredCall:
 class ToolOffer:
     """The tools that an answer may call, if any.
 
-    Args:
-        is_forced: it must call one.
-        is_parallel: it may make several calls.
+    `is_forced`: it must call one. `is_parallel`: it may make several calls.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -140,8 +136,7 @@ def offer_of(
 ) -> ToolOffer:
     """What is offered of these tools; ConfigError: one must be called that is not there.
 
-    Args:
-        is_forced: one must be called; `name`: this one; None: any.
+    `is_forced`: one must be called; `name`: this one; None: any.
     """
     if name is None:
         if is_forced and not tools:
@@ -178,9 +173,8 @@ _CHARACTERS = digits + ascii_letters
 def call_id(answer: str, index: int) -> str:
     """The id of a call in OpenAI's form; the same answer, resumed or repeated, gives its calls the same ids.
 
-    Args:
-        answer: what tells the answer from all others, such as its own id, or its conversation and seed.
-        index: of the call in the answer.
+    `answer`: what tells the answer from all others, such as its own id, or its conversation and seed. `index`: of the
+    call in the answer.
     """
     return "call_" + _characters(f"{answer}/{index}", 24)
 

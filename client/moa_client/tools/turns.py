@@ -47,9 +47,7 @@ class ChatMessage:
 class TemplateInput:
     """What a chat template is rendered with.
 
-    Args:
-        arguments: besides the messages, by name.
-        marks: that answers among the messages may have.
+    `arguments`: besides the messages, by name. `marks`: that answers among the messages may have.
     """
 
     messages: list[dict[str, Any]]
@@ -172,8 +170,7 @@ class ConversationTurns:
     def of(self, question: str, results: Sequence[AnsweredCall] = (), effort: str | None = None) -> Turn:
         """The turn of a question, or of the results of the calls before it in its place.
 
-        Args:
-            effort: how much the model is asked to reason; None: as its template has it.
+        `effort`: how much the model is asked to reason; None: as its template has it.
         """
         template = self._template(effort)
         if results:
@@ -191,9 +188,7 @@ class ConversationTurns:
     def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
         """The calls of an answer that has ended; only the first, where the template takes no more.
 
-        Args:
-            before: the tokens before it.
-            identifier: tells the answer from all others.
+        `before`: the tokens before it. `identifier`: tells the answer from all others.
         """
         if not self.tools:
             return ()

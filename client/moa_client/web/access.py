@@ -38,10 +38,8 @@ ALLOWED_BY_NAME = "Name it with --allowed-origin if its pages may use this devic
 class Access:
     """The rules of one server, which listens on `host` and `port`.
 
-    Args:
-        origins: of other sites' pages that may use its endpoint, such as "https://app.example"; their host names may be
-            in Host, as a proxy has it.
-        key: that a request must show, but for the page's own files; empty: none.
+    `origins`: of other sites' pages that may use its endpoint, such as "https://app.example"; their host names may be
+    in Host, as a proxy has it. `key`: that a request must show, but for the page's own files; empty: none.
     """
 
     host: str

@@ -41,9 +41,7 @@ log = logging.getLogger(__name__)
 async def read_json(request: Request) -> Mapping[str, Any]:
     """The JSON object that a request brings.
 
-    Raises:
-        RequestError: it is too large, comes too slowly, or is none.
-        ClientDisconnect: the client has left.
+    RequestError: it is too large, comes too slowly, or is none. ClientDisconnect: the client has left.
     """
     length, body, parts = request.headers.get("content-length", ""), bytearray(), request.stream()
     is_large = length.isdigit() and int(length) > MOST_BYTES

@@ -1,7 +1,5 @@
 """Servers to put links before, in the test's own loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress

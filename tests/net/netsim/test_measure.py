@@ -1,7 +1,5 @@
 """Recording a link: against the far end, and against a server that knows nothing of it."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket

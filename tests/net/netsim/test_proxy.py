@@ -1,7 +1,5 @@
 """The proxy backend with real sockets: what it does to bytes, connections and refusals. Times are lower bounds only."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from pathlib import Path

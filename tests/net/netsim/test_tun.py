@@ -1,7 +1,5 @@
 """The tun backend: real packets between namespaces. It needs root."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

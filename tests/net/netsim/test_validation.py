@@ -3,8 +3,6 @@
 Each rule fails with its planted error. A run in which an idle process woke late as well says nothing of the link.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A family's form of calls: how it is recognised, read, written and enforced. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -132,8 +130,7 @@ def json_value(text: str, at: int = 0) -> tuple[object, int]:
 def named_call(name: object, arguments: object, known: Mapping[str, Tool] | None = None) -> tuple[str, str]:
     """The name and the arguments of a call; these are an object, which models write as a text, too.
 
-    Args:
-        known: the names that it may have; None: any.
+    `known`: the names that it may have; None: any.
     """
     if isinstance(arguments, str):
         arguments, _ = json_value(arguments)

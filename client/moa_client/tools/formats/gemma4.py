@@ -4,8 +4,6 @@ Keys have no quotes, and a text is between two marks, without escapes; JSON is r
 Source: https://ai.google.dev/gemma/docs/capabilities/text/function-calling-gemma4, and the chat template of Gemma 4.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ analysis is reasoning, whose marks are longer.
 Source: https://github.com/openai/harmony/blob/main/docs/format.md
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import ClassVar

@@ -5,8 +5,6 @@ Llama 3, Mistral Small 3.1 and Devstral; Llama's prompt formats (llama.com/docs/
 https://docs.mistral.ai (function calling), and mistral-common's instruct tokenizers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import ClassVar
@@ -18,9 +16,8 @@ from moa_client.tools.tool import MOST_NAME, Tool, mistral_id
 def read_calls(text: str, at: int, known: Mapping[str, Tool] | None, between: str = r"\s*,") -> Calls:
     """Calls that follow each other, each an object with its name and its arguments.
 
-    Args:
-        known: the names that they may have, with arguments; None: any, since nothing but a call is an object here.
-        between: what separates two of them, as a pattern.
+    `known`: the names that they may have, with arguments; None: any, since nothing but a call is an object here.
+    `between`: what separates two of them, as a pattern.
     """
     calls: list[tuple[str, str]] = []
     end, separator = 0, re.compile(between)

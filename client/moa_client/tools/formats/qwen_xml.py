@@ -5,8 +5,6 @@ Hermes' form is read as well, which required calls have.
 Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

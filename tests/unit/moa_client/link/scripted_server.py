@@ -1,7 +1,5 @@
 """Servers of a fleet that answer when and what a test says, without a network."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """Targets in torch as a GPU has them, on the CPU: each attention, forwards filled up, graphs that are played again."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable
