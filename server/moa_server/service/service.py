@@ -3,6 +3,8 @@
 Requests of all but Describe arrive as bytes and are parsed by us, so that malformed ones get our own error messages.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
