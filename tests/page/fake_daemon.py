@@ -18,9 +18,8 @@ from moa_client.conversation.events import Provenance, joined
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import Summary
-from moa_client.host.host import Crossing
 from moa_client.host.surface_session import Watch
-from moa_client.page.routes import ExportForm
+from moa_client.page.routes import Crossing, ExportForm
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.thinking import ReasoningMarks

@@ -5,8 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from moa_client.host.host import Crossing
-from moa_client.page.routes import TOO_BIG
+from moa_client.page.routes import TOO_BIG, Crossing
 from moa_client.surface.messages import MOST_QUESTION_BYTES
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect

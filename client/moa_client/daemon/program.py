@@ -31,14 +31,14 @@ from moa_client.failures import told
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.reading import Summary
 from moa_client.history.store import HistoryStore
-from moa_client.host.host import Crossing, Host, find, load, reach
+from moa_client.host.host import Host, find, load, reach
 from moa_client.host.library import Library
 from moa_client.host.surface_session import SocketServer, Watch, only_opens
 from moa_client.host.text_conversation import facts_of
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp import open_tools
-from moa_client.page.routes import ExportForm, page_routes
+from moa_client.page.routes import Crossing, ExportForm, FrameTap, page_routes
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import ConversationFacts, Fields
@@ -71,6 +71,7 @@ class Hub:
         self._attempted = asyncio.Event()
         self._stack = AsyncExitStack()  # ends the tools
         self._box: ToolBox | None = None
+        self._frame_tap = FrameTap()
         self._starting = asyncio.create_task(self._start())
 
     async def library(self) -> Library:
@@ -142,9 +143,8 @@ class Hub:
         stored = self._kept().load(identifier)
         return markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n"
 
-    async def timeline(self) -> AsyncIterator[Crossing]:
-        async for crossing in (await self.host()).frame_tap.watch():
-            yield crossing
+    def timeline(self) -> AsyncIterator[Crossing]:
+        return self._frame_tap.watch()
 
     def _kept(self) -> HistoryStore:
         store = self.store()
@@ -190,7 +190,8 @@ class Hub:
         if self._box is None:
             self._proceed("starting the tools")
             self._box = await open_tools(settings.mcp, self._stack)
-        library = Library(Host(settings, self.link, started), self.store(), UNWATCHED_SECONDS, self._box)
+        host = Host(settings, self.link, started, self._frame_tap.observer)
+        library = Library(host, self.store(), UNWATCHED_SECONDS, self._box)
         await library.reopen_unverified()
         return library
 

@@ -4,15 +4,15 @@ State: which rows its answers have, and how many tokens are stored. `on_event` i
 shown. After an error nothing more may be recorded: what is stored is the conversation up to there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update
 from moa_client.conversation.conversation import Conversation, ConversationState, OpenAnswer, Turn
-from moa_client.conversation.events import BY_LETTER, Provenance
+from moa_client.conversation.events import BY_LETTER, Provenance, TextRun, fitted, runs_of
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import StoredAnswer, StoredConversation
@@ -144,3 +144,37 @@ class HistoryRecorder:
             waiting=text.waiting,
             provisional=text.provisional,
         )
+
+
+def reopened(
+    stored: StoredAnswer, number: int, decode: Callable[[Sequence[int]], str], *, has_runs: bool = False
+) -> AnswerDecoder:
+    """A kept answer as it was shown, with what decodes its further events. `number`: in its conversation, from 1."""
+    text = AnswerText(
+        stored.question,
+        number,
+        stored.options,
+        Finish[stored.finish.upper()] if stored.finish else Finish.UNFINISHED,
+        stored.text,
+        stored.provisional,
+        tokens=stored.answer_tokens,
+        waiting=tuple(stored.waiting),
+        is_running=False,
+        is_unsettled=stored.standing.is_open,
+        runs=_runs(stored, decode) if has_runs else (),
+        versions=stored.versions,
+    )
+    decoder = AnswerDecoder(text, decode)
+    if stored.standing.is_open:
+        decoder.restore(stored.tokens[stored.question_tokens :], stored.waiting)
+        text.decided = text.tokens - stored.decided_from
+    text.ended = text.committed + text.provisional
+    return decoder
+
+
+def _runs(stored: StoredAnswer, decode: Callable[[Sequence[int]], str]) -> tuple[TextRun, ...]:
+    stream, start = TextStream(decode, stored.options.stop), stored.question_tokens
+    lengths = [len(stream.push((token,))) for token in stored.tokens[start:]]
+    return fitted(
+        runs_of(lengths, [BY_LETTER[letter] for letter in stored.provenance[start:].decode()]), len(stored.text)
+    )

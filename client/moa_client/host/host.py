@@ -1,18 +1,15 @@
 """The host of a device's conversations: it reaches the server, loads this device's half, and opens conversations.
 
 All share the link, the drafter's weights and the thread that it runs on, where drafters take turns, one step each.
-State: the device as the next conversation gets it, the conversations that are open, and who watches what crosses the
-link, with the messages not read yet (one who lags loses the oldest: that is a picture, not a record).
+State: the device as the next conversation gets it, and the conversations that are open.
 """
 
 import asyncio
 import logging
 import math
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.companion import remember_agreement
@@ -44,7 +41,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
-from moa_client.link.stream import FRAME_OVERHEAD_BYTES
+from moa_client.link.stream import Observer
 from moa_client.settings import ClientSettings
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
@@ -134,80 +131,16 @@ def _find_standalone(settings: ClientSettings, absent: UnavailableError | None, 
     )
 
 
-Way = Literal["up", "down"]
-Frame = pb.ClientFrame | pb.ServerFrame
-MOST_UNREAD = 2048  # messages: ten seconds of a busy link
-KINDS = ("draft", "ask", "beat", "ack", "verdict", "memory", "opened")
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """A message that has crossed the link.
-
-    Args:
-        t: when it was sent (up) or had arrived (down), in milliseconds on the clock of all such messages.
-        tokens: drafted, or committed by a verdict; `accepted`: of the latter, how many this device had drafted.
-        server_accepted: how many only the server had drafted.
-        conversation: its identifier; empty: it is not kept.
-    """
-
-    t: float
-    way: Way
-    kind: str
-    bytes: int
-    tokens: int = 0
-    accepted: int = 0
-    conversation: str = ""
-    server_accepted: int = 0
-
-
-class FrameTap:
-    """Tells those who watch what crosses the link."""
-
-    def __init__(self) -> None:
-        self._watchers: list[asyncio.Queue[Crossing]] = []
-
-    def observer(self, conversation: str) -> Callable[[Way, Frame], None]:
-        def observe(way: Way, frame: Frame) -> None:
-            for unread in self._watchers:
-                if unread.qsize() >= MOST_UNREAD:
-                    unread.get_nowait()
-                unread.put_nowait(_crossing(way, frame, conversation))
-
-        return observe
-
-    async def watch(self) -> AsyncIterator[Crossing]:
-        unread: asyncio.Queue[Crossing] = asyncio.Queue()
-        self._watchers.append(unread)
-        try:
-            while True:
-                yield await unread.get()
-        finally:
-            self._watchers.remove(unread)
-
-
-def _crossing(way: Way, frame: Frame, conversation: str) -> Crossing:
-    kind = frame.WhichOneof("frame") or "other"
-    tokens = accepted = server_accepted = 0
-    if isinstance(frame, pb.ClientFrame) and kind == "draft":
-        tokens = len(frame.draft.tokens)
-    elif isinstance(frame, pb.ServerFrame) and kind == "verdict":
-        tokens = len(frame.verdict.tokens)
-        server_accepted = frame.verdict.server_accepted
-        accepted = frame.verdict.accepted - server_accepted
-    size = frame.ByteSize() + FRAME_OVERHEAD_BYTES
-    known = kind if kind in KINDS else "other"
-    return Crossing(1e3 * time.monotonic(), way, known, size, tokens, accepted, conversation, server_accepted)
-
-
 class Host:
-    """Opens conversations over one link."""
+    """Opens conversations over one link. `observer`: makes what is told the messages of a conversation."""
 
-    def __init__(self, settings: ClientSettings, link: Fleet, started: Started) -> None:
+    def __init__(
+        self, settings: ClientSettings, link: Fleet, started: Started, observer: Callable[[str], Observer] | None = None
+    ) -> None:
         self.settings = settings
         self.link = link
         self.device = started.device
-        self.frame_tap = FrameTap()
+        self._observer = observer
         self.conversations: list[TextConversation] = []
         self._reached = started.reached
         self._offer = started.offer
@@ -256,7 +189,8 @@ class Host:
             adopt=self._adopt,
             executor=self._executor,
         )
-        engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier)
+        if self._observer is not None:
+            engine.connection.traffic.observe = self._observer(facts.identifier)
         if reached.absent is not None and not self.is_offline:
             engine.go_online()
         absent = reached.absent.message if reached.absent is not None else "You are offline."

@@ -13,56 +13,20 @@ from functools import lru_cache
 from jinja2 import TemplateError
 from moa_shared.errors import ConfigError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation import events
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update, apply_update
-from moa_client.conversation.events import BY_LETTER, TextRun, fitted, runs_of
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, apply_update
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
-from moa_client.history.reading import StoredAnswer, StoredConversation
-from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.reading import StoredConversation
+from moa_client.history.recorder import HistoryRecorder, reopened
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
 from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking, have_any
 
 MOST_ATTRIBUTED = 8  # of the newest answers, which are decoded again: 9 ms for a thousand tokens
-
-
-def reopened(
-    stored: StoredAnswer, number: int, decode: Callable[[Sequence[int]], str], *, has_runs: bool = False
-) -> AnswerDecoder:
-    """A kept answer as it was shown, with what decodes its further events. `number`: in its conversation, from 1."""
-    text = AnswerText(
-        stored.question,
-        number,
-        stored.options,
-        Finish[stored.finish.upper()] if stored.finish else Finish.UNFINISHED,
-        stored.text,
-        stored.provisional,
-        tokens=stored.answer_tokens,
-        waiting=tuple(stored.waiting),
-        is_running=False,
-        is_unsettled=stored.standing.is_open,
-        runs=_runs(stored, decode) if has_runs else (),
-        versions=stored.versions,
-    )
-    decoder = AnswerDecoder(text, decode)
-    if stored.standing.is_open:
-        decoder.restore(stored.tokens[stored.question_tokens :], stored.waiting)
-        text.decided = text.tokens - stored.decided_from
-    text.ended = text.committed + text.provisional
-    return decoder
-
-
-def _runs(stored: StoredAnswer, decode: Callable[[Sequence[int]], str]) -> tuple[TextRun, ...]:
-    stream, start = TextStream(decode, stored.options.stop), stored.question_tokens
-    lengths = [len(stream.push((token,))) for token in stored.tokens[start:]]
-    return fitted(
-        runs_of(lengths, [BY_LETTER[letter] for letter in stored.provenance[start:].decode()]), len(stored.text)
-    )
 
 
 log = logging.getLogger(__name__)

@@ -41,6 +41,10 @@ SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so o
 WRITE_FAILED = "Internal error from Core"  # gRPC's details of a call one of whose writes failed
 STATUS_SECONDS = 1.0  # after such a write, for the status that the call ended with
 
+Way = Literal["up", "down"]
+Frame = pb.ClientFrame | pb.ServerFrame
+Observer = Callable[[Way, Frame], None]
+
 
 @dataclass(slots=True)
 class StreamTraffic:
@@ -51,9 +55,9 @@ class StreamTraffic:
 
     up_bytes: int = 0
     down_bytes: int = 0
-    observe: Callable[[Literal["up", "down"], pb.ClientFrame | pb.ServerFrame], None] | None = None
+    observe: Observer | None = None
 
-    def count(self, way: Literal["up", "down"], message: pb.ClientFrame | pb.ServerFrame) -> None:
+    def count(self, way: Way, message: Frame) -> None:
         size = message.ByteSize() + FRAME_OVERHEAD_BYTES
         if way == "up":
             self.up_bytes += size

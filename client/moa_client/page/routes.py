@@ -10,13 +10,15 @@ import asyncio
 import json
 import mimetypes
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from moa_shared.errors import ConfigError, ConflictError, DataError, MoaError
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError, ConflictError, DataError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
@@ -24,8 +26,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moa_client.history.reading import Summary
-from moa_client.host.host import Crossing
 from moa_client.host.surface_session import Watch, serve_surface
+from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Frame, Observer, Way
 from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
 from moa_client.web.access import PAGE, SUBPROTOCOL
 from moa_client.web.error_form import RequestError
@@ -35,6 +37,69 @@ EXPORT_TYPES: dict[ExportForm, tuple[str, str]] = {  # the type of its content, 
     "markdown": ("text/markdown; charset=utf-8", "md"),
     "json": ("application/json", "json"),
 }
+
+MOST_UNREAD = 2048  # messages: ten seconds of a busy link
+KINDS = ("draft", "ask", "beat", "ack", "verdict", "memory", "opened")
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A message that has crossed the link.
+
+    Args:
+        t: when it was sent (up) or had arrived (down), in milliseconds on the clock of all such messages.
+        tokens: drafted, or committed by a verdict; `accepted`: of the latter, how many this device had drafted.
+        server_accepted: how many only the server had drafted.
+        conversation: its identifier; empty: it is not kept.
+    """
+
+    t: float
+    way: Way
+    kind: str
+    bytes: int
+    tokens: int = 0
+    accepted: int = 0
+    conversation: str = ""
+    server_accepted: int = 0
+
+
+class FrameTap:
+    """Tells those who watch what crosses the link; one who lags loses the oldest: it is a picture, not a record."""
+
+    def __init__(self) -> None:
+        self._watchers: list[asyncio.Queue[Crossing]] = []
+
+    def observer(self, conversation: str) -> Observer:
+        def observe(way: Way, frame: Frame) -> None:
+            for unread in self._watchers:
+                if unread.qsize() >= MOST_UNREAD:
+                    unread.get_nowait()
+                unread.put_nowait(_crossing(way, frame, conversation))
+
+        return observe
+
+    async def watch(self) -> AsyncIterator[Crossing]:
+        unread: asyncio.Queue[Crossing] = asyncio.Queue()
+        self._watchers.append(unread)
+        try:
+            while True:
+                yield await unread.get()
+        finally:
+            self._watchers.remove(unread)
+
+
+def _crossing(way: Way, frame: Frame, conversation: str) -> Crossing:
+    kind = frame.WhichOneof("frame") or "other"
+    tokens = accepted = server_accepted = 0
+    if isinstance(frame, pb.ClientFrame) and kind == "draft":
+        tokens = len(frame.draft.tokens)
+    elif isinstance(frame, pb.ServerFrame) and kind == "verdict":
+        tokens = len(frame.verdict.tokens)
+        server_accepted = frame.verdict.server_accepted
+        accepted = frame.verdict.accepted - server_accepted
+    size = frame.ByteSize() + FRAME_OVERHEAD_BYTES
+    known = kind if kind in KINDS else "other"
+    return Crossing(1e3 * time.monotonic(), way, known, size, tokens, accepted, conversation, server_accepted)
 
 
 class PageBackend(Protocol):
@@ -52,7 +117,7 @@ class PageBackend(Protocol):
 
     # The user's wish for all conversations: to continue without the server, or with it again.
     def set_offline(self, is_offline: bool) -> None: ...
-    # What crosses the link from now on; leaves the oldest out for a reader that lags.
+    # What crosses the link from now on.
     def timeline(self) -> AsyncIterator[Crossing]: ...
 
 
@@ -124,11 +189,8 @@ async def _show_crossings(tab: Tab, backend: PageBackend) -> None:
     """What crosses the link, one message for each message there."""
 
     async def show() -> None:
-        try:
-            async for crossing in backend.timeline():
-                await tab.send(asdict(crossing))
-        except MoaError:
-            tab.cut_off()  # the daemon has not started yet: the tab tries again
+        async for crossing in backend.timeline():
+            await tab.send(asdict(crossing))
 
     showing = asyncio.create_task(show())
     try:
