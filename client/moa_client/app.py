@@ -19,7 +19,7 @@ from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.keys import KeyPermission, quiet_keys, unasked
-from moa_client.chat.messages import offline_words, worth_words
+from moa_client.chat.messages import cost_line, offline_words, worth_words
 from moa_client.chat.question import read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import JsonView, PipeView, View, error_line, ready_line
@@ -187,7 +187,7 @@ async def _answer(chat: Chat, question: str) -> None:
     finally:
         chat.view.close()
         if (figures := chat.follower.figures) is not None:
-            remark(figures.line())
+            remark(cost_line(figures))
     if answer.is_unsettled and not settings.offline:
         raise UnavailableError(
             "No server has verified the answer to its end.", hint="Ask again when a server is available."

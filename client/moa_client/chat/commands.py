@@ -215,7 +215,8 @@ class CommandHandler:
         self._chat.say(f"{self._chat.status()}\n{messages.facts_words(self._chat.conversation.facts)}")
 
     async def _stats(self, rest: str) -> None:
-        lines = [cost.line(), cost.details()] if (cost := self._chat.follower.figures) is not None else []
+        cost = self._chat.follower.figures
+        lines = [messages.cost_line(cost), messages.cost_details(cost)] if cost is not None else []
         if (last := self._chat.last_answer) is not None:
             lines.append(f"chosen with {last.options.words()}")
         self._chat.say("\n".join(filter(None, lines)))

@@ -14,11 +14,10 @@ from rich.filesize import decimal
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import common
-from moa_client.conversation.figures import down_words, drafted_words, standalone_words
 
 if TYPE_CHECKING:
     from moa_client.conversation.answer_text import AnswerText
-    from moa_client.conversation.figures import LinkStatus
+    from moa_client.conversation.figures import Figures, LinkStatus
     from moa_client.surface.messages import ConversationFacts
     from moa_client.tools.tool import AnsweredCall
 
@@ -249,3 +248,62 @@ def facts_words(facts: ConversationFacts) -> str:
     if facts.drafter and facts.standalone:
         lines.append(f"{facts.standalone} writes while no server answers")
     return "\n".join(lines)
+
+
+def cost_line(figures: Figures) -> str:
+    """What a reader wants to know, the most important first, on one line."""
+    text = _tokens(figures.tokens + figures.undecided)
+    if figures.seconds:
+        text += f" in {_time(figures.seconds)}"
+        text += f" ({figures.tokens_per_second:.{0 if figures.tokens_per_second >= 10 else 1}f} tokens/s)"
+        text += f", first after {_time(figures.first_token_seconds)}"
+    parts = [text]
+    if figures.verdicts:
+        parts.append(drafted_words(figures.by_server, figures.by_device))
+        parts.append(down_words(figures.down_bytes, figures.memory_bytes))
+    if figures.provisional:
+        parts.append(standalone_words(figures.provisional, figures.kept, figures.undecided))
+    return "; ".join(parts)
+
+
+def cost_details(figures: Figures) -> str:
+    """What else was counted; empty without a server."""
+    if not figures.verdicts:
+        return ""
+    each = max(1, figures.tokens)
+    return (
+        f"{figures.acceptance_length:.2f} tokens a verification ({figures.verdicts} steps), "
+        f"{figures.up_bytes / each:.0f} bytes up and {figures.down_bytes / each:.0f} down a token, "
+        f"{1000 * figures.cpu_seconds / each:.1f} ms of this device's CPU a token"
+    )
+
+
+def drafted_words(by_server: float, by_device: float) -> str:
+    """Who drafted an answer, given the shares of its tokens."""
+    server, device = round(100 * by_server), round(100 * by_device)
+    if server and device:
+        return f"{server + device} % drafted: {server} % by the server, {device} % here"
+    if server:
+        return f"{server} % drafted by the server"
+    return f"{device} % drafted here" if device else "not drafted"
+
+
+def down_words(down_bytes: int, memory_bytes: int) -> str:
+    """What came down, and how much of it for this device's drafter."""
+    drafter = f" ({decimal(memory_bytes)} for the drafter)" if memory_bytes else ""
+    return f"{decimal(down_bytes)} down{drafter}"
+
+
+def standalone_words(written: int, kept: int, undecided: int = 0) -> str:
+    """How much was written without a server, and how much of it was right."""
+    if undecided == written:
+        return f"standalone {_tokens(written)}, not checked yet"
+    return f"standalone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"

@@ -5,6 +5,8 @@ An engine makes events of tokens; `AnswerDecoder` adds their text, and `AnswerTe
 `text` is appended to the committed text, `added` to the provisional text.
 """
 
+from __future__ import annotations  # the codec of surfaces reads fields by the names of their types
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an answer cost: counted as it arrives, shown as one line, or in full. Pure."""
+"""What an answer cost, counted as it arrives. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
-from rich.filesize import decimal
 
 from moa_client.conversation.events import LinkState
 
@@ -101,60 +100,3 @@ class Figures:
         self.accepted += verdict.accepted - verdict.server_accepted
         for name in ("drafted", "server_drafted", "server_accepted", "stale"):
             setattr(self, name, getattr(self, name) + getattr(verdict, name))
-
-    def line(self) -> str:
-        """What a reader wants to know, the most important first, on one line."""
-        text = _tokens(self.tokens + self.undecided)
-        if self.seconds:
-            text += f" in {_time(self.seconds)}"
-            text += f" ({self.tokens_per_second:.{0 if self.tokens_per_second >= 10 else 1}f} tokens/s)"
-            text += f", first after {_time(self.first_token_seconds)}"
-        parts = [text]
-        if self.verdicts:
-            parts.append(drafted_words(self.by_server, self.by_device))
-            parts.append(down_words(self.down_bytes, self.memory_bytes))
-        if self.provisional:
-            parts.append(standalone_words(self.provisional, self.kept, self.undecided))
-        return "; ".join(parts)
-
-    def details(self) -> str:
-        """What else was counted; empty without a server."""
-        if not self.verdicts:
-            return ""
-        each = max(1, self.tokens)
-        return (
-            f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps), "
-            f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token, "
-            f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token"
-        )
-
-
-def drafted_words(by_server: float, by_device: float) -> str:
-    """Who drafted an answer, given the shares of its tokens."""
-    server, device = round(100 * by_server), round(100 * by_device)
-    if server and device:
-        return f"{server + device} % drafted: {server} % by the server, {device} % here"
-    if server:
-        return f"{server} % drafted by the server"
-    return f"{device} % drafted here" if device else "not drafted"
-
-
-def down_words(down_bytes: int, memory_bytes: int) -> str:
-    """What came down, and how much of it for this device's drafter."""
-    drafter = f" ({decimal(memory_bytes)} for the drafter)" if memory_bytes else ""
-    return f"{decimal(down_bytes)} down{drafter}"
-
-
-def standalone_words(written: int, kept: int, undecided: int = 0) -> str:
-    """How much was written without a server, and how much of it was right."""
-    if undecided == written:
-        return f"standalone {_tokens(written)}, not checked yet"
-    return f"standalone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
-
-
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
-
-
-def _time(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"

@@ -8,11 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
-
-from jinja2 import TemplateError
-from moa_shared.errors import ConfigError
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, apply_update
@@ -24,7 +19,8 @@ from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, reopened
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
-from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking, have_any
+from moa_client.tools.template import reasoning_marks
+from moa_client.tools.thinking import have_any
 
 MOST_ATTRIBUTED = 8  # of the newest answers, which are decoded again: 9 ms for a thousand tokens
 
@@ -175,26 +171,6 @@ class Publisher:
             subscription.push_update(update)
 
 
-_ASKED = [{"role": "user", "content": "?"}]
-
-
-@lru_cache(maxsize=4)
-def reasoning_marks(tokenizer: Tokenizer) -> ReasoningMarks | None:
-    """How answers mark reasoning; None: they have none that is known."""
-    thinking = find_thinking(tokenizer.chat_template or "")
-    if thinking is None:
-        return None
-    opened = {effort: _is_open(tokenizer, thinking, effort) for effort in ("", *EFFORTS)}
-    return ReasoningMarks(
-        thinking.openings,
-        thinking.closings,
-        thinking.repeated,
-        thinking.others,
-        tuple(effort for effort, is_open in opened.items() if is_open),
-        tuple(effort for effort in EFFORTS if opened[effort] is not None),
-    )
-
-
 def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
     """What decodes the tokens of answers: with special tokens where these mark reasoning, else without any."""
     target = device.target
@@ -202,12 +178,3 @@ def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
     if marks is None or not have_any(marks.all, target.tokenizer.special_tokens):
         return target.decode
     return target.spelled
-
-
-def _is_open(tokenizer: Tokenizer, thinking: Thinking, effort: str) -> bool | None:
-    """Whether the prompt opens reasoning with this effort; None: it cannot be asked for."""
-    try:
-        arguments = effort_arguments(tokenizer.chat_template or "", effort or None)
-        return thinking.is_open(tokenizer.apply_chat_template(_ASKED, add_generation_prompt=True, arguments=arguments))
-    except (ConfigError, TemplateError):
-        return None

@@ -27,8 +27,9 @@ from moa_client.failures import told
 from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
-from moa_client.host.publisher import Publisher, reasoning_marks
+from moa_client.host.publisher import Publisher
 from moa_client.surface.messages import ConversationFacts
+from moa_client.tools.template import reasoning_marks
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
 

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
-from moa_shared.errors import ContextLengthError, ModelSourceError
+from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
+
+from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -150,3 +152,32 @@ def prompt_tokens(tokenizer: Tokenizer, text: str, context_tokens: int, *, is_gu
                     hint="Shorten the prompt.",
                 )
     return tokenizer.encode(text, is_guarded=is_guarded)
+
+
+_ASKED = [{"role": "user", "content": "?"}]
+
+
+@lru_cache(maxsize=4)
+def reasoning_marks(tokenizer: Tokenizer) -> ReasoningMarks | None:
+    """How answers mark reasoning; None: they have none that is known."""
+    thinking = find_thinking(tokenizer.chat_template or "")
+    if thinking is None:
+        return None
+    opened = {effort: _is_open(tokenizer, thinking, effort) for effort in ("", *EFFORTS)}
+    return ReasoningMarks(
+        thinking.openings,
+        thinking.closings,
+        thinking.repeated,
+        thinking.others,
+        tuple(effort for effort, is_open in opened.items() if is_open),
+        tuple(effort for effort in EFFORTS if opened[effort] is not None),
+    )
+
+
+def _is_open(tokenizer: Tokenizer, thinking: Thinking, effort: str) -> bool | None:
+    """Whether the prompt opens reasoning with this effort; None: it cannot be asked for."""
+    try:
+        arguments = effort_arguments(tokenizer.chat_template or "", effort or None)
+        return thinking.is_open(tokenizer.apply_chat_template(_ASKED, add_generation_prompt=True, arguments=arguments))
+    except (ConfigError, TemplateError):
+        return None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moa_client.chat.messages import cost_details, cost_line, drafted_words
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
 from moa_client.conversation.events import (
     AnswerEvent,
@@ -21,7 +22,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.figures import Figures, drafted_words
+from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.models import ModelFiles, load_tokenizer
@@ -276,12 +277,12 @@ def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device:
 def test_figures_say_what_an_answer_took() -> None:
     figures = Figures(tokens=21, verdicts=11, accepted=10, seconds=2.0, first_token_seconds=0.25, up_bytes=420)
     figures.down_bytes, figures.cpu_seconds = 2100, 0.105
-    assert figures.line() == "21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down"
-    assert figures.details() == (
+    assert cost_line(figures) == "21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down"
+    assert cost_details(figures) == (
         "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
     )
     alone = Figures(up_bytes=1542, provisional=3, undecided=3)
-    assert (alone.line(), alone.details()) == ("3 tokens; standalone 3 tokens, not checked yet", "")
+    assert (cost_line(alone), cost_details(alone)) == ("3 tokens; standalone 3 tokens, not checked yet", "")
     assert AnswerOptions(0.0, reasoning_effort="low").words() == "--temperature 0 --reasoning-effort low"
 
 

@@ -16,9 +16,10 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.library import Library
-from moa_client.host.publisher import Publisher, answer_decode, reasoning_marks
+from moa_client.host.publisher import Publisher, answer_decode
 from moa_client.page.routes import FrameTap
 from moa_client.surface.conversation import Subscription
+from moa_client.tools.template import reasoning_marks
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render
