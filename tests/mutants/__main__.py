@@ -54,8 +54,8 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_client/tools",),
     ),
     "trees": (
-        ("shared/moa_shared/tree.py", "shared/moa_shared/tree.py"),
-        ("tests/unit/moa_shared/tree", "tests/unit/moa_shared/drafting"),
+        ("shared/moa_shared/tree.py",),
+        ("tests/unit/moa_shared/test_tree.py", "tests/unit/moa_shared/drafting"),
     ),
     "training": (
         tuple(
