@@ -284,7 +284,7 @@ class Gate:
         self._path = path
         self._fixed = fixed or KeyBook()
         self._now = now
-        self._seen = _stamp(path)
+        self._seen = file_stamp(path) if path is not None else None
         self.book = (read_key_file(path) if path is not None else KeyBook()).joined(self._fixed)
 
     @classmethod
@@ -318,8 +318,7 @@ class Gate:
 
     def refresh(self) -> bool:
         """Reads the file again if it has changed; returns whether it was read."""
-        stamp = _stamp(self._path)
-        if self._path is None or stamp == self._seen:
+        if self._path is None or (stamp := file_stamp(self._path)) == self._seen:
             return False
         self._seen = stamp
         return self.reload()
@@ -343,11 +342,10 @@ def check_right(caller: Caller, right: Right) -> None:
         raise ForbiddenError(f"The key {caller.key} does not permit {WORDS[right]}.")
 
 
-def _stamp(path: Path | None) -> tuple[int, ...] | None:
-    if path is None:
-        return None
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """Differs once a file has changed, also in its rights; None: there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

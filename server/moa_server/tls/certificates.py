@@ -21,11 +21,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import open_to_others
 
+from moa_server.access.keys import file_stamp
+
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey
 DAY = timedelta(days=1)
 DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
-
-FileStamp = tuple[int, ...] | None  # None: there is no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,8 @@ class CertificateFiles:
     key: Path
     client_authorities: Path | None = None
 
-    def stamps(self) -> tuple[FileStamp, ...]:
-        return tuple(_stamp(path) for path in (self.certificate, self.key, self.client_authorities) if path is not None)
-
-
-def _stamp(path: Path) -> FileStamp:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # a change of rights is one of ctime
+    def stamps(self) -> list[tuple[int, ...] | None]:
+        return [file_stamp(path) for path in (self.certificate, self.key, self.client_authorities) if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
