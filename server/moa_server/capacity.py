@@ -23,7 +23,7 @@ from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings
 from moa_server.verifier import PREFILL_CHUNK_TOKENS
-from moa_server.verifier.execution_level import Execution, check_kv, choose_level, load_execution
+from moa_server.verifier.execution_level import Execution, check_kv, choose_level
 from moa_server.verifier.memory_check import PROCESS_BYTES, SizedTarget, weights_nbytes
 from moa_server.verifier.startup_check import measure_times
 from moa_server.verifier.target import KV_SHARE
@@ -261,8 +261,3 @@ class ServerPlan:
     def estimate(self) -> StepEstimate | None:
         read = self.needed.weights - self.needed.idle
         return estimate_step(self.target, self.level, read, self.settings.threads)
-
-    def measure(self) -> tuple[str, Speed]:
-        """The level on which the model was loaded, and how fast it is."""
-        execution = load_execution(self.files, self.settings, self._progress)
-        return execution.level, measure_speed(execution)

@@ -22,11 +22,12 @@ from rich.filesize import decimal
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, keys_in, read_key_file
 from moa_server.addresses import METRICS_OPTIONS, check_address, host_port
-from moa_server.capacity import READING_TOKENS_PER_S, Needed, ServerPlan, Speed, StepEstimate
+from moa_server.capacity import READING_TOKENS_PER_S, Needed, ServerPlan, Speed, StepEstimate, measure_speed
 from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.tls.certificates import read_certificate
 from moa_server.tls.listener import SOON_DAYS, files_of
+from moa_server.verifier.execution_level import load_execution
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -290,7 +291,8 @@ class MachineExamination:
     def _measure(self) -> Check:
         if self._failed & {"model", "memory"}:
             return Check("speed", "skip", "not measured: the model does not fit or is not there")
-        return judge_speed(*self._plan.measure())
+        execution = load_execution(self._plan.files, self._settings, self._progress)
+        return judge_speed(execution.level, measure_speed(execution))
 
     def _find_kernels(self) -> Check:
         try:

@@ -40,7 +40,7 @@ from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing.drafters import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
-from moa_server.service.services import Served, Services, find_pooling
+from moa_server.service.services import Served, find_pooling
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution
@@ -140,18 +140,15 @@ def load_host(
         observer=observer,
         thread=InferenceThread(execution.before),
     )
-    _require_room(host.services, min(LEAST_TOKENS, served.context_tokens))
-    return host
-
-
-def _require_room(services: Services, tokens: int) -> None:
-    needed = services.conversation_nbytes(tokens)
-    if services.settings.kv_bytes and needed > services.pool.budget:
+    tokens, services = min(LEAST_TOKENS, served.context_tokens), host.services
+    needed = services.size.largest(tokens)
+    if settings.kv_bytes and needed > services.pool.budget:
         raise ConfigError(
-            f"--kv-bytes {services.settings.kv_bytes} holds no conversation: one of {tokens:,} tokens takes "
+            f"--kv-bytes {settings.kv_bytes} holds no conversation: one of {tokens:,} tokens takes "
             f"{decimal(needed)} ({needed} bytes).",
             hint="Give several times as much, or leave it out: then it is three quarters of the free memory.",
         )
+    return host
 
 
 def drafter_paths(

@@ -62,17 +62,21 @@ def _refuse_measure(_: click.Context, __: click.Parameter, given: bool) -> None:
 
 @click.command()
 @settings_options(ServerSettings, SECTION, OTHERS)
-@click.option("--memory", metavar="BYTES", help="Of the whole server, weights included.  [default: what is free here]")
+@click.option(
+    "--memory",
+    metavar="BYTES",
+    type=click.IntRange(1),
+    help="Of the whole server, weights included.  [default: what is free here]",
+)
 @click.option("--measure", is_flag=True, hidden=True, expose_value=False, callback=_refuse_measure)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def capacity(memory: str | None, as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def capacity(memory: int | None, as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Say how many sessions of which length fit into the memory of a server of MODEL, and how fast it would be here.
 
     The answer comes from sizes alone: nothing is loaded, so a large machine can be planned on a small one.
     """
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
-    nbytes = _bytes(memory)
-    if nbytes:
+    if memory:
         if flags["kv_bytes"] is not None:
             raise ConfigError(
                 "--memory is of the whole server, --kv-bytes of keys and values alone.", hint="Give one of the two."
@@ -87,13 +91,5 @@ def capacity(memory: str | None, as_json: bool, config_file: Path | None, **flag
     pin_to_cores(parse_cores(settings.cores))
     from moa_server.capacity import capacity_text, plan_capacity
 
-    planned = plan_capacity(settings, nbytes, make_progress())
+    planned = plan_capacity(settings, memory or 0, make_progress())
     write_output(json.dumps(planned, indent=2) + "\n" if as_json else capacity_text(planned))
-
-
-def _bytes(text: str | None) -> int:
-    if text is None:
-        return 0
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ConfigError(f"--memory is {text!r}: expected a number of bytes, such as 16000000000.")
-    return int(text)

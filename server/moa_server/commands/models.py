@@ -8,6 +8,10 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import text
 from moa_shared.programs.entry import write_output
 
+cache_dir_option = click.option(
+    "--cache-dir", metavar="FOLDER", type=click.Path(path_type=Path), help="Where models are kept.  [MOA_CACHE_DIR]"
+)
+
 
 def _refuse_cache(_: click.Context, __: click.Parameter, folder: str | None) -> None:
     if folder is not None:
@@ -35,9 +39,7 @@ def models(folders: tuple[Path, ...], as_json: bool) -> None:
 
 @click.command()
 @click.argument("model", default="default", type=text)
-@click.option(
-    "--cache-dir", metavar="FOLDER", type=click.Path(path_type=Path), help="moa's own cache.  [MOA_CACHE_DIR]"
-)
+@cache_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def drafters(model: str, cache_dir: Path | None, as_json: bool) -> None:
     """List the drafters for MODEL: those that come with moa, those in the hub's cache, and published ones.
@@ -84,9 +86,7 @@ def pull(model: str) -> None:
 
 @click.command()
 @click.argument("model", default="default")
-@click.option(
-    "--cache-dir", metavar="FOLDER", type=click.Path(path_type=Path), help="Where models are kept.  [MOA_CACHE_DIR]"
-)
+@cache_dir_option
 def fetch(model: str, cache_dir: Path | None) -> None:
     """Fetch and convert MODEL now, so that serving it starts from the cache. Prints the folder."""
     from moa_shared.models import resolve

@@ -159,21 +159,21 @@ class MemoryOutbox:
 
     def __init__(self, start: int = 0) -> None:
         self._intervals: list[tuple[int, int]] = []
-        self._ready = start
+        self.ready = start
 
     def rows_ready(self, stop: int) -> None:
-        if stop <= self._ready:
+        if stop <= self.ready:
             return
-        if self._intervals and self._intervals[-1][1] == self._ready:
+        if self._intervals and self._intervals[-1][1] == self.ready:
             self._intervals[-1] = (self._intervals[-1][0], stop)
         else:
-            self._intervals.append((self._ready, stop))
-        self._ready = stop
+            self._intervals.append((self.ready, stop))
+        self.ready = stop
 
     def crop(self, length: int) -> None:
         """Positions from `length` on no longer exist; what comes there again is new."""
         self._intervals = [(a, min(b, length)) for a, b in self._intervals if a < length]
-        self._ready = min(self._ready, length)
+        self.ready = min(self.ready, length)
 
     def owes(self, start: int, stop: int) -> bool:
         """Whether a row of the positions `start` to `stop` - 1 is not sent."""
@@ -194,15 +194,6 @@ class MemoryOutbox:
             return None
         self._intervals[place : place + 1] = [(a, b) for a, b in ((first, start), (last, end)) if a < b]
         return start, last - start
-
-    def claim(self, start: int, stop: int) -> bool:
-        """Takes these rows, which count as sent from now on; False if they do not all wait."""
-        waits = any(first <= start and stop <= end for first, end in self._intervals)
-        return waits and self.take(stop - start, stop) is not None
-
-    @property
-    def ready(self) -> int:
-        return self._ready
 
     @property
     def waiting(self) -> Sequence[tuple[int, int]]:
@@ -370,8 +361,10 @@ class MemoryFeed:
         stop = chunk.start + chunk.count
         if chunk.codec is not self.codec or stop > self._readable or not fits:
             return False
-        if not self._outboxes[chunk.plane].claim(chunk.start, stop):
+        outbox = self._outboxes[chunk.plane]
+        if not any(first <= chunk.start and stop <= end for first, end in outbox.waiting):
             return False
+        outbox.take(chunk.count, stop)
         self.in_flight_bytes += chunk.nbytes
         return True
 

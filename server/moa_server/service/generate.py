@@ -36,55 +36,49 @@ from moa_server.service.stream.frame_writer import BoundedWriter
 Vector = npt.NDArray[np.float64]
 
 
-class Embedding:
-    def __init__(self, services: Services, lifecycle: Lifecycle, caller: Caller) -> None:
-        self._services = services
-        self._lifecycle = lifecycle
-        self._caller = caller
+async def embed(services: Services, lifecycle: Lifecycle, caller: Caller, request: pb.EmbedRequest) -> pb.EmbedResponse:
+    tokens = tuple(request.tokens)
+    lifecycle.check_open()
+    if len(tokens) > services.served.context_tokens:
+        raise ContextLengthError(
+            f"The text has {len(tokens)} tokens, at most {services.served.context_tokens} fit.",
+            hint="Send it in parts.",
+        )
+    live = services.registry.new()
+    live.caller = caller
+    services.let_in(live, caller)
+    live.turn.stepping = True  # its keys and values must not be given to others meanwhile
+    try:
+        live.account.usage.on_ask(1, len(tokens))
+        services.pool.reserve(live, live.tensors.cache.most_nbytes(len(tokens)))
+        vector = await _read(services, live, tokens)
+    finally:
+        live.turn.stepping = False
+        services.registry.close(live)
+    pooling = services.served.pooling
+    return pb.EmbedResponse(values=vector, pooling=pooling.kind.name, trained=pooling.is_trained)
 
-    async def run(self, request: pb.EmbedRequest) -> pb.EmbedResponse:
-        services, tokens = self._services, tuple(request.tokens)
-        self._lifecycle.check_open()
-        if len(tokens) > services.served.context_tokens:
-            raise ContextLengthError(
-                f"The text has {len(tokens)} tokens, at most {services.served.context_tokens} fit.",
-                hint="Send it in parts.",
-            )
-        live = services.registry.new()
-        live.caller = self._caller
-        services.let_in(live, self._caller)
-        live.turn.stepping = True  # its keys and values must not be given to others meanwhile
-        try:
-            live.account.usage.on_ask(1, len(tokens))
-            services.pool.reserve(live, live.tensors.cache.most_nbytes(len(tokens)))
-            vector = await self._read(live, tokens)
-        finally:
-            live.turn.stepping = False
-            services.registry.close(live)
-        pooling = services.served.pooling
-        return pb.EmbedResponse(values=vector, pooling=pooling.kind.name, trained=pooling.is_trained)
 
-    async def _read(self, live: LiveSession, tokens: Sequence[int]) -> Vector:
-        services, chunk = self._services, self._services.settings.prefill_chunk
-        is_mean = services.served.pooling.kind is Pooling.MEAN
-        total: Vector | None = None
-        for start in range(0, max(1, len(tokens)), chunk):
-            part = tokens[start : start + chunk]
-            states = await services.engine.between_forwards(partial(self._states, live, part, only_last=not is_mean))
-            live.account.pay(len(part), 0, answering=True)
-            total = states if total is None or not is_mean else total + states
-        if total is None:
-            raise InternalError("A text was read in no chunk.")
-        return total / len(tokens) if is_mean else total
+async def _read(services: Services, live: LiveSession, tokens: Sequence[int]) -> Vector:
+    chunk, target = services.settings.prefill_chunk, services.engine.stepper.target
+    is_mean = services.served.pooling.kind is Pooling.MEAN
 
-    def _states(self, live: LiveSession, tokens: Sequence[int], *, only_last: bool) -> Vector:
-        target = self._services.engine.stepper.target
-        output = target.forward(live.tensors.cache, tokens, None, (), target.layer_count)
+    def states_of(part: Sequence[int]) -> Vector:
+        output = target.forward(live.tensors.cache, part, None, (), target.layer_count)
         if output.state is None:
             raise InternalError("A forward gave no states.")
-        states = target.normed(output.state[-1:] if only_last else output.state)
-        summed: Vector = states.sum(axis=0, dtype=np.float64)
+        summed: Vector = target.normed(output.state if is_mean else output.state[-1:]).sum(axis=0, dtype=np.float64)
         return summed
+
+    total: Vector | None = None
+    for start in range(0, max(1, len(tokens)), chunk):
+        part = tokens[start : start + chunk]
+        states = await services.engine.between_forwards(partial(states_of, part))
+        live.account.pay(len(part), 0, answering=True)
+        total = states if total is None or not is_mean else total + states
+    if total is None:
+        raise InternalError("A text was read in no chunk.")
+    return total / len(tokens) if is_mean else total
 
 
 class Generation(Listener, OpenCall):

@@ -22,7 +22,7 @@ from moa_shared.tracing import TRACEPARENT
 
 from moa_server.access.limits import Caller, Right, anonymous, certificate_name
 from moa_server.service.admission import Allowances
-from moa_server.service.generate import Embedding, Generation
+from moa_server.service.generate import Generation, embed
 from moa_server.service.host import Host
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.service.stream.frame_writer import BoundedWriter
@@ -99,7 +99,7 @@ class MoaService:
     async def embed(self, data: bytes, context: Context) -> pb.EmbedResponse:
         async def run(caller: Caller) -> pb.EmbedResponse:
             request = parse_frame(pb.EmbedRequest, data, self._services.frame_bytes)
-            return await Embedding(self._services, self._lifecycle, caller).run(request)
+            return await embed(self._services, self._lifecycle, caller, request)
 
         return await self._answer("Embed", run, context, Right.GENERATE)
 

@@ -153,14 +153,6 @@ class Served:
             fingerprint=self.identity.execution, execution=self.execution, end_of_text=sorted(self.end_of_text)
         )
 
-    def check_vocabulary(self, settings: AnswerSettings) -> None:
-        for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
-            if token >= self.vocab_size:
-                raise ConfigError(
-                    f"logit_bias names token {token}, outside the vocabulary (0 to {self.vocab_size - 1}).",
-                    hint="Use the server's tokenizer.",
-                )
-
 
 log = structlog.get_logger()
 
@@ -198,17 +190,13 @@ class Services:
             lambda numbers: self.engine.pages.drop(numbers),
         )
         self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
-        schedule = Schedule[LiveSession](
-            served.row_shares,
-            served.step_ms,
-            settings.prefill_chunk,
-            lambda live: live.caller.owner,
-        )
+        times = served.row_shares, served.step_ms
+        schedule = Schedule[LiveSession](*times, settings.prefill_chunk, lambda live: live.caller.owner)
         self.engine = Engine(stepper, self.registry.close, thread, schedule, self._sharing, observer)
         kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
         self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes)
         self._stepper = stepper
-        self._size = SessionSize(stepper, settings.draft_nodes)
+        self.size = SessionSize(stepper, settings.draft_nodes)
         self._limits = SessionLimits(
             served.context_tokens,
             served.vocab_size,
@@ -265,10 +253,7 @@ class Services:
 
         They share nothing: with a prefix in common there is room for more.
         """
-        return self.pool.budget // self.conversation_nbytes(tokens)
-
-    def conversation_nbytes(self, tokens: int) -> int:
-        return self._size.largest(tokens)
+        return self.pool.budget // self.size.largest(tokens)
 
     # ------------------------------------------------------------ what clients ask
 
@@ -283,7 +268,13 @@ class Services:
                 "This server ends answers at end-of-text.",
                 hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text.",
             )
-        self.served.check_vocabulary(settings)
+        size = self.served.vocab_size
+        for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
+            if token >= size:
+                raise ConfigError(
+                    f"logit_bias names token {token}, outside the vocabulary (0 to {size - 1}).",
+                    hint="Use the server's tokenizer.",
+                )
 
     def let_in(self, live: LiveSession, caller: Caller) -> None:
         """Lets a session begin its answer, or continue it: before anything else of the question is done."""
@@ -294,7 +285,7 @@ class Services:
         """Promises a session the memory that the requested answer may take, less what of its text is kept already."""
         self.engine.pages.adopt(live)
         cache, drafting = live.tensors.cache, live.drafting
-        nbytes = self._size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
+        nbytes = self.size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
         self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     # ------------------------------------------------------------ sessions

@@ -92,17 +92,14 @@ class FrameWriter:
 
     # ------------------------------------------------------------ what there is to write
 
-    def put(self, frame: pb.ServerFrame) -> None:
-        self._queue(frame)
-
     def put_verdict(self, verdict: Verdict, *, lingers: bool = False) -> None:
         """Queues a verdict, or merges it into the one that waits before it; `lingers`: it need not leave at once."""
         if not lingers:
-            self._queue(verdict)
-        elif self._queue(verdict, is_due=False) and self._lingering is None:
+            self.put(verdict)
+        elif self.put(verdict, is_due=False) and self._lingering is None:
             self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._poke.set)
 
-    def _queue(self, item: Verdict | pb.ServerFrame, *, is_due: bool = True) -> bool:
+    def put(self, item: Verdict | pb.ServerFrame, *, is_due: bool = True) -> bool:
         self._urgent_bytes += _size(item)
         if self._urgent_bytes > QUEUE_BYTES:
             self._urgent.clear()
