@@ -13,18 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import (
-    AuthenticationError,
-    ConfigError,
-    ContextLengthError,
-    ForbiddenError,
-    InternalError,
-    MismatchError,
-    OverloadedError,
-    ProtocolError,
-    RateLimitError,
-    UnavailableError,
-)
+from moa_shared.errors import CATALOGUE
 from moa_shared.protocol.finish_rule import Finish
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -48,13 +37,11 @@ LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0
 BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 DEVICE, SERVER = "device", "server"
 METHODS = tuple(pb.DESCRIPTOR.services_by_name["Moa"].methods_by_name)
-REFUSALS = (AuthenticationError, ForbiddenError, RateLimitError, OverloadedError, UnavailableError, ProtocolError)
-CODES = tuple(error.code for error in (*REFUSALS, MismatchError, ContextLengthError, ConfigError, InternalError))
 LEVELS = ("debug", "info", "warning", "error", "critical")
-DIRECTIONS = {
-    "sent": (FrameBytes.VERDICTS, FrameBytes.MEMORY, FrameBytes.STATE),
-    "received": (FrameBytes.DRAFTS, FrameBytes.REQUESTS),
-}
+PLANES = [
+    *(("sent", plane) for plane in (FrameBytes.VERDICTS, FrameBytes.MEMORY, FrameBytes.STATE)),
+    *(("received", plane) for plane in (FrameBytes.DRAFTS, FrameBytes.REQUESTS)),
+]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter began when the process did
 
@@ -84,14 +71,12 @@ class Metrics(Observer):
         self._finishes = counter("moa_answers", "Answers that have ended, by why.", "finish", finishes)
         self._lost = counter("moa_sessions_lost", "Sessions that an error ended.")
         self._calls = counter("moa_calls", "Calls that have begun.", "method", METHODS)
-        self._refusals = counter("moa_refusals", "Calls that ended with an error, by its code.", "code", CODES)
+        self._refusals = counter("moa_refusals", "Calls that ended with an error, by its code.", "code", CATALOGUE)
         self._resumes = counter("moa_resumes", "Clients that came back, by what they found.", "kind", Resume)
-        self._frames = Counter(
-            "moa_frame_bytes", "Bytes of conversations' frames.", ["direction", "plane"], registry=self.registry
-        )
-        for direction, planes in DIRECTIONS.items():
-            for plane in planes:
-                self._frames.labels(direction, plane)
+        planes = ["direction", "plane"]
+        self._frames = Counter("moa_frame_bytes", "Bytes of conversations' frames.", planes, registry=self.registry)
+        for each in PLANES:
+            self._frames.labels(*each)
         self._log_events = counter("moa_log_events", "Lines of the log.", "level", LEVELS)
         ProcessCollector(registry=self.registry)
 
