@@ -155,10 +155,6 @@ def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
     assert wary.guess(rate=0.1).own < 2
 
 
-def test_its_size_grows_with_the_text() -> None:
-    assert Bench([1] * 20).session.nbytes == pytest.approx(10 * Bench([1] * 2).session.nbytes)
-
-
 def familiar_text(length: int) -> list[int]:
     """Text in which a token often, but not always, has the successor that it had before."""
     draw, text = random.Random(1), [1]

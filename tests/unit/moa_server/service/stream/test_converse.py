@@ -1,7 +1,7 @@
 """The states of a stream: what its end and the server's end do to its session."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -113,29 +113,26 @@ async def test_a_session_that_is_taken_over_goes_on_without_the_stream(host: Hos
         assert host.services.registry.detached == 0  # it is the other stream's now
 
 
-async def test_a_lost_session_ends_its_stream_with_the_reason(host: Host) -> None:
-    async with opened(host) as (client, _):
-        error = InternalError("lost")
-        client.stream.on_failure(error)
-        with pytest.raises(InternalError) as caught:
-            await client.task
-    assert caught.value is error
+LOST, REVOKED = InternalError("lost"), AuthenticationError("revoked")
 
 
-async def test_a_displaced_stream_leaves_the_session_to_the_registry(host: Host) -> None:
+@pytest.mark.parametrize(
+    ("end", "error", "is_closed"),
+    [
+        (lambda stream: stream.on_failure(LOST), InternalError, False),  # it is closed by who says so
+        (lambda stream: stream.on_displaced(), OverloadedError, False),
+        (lambda stream: stream.end_refused(REVOKED), AuthenticationError, True),
+    ],
+    ids=["lost", "displaced", "without access"],
+)
+async def test_a_stream_ends_with_the_reason(
+    host: Host, end: Callable[[ConverseStream], None], error: type[MoaError], is_closed: bool
+) -> None:
     async with opened(host) as (client, live):
-        client.stream.on_displaced()
-        with pytest.raises(OverloadedError):
+        end(client.stream)
+        with pytest.raises(error):
             await client.task
-    assert not live.closed
-
-
-async def test_a_caller_without_access_loses_its_session(host: Host) -> None:
-    async with opened(host) as (client, live):
-        client.stream.end_refused(AuthenticationError("revoked"))
-        with pytest.raises(MoaError):
-            await client.task
-    assert live.closed
+    assert live.closed is is_closed
 
 
 async def test_an_idle_stream_is_ended_and_its_session_kept(host: Host) -> None:
