@@ -55,13 +55,14 @@ def events_of(draw: st.DrawFn, text: str) -> list[AnswerEvent | Earlier]:
     def commit(most: int) -> list[Committed | Corrected]:
         nonlocal done
         new = tuple(whole[done : min(most, done + draw(st.integers(1, 4)))])
-        confirmed = 0
+        confirmed, writer = 0, draw(st.sampled_from([Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET]))
         while confirmed < min(len(new), len(waiting)) and new[confirmed] == waiting[confirmed]:
             confirmed += 1
-        happened: list[Committed | Corrected] = [Committed(new[:confirmed], confirmed)] if confirmed else []
+        first = Committed(new[:confirmed], confirmed, writers=(writer,) * confirmed)
+        happened: list[Committed | Corrected] = [first] if confirmed else []
         del waiting[:confirmed]
         if confirmed < len(new):
-            happened += [*correct(), Committed(new[confirmed:])]
+            happened += [*correct(), Committed(new[confirmed:], writers=(writer,) * (len(new) - confirmed))]
         done += len(new)
         return happened
 

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_client.chat.messages import cost_details, cost_line, drafted_words
+from moa_client.chat.messages import cost_details, cost_line
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
 from moa_client.conversation.events import (
-    AnswerEvent,
     AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
     Ended,
-    Provenance,
     Provisional,
     Settled,
 )
@@ -178,18 +176,6 @@ def test_a_kept_answer_continues_wherever_its_program_ended(
     assert after.text.committed == whole.text.committed
 
 
-@given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
-def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: list[int], then: list[int]) -> None:
-    decoder = begun(letters_of, ("ab",))
-    decoder.take_event(Committed(tuple(first)))
-    if alone:
-        decoder.take_event(Provisional(tuple(alone)))
-    decoder.take_event(Ended(Finish.CANCELLED, provisional=True))
-    decoder.take_event(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
-    assert decoder.text.committed == letters_of([*first, *then]).split("ab")[0]
-    assert decoder.text.tokens == len(first) + len(then)
-
-
 def whole_text(tokens: Sequence[int], stop: Sequence[str]) -> str:
     """Of tokens that are decoded from the first one on."""
     stream = TextStream(decode_bytes, stop)
@@ -243,37 +229,6 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
         assert cost(count) <= 6 * count  # each time also as the token before, and before the next one
 
 
-DRAFT, SERVER, TARGET = Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET
-
-
-def test_a_surface_holds_the_runs_of_the_conversation() -> None:
-    told, shown = Told(decode_bytes, "why?", 1), AnswerText("why?", 1)
-    start, snow, held = b"ab", "☃".encode(), "☃".encode()[:2]
-    events: list[AnswerEvent] = [
-        Committed(tuple(start), writers=(DRAFT, SERVER)),
-        Committed(tuple(snow), writers=(SERVER, SERVER, TARGET)),  # the last byte makes the character
-        Committed(tuple(held), writers=(DRAFT, DRAFT)),
-        Ended(Finish.END_OF_TEXT),
-    ]
-    for event in events:
-        fields = json.loads(json.dumps(fields_of(told.tell(event))))
-        shown.apply(update_of(fields).event)
-    assert shown.runs == told.text.runs
-    assert shown.runs == ((1, "D"), (1, "S"), (2, "T"))
-
-
-@pytest.mark.parametrize(
-    ("by_server", "by_device", "words"),
-    [
-        (0.404, 0.216, "62 % drafted: 40 % by the server, 22 % here"),
-        (0.404, 0.004, "40 % drafted by the server"),
-        (0.0, 0.0, "not drafted"),
-    ],
-)
-def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device: float, words: str) -> None:
-    assert drafted_words(by_server, by_device) == words
-
-
 def test_figures_say_what_an_answer_took() -> None:
     figures = Figures(tokens=21, verdicts=11, accepted=10, seconds=2.0, first_token_seconds=0.25, up_bytes=420)
     figures.down_bytes, figures.cpu_seconds = 2100, 0.105
@@ -298,6 +253,7 @@ def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject
         assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
         assert shown.likely == told.text.likely <= len(shown.provisional)
         assert sum(run[0] for run in shown.runs) == len(shown.committed)
+        assert shown.runs == told.text.runs
         assert shown.committed.startswith(before)
         before = shown.committed
     assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)

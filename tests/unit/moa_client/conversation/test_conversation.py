@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Provenance
 from moa_client.drafting.online import DraftExtended, OnlineDrafting
@@ -15,15 +14,12 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.memory import MemoryPlan
 from moa_server.session.verification import PendingDraft
 from moa_shared.drafting.growing import Growth
-from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import DraftTree
-
-from tests.support.messages import raises, says
 
 VOCAB = 50
 PROMPT = [1, 2, 3]
@@ -59,21 +55,6 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
         assert conversation.tokens == whole[: len(conversation.tokens)]
     assert committed == answer == list(conversation.answer)
     assert told == chances[len(PROMPT) :]
-
-
-def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
-    conversation = asked()
-    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7, 8], ON))
-    tokens = [*PROMPT, 7, 8]
-    with says(ProtocolError, "Expected a verdict from position 5 or before, got one from 6."):
-        conversation.commit_verdict(Verdict(conversation.ask_id, 6, 0, [1], ON))
-    with says(ProtocolError, "Expected a verdict after tokens that hash to f50b5281, got 0000007b."):
-        conversation.commit_verdict(Verdict(conversation.ask_id, 5, 123, [1], ON))
-    with says(ProtocolError, "Expected a verdict that repeats committed tokens unchanged, got other tokens."):
-        conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(tokens, 3), [7, 9], ON))
-    with raises(ProtocolError, snapshot("Expected tokens 0 to 49, got 50. Use the same version of moa at both ends.")):
-        conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at(tokens, 5), [VOCAB], ON))
-    assert conversation.tokens == tokens
 
 
 def test_verdicts_of_another_question_change_nothing() -> None:
@@ -132,35 +113,6 @@ def test_replacing_a_draft_begins_an_epoch() -> None:
     assert conversation.in_flight.propose(DraftTree.chain([5])).epoch == 1
     assert conversation.in_flight.propose(DraftTree((), ())).epoch == 2
     assert conversation.in_flight.propose(DraftTree.chain([5])).epoch == 2
-
-
-def test_one_answer_at_a_time() -> None:
-    conversation = asked()
-    with says(ProtocolError, "Expected the answer under way to end first, got another question."):
-        conversation.ask([4], AnswerSettings())
-    resumed = conversation.ask_from(3)
-    assert (resumed.base, resumed.tokens, resumed.answer_start) == (3, (), 3)
-    conversation.end()
-    with says(ProtocolError, "Expected an answer under way, got none."):
-        conversation.ask_from()
-    conversation.rewind(0)
-    with says(ProtocolError, "Expected a prompt of at least one token, got none."):
-        conversation.ask([], AnswerSettings())
-
-
-def test_a_question_that_got_no_answer_is_taken_back() -> None:
-    conversation = asked()
-    conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
-    conversation.ask([8, 9], AnswerSettings())
-    conversation.give_up()
-    assert conversation.tokens == [*PROMPT, 7]
-    assert conversation.phase is Phase.IDLE
-    assert conversation.ask([5], AnswerSettings()).base == 4
-    conversation.commit_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON))
-    conversation.give_up()
-    assert conversation.tokens == [*PROMPT, 7, 5, 6]  # what came of an answer stays
-    conversation.give_up()
-    assert conversation.tokens == [*PROMPT, 7, 5, 6]
 
 
 @pytest.mark.parametrize("sent", [[7, 8], [7, 8, 9]])

@@ -131,33 +131,6 @@ def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
     assert answers.conversation.tokens == [*PROMPT, 7]
 
 
-def test_the_reader_of_the_next_answer_gets_nothing_of_one_that_was_given_up() -> None:
-    answers = asked()
-    commit(answers, [4, 5])
-    answers.events.append(events.LinkChanged(events.LinkState.SLOW))
-    answers.forget_current()
-    assert list(answers.events) == [events.LinkChanged(events.LinkState.SLOW)]
-    assert answers.conversation.tokens == [*PROMPT, 4, 5]
-
-
-def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
-    answers = asked()
-    commit(answers, [1])
-    first = answers.figures
-    for tokens in ([2, 3, 4], [5]):
-        assert answers.current is not None
-        answers.write(answers.current, tokens)
-        if answers.figures is first:
-            answers.stop()
-            answers.begin(lambda _: [8], AnswerSettings(max_tokens=20))
-    first.seconds, second = 2.0, answers.figures
-    commit(answers, [2, 9])
-    answers.conversation.end()
-    answers.on_finished(Finish.MAX_TOKENS)
-    assert (first.provisional, first.kept, first.undecided, first.seconds) == (3, 1, 0, 0.0)
-    assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
-
-
 # ---------------------------------------------------------------- any order of events
 
 VOCAB, END, FIRST_TURN = 1000, 10, 100  # every question is one token from FIRST_TURN on

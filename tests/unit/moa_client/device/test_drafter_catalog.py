@@ -19,7 +19,6 @@ from moa_client.device.drafter_catalog import (
     DrafterCandidate,
     DrafterChoice,
     ServerPace,
-    choose,
     choose_drafter,
     level_ms,
     speedup,
@@ -107,30 +106,6 @@ def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.M
     settings = ClientSettings(cache_dir=tmp_path)
     assert level_ms(settings, "ab" * 32, lambda: state) == 1000 / 5
     assert level_ms(settings, "ab" * 32, lambda: None) == 1000 / 5  # as it was measured
-
-
-QUICK = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
-
-
-@pytest.mark.parametrize(
-    ("candidates", "server", "name"),
-    [
-        (QUICK, ServerPace(50.0, 0.9, 0.5), "deep"),  # a large target
-        (QUICK, ServerPace(50.0, 0.9, 60.0), "deep"),
-        (QUICK, ServerPace(12.0, 0.9, 0.5), "online"),  # a step hardly longer than a level of the deep one
-        (
-            (DrafterCandidate("online", 11.0, 2.4), DrafterCandidate("deep", 22.0, 3.7)),
-            ServerPace(25, 0.9, 0.5),
-            "online",
-        ),
-        (QUICK, ServerPace(3.0, 0.1, 0.5), "online"),  # neither helps: the first
-    ],
-)
-def test_the_faster_one_is_taken(candidates: tuple[DrafterCandidate, ...], server: ServerPace, name: str) -> None:
-    choice = choose(candidates, server)
-    assert choice.name == name
-    assert f"{server.step_ms:.0f} ms a step" in choice.reason
-    assert all(candidate.name in choice.reason for candidate in candidates)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import mmap
 import os
@@ -19,21 +18,20 @@ from moa_client.device.loading import Device, Drafting, adopt, load_device, targ
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
 from moa_client.host import host
-from moa_client.host.host import Reached, find
+from moa_client.host.host import Reached
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
 from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
-from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
+from moa_shared.errors import MismatchError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
-from tests.support.messages import says
 from tests.support.tiny_models import SIZES, WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
 
 SILENT = SilentProgress()
@@ -121,48 +119,8 @@ def test_a_drafter_that_reads_memory_says_so_and_is_refused_without_it(
     assert isinstance(drafting_of(refused).new_drafter(), CompanionPair)
 
 
-def test_one_that_means_something_else_by_a_token_is_refused(large: Path, small: Path) -> None:
-    save_tokenizer(small, [*WORDS[:5], "other", *WORDS[6:]])
-    with says(MismatchError, "small cannot be a companion of large: token 5 is 'w5' there and 'other' here."):
-        load(large, small)
-
-
-def test_another_template_is_said_in_the_log(large: Path, small: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load(large, small)
-    assert not caplog.messages
-    save_tokenizer(small, template="{{ messages[0] }}")
-    load(large, small)
-    assert caplog.messages == snapshot(
-        ["the companion small has another chat template than large: it reads the conversation's"]
-    )
-
-
-def test_files_that_are_no_model_are_refused(large: Path, small: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError):
-        load(large, tmp_path / "none.gguf")
-    (small / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ModelSourceError):
-        load(large, small)
-
-
 def offline(small: Path, **settings: Any) -> ClientSettings:
     return ClientSettings(companion=str(small), offline=True, **settings)
-
-
-def test_without_any_target_the_companion_stands_in_for_it(small: Path) -> None:
-    settings = offline(small)
-    sources = asyncio.run(find(settings, cast("Any", None), Reached(), SILENT))
-    device = load_device(settings, sources.served, SILENT, sources, None)
-    assert device.target.stands_in
-    assert device.target.files.target_id == device.identity.target_id == "small"
-    assert isinstance(drafting_of(device).new_drafter(), CompanionDrafter)
-    assert device.target.tokenizer.chat_template == "{{ messages }}"
-
-
-def test_with_a_target_it_is_its_companion(large: Path, small: Path) -> None:
-    sources = find_local_sources(offline(small, model=str(large)), SILENT)
-    assert sources is not None
-    assert (sources.stands_in, sources.files.target_id) == (False, "large")
 
 
 @pytest.mark.parametrize("is_wished", [True, False])
@@ -285,24 +243,6 @@ def test_head_and_layers_are_mapped_and_compute_the_same(files: ModelFiles, tmp_
     [name] = tile_names(tmp_path)
     assert is_mapped(parts_of(files, tmp_path, 2))
     assert tile_names(tmp_path) == [name]
-
-
-@PACKS
-def test_other_arithmetics_pack_their_own(files: ModelFiles, tmp_path: Path) -> None:
-    parts, plain = parts_of(files, tmp_path, 1), TargetParts(WeightReader(files))
-    rows = np.random.default_rng(0).standard_normal((3, SIZES["hidden_size"]), np.float32)
-    for arithmetic in (
-        Arithmetic(plain=True, in_numpy=False),
-        Arithmetic(plain=False, in_numpy=True),
-        Arithmetic(plain=False, in_numpy=False, four_bits=True),
-    ):
-        np.testing.assert_array_equal(parts.head(None, arithmetic)(rows), plain.head(None, arithmetic)(rows))
-
-
-@PACKS
-def test_nothing_is_packed_in_float32(files: ModelFiles, tmp_path: Path) -> None:
-    parts_of(files, tmp_path, 2, dtype="float32")
-    assert tile_names(tmp_path) == []
 
 
 @PACKS

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.drafting import drafters as module
 from moa_client.drafting.drafters import (
-    LEAST_PIECE,
     MOST_UNSEEN,
     CompanionDrafter,
     CompanionPair,
@@ -29,7 +27,6 @@ from moa_shared.drafting.base import Rows
 from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser, chance_of_copy
 from moa_shared.models.network.network import Network
-from moa_shared.programs import machine
 from moa_shared.sampling.settings import Constraint, Sampling, choice_of
 from moa_shared.tree import DraftTree
 
@@ -52,27 +49,6 @@ def drafter() -> CompanionDrafter:
 
 def text(length: int) -> list[int]:
     return [7 * place % 90 for place in range(length)]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each piece takes, in seconds."""
-    took = [0.0]
-    times = iter(step for _ in iter(int, 1) for step in (0.0, took[0]))
-    for each in (module, machine):
-        monkeypatch.setattr(each, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    return took
-
-
-def test_pieces_become_as_large_as_their_time_allows(clock: list[float]) -> None:
-    reading = drafter()
-    reading.restart(text(120))
-    unread = [119]
-    while reading.read_on(GREEDY, writes=True):
-        unread.append(reading._state.unread)
-        clock[0] = 0.0 if len(unread) < 3 else 1.0
-    assert unread == [119, 111, 95, 63, 47, 39, 31, 23, 15]
-    assert reading._state.unread == 15 - LEAST_PIECE
 
 
 def test_what_is_read_ahead_changes_nothing() -> None:

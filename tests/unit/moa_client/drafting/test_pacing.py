@@ -3,67 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from moa_bench.suites.scale.simulator import (
-    PROMPT,
-    Costs,
-    ScriptedDrafter,
-    ScriptedText,
-    SimulatedServer,
-    SimulatedUser,
-    VirtualTime,
-    by_chance,
-    delayed,
-    simulate,
-)
-from moa_client.drafting.online import DraftExtended, DraftStep, OnlineDrafting
 from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RETRY_STEPS, DraftWindow
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.memory import MemoryPlan
-from moa_shared.drafting.growing import Growth
-from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tree import DraftTree
-
-LEVELS, TOKENS = 15, 600
-SETTINGS = DraftingSettings()
-
-
-class ScriptedBlocks(ScriptedDrafter):
-    """Each step guesses all levels to the last one of a block."""
-
-    def _end_step(self, step: DraftStep) -> None:
-        self.busy = False
-        self.drafted_nodes += 1  # of which it counts the steps
-        tokens = list(step.draft.tokens)
-        while len(tokens) < LEVELS:
-            tokens.append(self.guess(step.committed, tokens))
-        growth = Growth.chain(step.draft, tokens[len(step.draft) :])
-        self.post(DraftExtended(step, growth, self.draft_ms))
-
-
-def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, float]:
-    """Speed over plain streaming, and tokens for each block."""
-    time, link = VirtualTime(), delayed(rtt_ms / 2)
-    text = ScriptedText(TOKENS, by_chance(acceptance, 0))
-    user = SimulatedUser(time, SimulatedServer(time, Costs.of_rows()), text, link, SETTINGS)
-    user.drafter = ScriptedBlocks(text.draft_on, block_ms, time.after, user.post)
-    memory = MemoryPlan(None, {}, Codec.INT4)
-    user.online = OnlineDrafting(SETTINGS, user.conversation, user.drafter, memory, block_levels=LEVELS)
-    user.online.window.rtt_ms.add(rtt_ms)
-    user.online.rest.on_opened(server_drafts=False)
-    user.ask(TOKENS)
-    time.run(lambda: not user.is_answering)
-    assert list(user.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + TOKENS]
-    took_s = (user.arrivals_ms[-1] - user.arrivals_ms[0]) / 1e3
-    plain = simulate(acceptance, link, tokens=TOKENS)
-    return (TOKENS - 1) / took_s / plain.tokens_per_s, TOKENS / max(1, user.drafter.drafted_nodes)
-
-
-@pytest.mark.parametrize("rtt_ms", [0.5, 60])
-def test_a_block_that_takes_longer_than_a_step_of_the_server_pays_by_its_later_levels(rtt_ms: float) -> None:
-    speed, tokens_a_block = answer(0.9, rtt_ms, block_ms=90.0)
-    assert speed > 1.8
-    assert tokens_a_block > 6
-
 
 NO_DRAFT = DraftTree((), ())
 

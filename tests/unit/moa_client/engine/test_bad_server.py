@@ -171,18 +171,6 @@ async def test_without_a_drafter_the_answer_ends_there_and_what_came_before_stay
 
 
 @simulated
-async def test_without_progress_the_device_continues_standalone_though_beats_are_answered(world: World) -> None:
-    heard = say(world, OPENED_BARE, verdict([7]), beats=True)
-    engine = engine_of(world, "chain", 0.5)
-    events = await events_of(engine)
-    reasons = [event.reason for event in events if isinstance(event, LinkChanged)]
-    assert reasons == ["the server answers but makes no progress"]
-    assert events[-1] == Ended(Finish.MAX_TOKENS, provisional=True)
-    assert heard.count("open") == 1
-    await engine.close()
-
-
-@simulated
 async def test_another_version_is_named(world: World) -> None:
     described = pb.DescribeResponse(protocol_version=99)
     world.link().service = service_of(lambda *_: None, described)  # type: ignore[arg-type]

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from moa_client.conversation.answer_text import AnswerText, Update
@@ -16,7 +14,7 @@ from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Asked, Committed
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history import database
-from moa_client.history.database import APPLICATION, FILE, MIGRATIONS, Database
+from moa_client.history.database import FILE, MIGRATIONS
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import LOCKS, HistoryStore
@@ -175,15 +173,6 @@ for number in range(50):
         store.append_committed(answer, [token], [], f"{token} ")
     store.end_answer(answer, "end_of_text")
 """
-
-
-def test_another_moa_that_makes_it_between_two_looks_is_no_other_program(tmp_path: Path) -> None:
-    made = HistoryStore(tmp_path / "made")
-    version = made.database.connection.execute("PRAGMA user_version").fetchone()
-    answers = iter([None, (APPLICATION,), version])  # no tables, and then its name
-    execute = lambda _: SimpleNamespace(fetchone=lambda: next(answers))  # noqa: E731
-    Database._check(cast("Database", SimpleNamespace(connection=SimpleNamespace(execute=execute))))
-    made.close()
 
 
 def test_several_programs_make_and_write_it_at_once(tmp_path: Path) -> None:

@@ -38,12 +38,19 @@ class AnyOrderKept(AnyOrder):
     def __init__(self) -> None:
         super().__init__()
         self.folder = TemporaryDirectory()
-        self.store = HistoryStore(Path(self.folder.name))
+        self.statements: list[str] = []
+        self.store, self.another = self.opened(), self.opened()
         self.identifier = self.store.create(ConversationOrigin("toy"))
         self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
 
+    def opened(self) -> HistoryStore:
+        store = HistoryStore(Path(self.folder.name))
+        store.database.connection.set_trace_callback(self.statements.append)
+        return store
+
     def teardown(self) -> None:
         self.store.close()
+        self.another.close()
         self.folder.cleanup()
 
     # ------------------------------------------------------------ recorded before it is shown
@@ -69,7 +76,9 @@ class AnyOrderKept(AnyOrder):
             case events.Corrected() | events.Settled():
                 waiting = []
         text = AnswerText(number=self.row_of(shown), provisional=words(waiting), waiting=tuple(waiting), tokens=1)
+        self.statements.clear()
         self.recorder.on_update(Update(taken, text.number), text)
+        assert self.statements.count("COMMIT") == 1  # a kill finds all of it, or nothing
 
     def row_of(self, shown: Shown) -> int:
         """The number of the row that an open answer has in the history."""
@@ -81,7 +90,7 @@ class AnyOrderKept(AnyOrder):
         return [*self.earlier, *([self.reading] if self.reading is not None else [])]
 
     def stored_answers(self) -> Sequence[StoredAnswer]:
-        return self.store.load(self.identifier).answers
+        return self.another.load(self.identifier).answers  # as a program reads it after a kill
 
     def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
         asked = events.Asked(words(turn), AnswerOptions(max_tokens=max_tokens, loop_guard=False))
@@ -113,7 +122,7 @@ class AnyOrderKept(AnyOrder):
             self.earlier.append(self.reading)
             self.reading = None
         self.store.close()
-        self.store = HistoryStore(Path(self.folder.name))
+        self.store = self.opened()
         stored = self.store.reopen(self.identifier)
         self.conversation = Conversation(VOCAB)
         self.queue = OpenAnswers(self.conversation, self.queue.end_rule)

@@ -1,18 +1,15 @@
 """What is kept of conversations, found again, rewound and deleted."""
 
 import itertools
-import random
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.options import AnswerOptions
@@ -20,18 +17,13 @@ from moa_client.history.database import FILE
 from moa_client.history.reading import (
     AnswerStatus,
     ConversationOrigin,
-    pack_options,
-    pack_tokens,
-    unpack_options,
-    unpack_tokens,
 )
 from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 
 from tests.support.messages import raises, says
-from tests.support.programs import environment, started
-from tests.unit.moa_client.history.killed_writer import Writer
+from tests.support.programs import environment
 
 ORIGIN = ConversationOrigin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
 OPTIONS = AnswerOptions(temperature=0.7, seed=(1 << 64) - 1, stop=("\n\n", "x"))
@@ -270,18 +262,6 @@ def test_one_program_at_a_time_writes_a_conversation(store: HistoryStore) -> Non
     store.reopen(left)
 
 
-@given(st.lists(st.integers(0, (1 << 32) - 1)))
-def test_tokens_take_four_bytes(tokens: list[int]) -> None:
-    packed = pack_tokens(tokens)
-    assert len(packed) == 4 * len(tokens)
-    assert list(unpack_tokens(packed)) == tokens
-
-
-def test_options_come_back_as_they_were() -> None:
-    options = AnswerOptions(temperature=0.0, min_p=0.1, stop=("a",), logit_bias=((7, 1.5), (42, -100.0))).decided()
-    assert unpack_options(pack_options(options)) == options
-
-
 def test_the_history_needs_nothing_heavy() -> None:
     heavy = "{'numpy', 'grpc', 'pydantic', 'regex', 'jinja2', 'asyncio'}"
     code = f"import sys, moa_client.history.store; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
@@ -328,45 +308,3 @@ def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> No
         kept.keep(response(identifier, previous, "x" * size))
         assert kept.count() == 1 + (identifier == "d")
     assert [each.identifier for each in kept.chain("d")] == ["c", "d"]
-
-
-ENVIRONMENT = environment("proto", "shared", "client", ".")
-RESPONSES_WRITER = [sys.executable, "-m", "tests.unit.moa_client.history.killed_writer"]
-
-
-def seen(store: HistoryStore, number: int) -> list[tuple[str, str]]:
-    """What is kept of the conversation of this number: of each answer, committed and provisional text."""
-    for summary in store.list():
-        stored = store.load(summary.identifier)
-        if stored.title == str(number):
-            assert all(not answer.provisional for answer in stored.answers if answer.standing is AnswerStatus.DECIDED)
-            return [(answer.text, answer.provisional) for answer in stored.answers]
-    return []
-
-
-def expected(folder: Path, number: int, steps: int) -> list[tuple[str, str]]:
-    """What a writer shows after so many steps."""
-    store = HistoryStore(folder)
-    writer = Writer(store, number)
-    for _ in islice(writer.steps(), steps):
-        pass
-    store.close()
-    return writer.shown
-
-
-def test_nothing_that_was_shown_is_lost(tmp_path: Path) -> None:
-    chance = random.Random(3)
-    folder = tmp_path / "kept"
-    for number in range(8):
-        with started([*RESPONSES_WRITER, str(folder), str(number)], ENVIRONMENT) as program:
-            told = "".join(program.out.readline() for _ in range(chance.randrange(1, 400)))
-            program.process.kill()
-            told += program.out.read()
-        shown = int(told.split("\n")[-2])  # what follows is no whole line
-        store = HistoryStore(folder)
-        kept = seen(store, number)
-        store.close()
-        possible = [expected(tmp_path / "again", number, shown + more) for more in (0, 1)]
-        assert kept in possible
-    with closing(sqlite3.connect(folder / "history.db")) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

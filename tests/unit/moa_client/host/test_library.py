@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import events
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.library import Library
 from moa_client.host.publisher import Publisher, answer_decode
-from moa_client.page.routes import FrameTap
 from moa_client.surface.conversation import Subscription
 from moa_client.tools.template import reasoning_marks
 from moa_shared.errors import UnavailableError
@@ -154,15 +150,3 @@ def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
         target = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
         expected = target.spelled if is_spelled else target.decode
         assert answer_decode(cast("Any", SimpleNamespace(target=target))) is expected
-
-
-async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:
-    crossings = FrameTap()
-    observe = crossings.observer("c1")
-    verdict = pb.Verdict(tokens=[7, 8, 9, 4], accepted=3, server_accepted=2)
-    async with aclosing(cast("Any", crossings.watch())) as watching:
-        first = asyncio.ensure_future(anext(watching))
-        await asyncio.sleep(0)
-        observe("down", pb.ServerFrame(verdict=verdict))
-        crossing = await first
-    assert (crossing.tokens, crossing.accepted, crossing.server_accepted) == (4, 1, 2)

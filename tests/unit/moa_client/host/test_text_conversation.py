@@ -24,8 +24,6 @@ from moa_client.conversation.events import (
     Ended,
     Event,
     Failed,
-    LinkChanged,
-    LinkState,
     NotKept,
     Provisional,
     Refused,
@@ -298,18 +296,6 @@ async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> 
         talk.task.rewind(2)
         await talk.until(Rewound)
         assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
-
-
-async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
-    async with talking() as talk:
-        await talk.answer("one", *ALONE)
-        await talk.answer("two", *ALONE)
-        talk.task.rewind(1)
-        await talk.until(Rewound)
-        talk.engine.tell(*CORRECTED, SETTLED, SETTLED, LinkChanged(LinkState.GOOD))
-        talk.updates.clear()
-        await talk.until(LinkChanged)
-        assert [update.answer for update in talk.updates] == [1, 1, 1, 1, 0]
 
 
 async def test_the_system_prompt_may_change_until_something_was_asked() -> None:

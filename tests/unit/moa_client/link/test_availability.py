@@ -17,13 +17,12 @@ from moa_client.link.availability import (
     SendBeat,
 )
 from moa_client.link.monitor import LEAST_TIMEOUT_MS
-from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
+from moa_shared.errors import RateLimitError, UnavailableError
 
 SILENCE_MS = 60_000.0
 PATIENCE_MS = 10_000.0
 ROUND_TRIP_MS = 10.0
 GONE = UnavailableError("The server has closed the connection.")
-WRONG = ProtocolError("a verdict", "nonsense")
 SILENT = LinkChanged(LinkState.OFFLINE, "the server is silent")
 TOLD = (LinkChanged(LinkState.OFFLINE, GONE.message),)
 LOST = Reaction((LinkCommand.GO_STANDALONE,), TOLD)
@@ -143,16 +142,6 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     assert availability.may_end_answers(100_000.0)
 
 
-def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_again() -> None:
-    availability = availability_in(Mode.SERVED)
-    assert availability.distrust(WRONG) == Reaction(
-        (LinkCommand.GO_STANDALONE,), (LinkChanged(LinkState.OFFLINE, WRONG.message),)
-    )
-    assert tick(availability, 1001.0) == Reaction((LinkCommand.LEAVE,))
-    assert availability.mode is Mode.OFFLINE_BY_WISH
-    assert availability.error is WRONG
-
-
 @pytest.mark.parametrize("mode", Mode)
 def test_a_silent_stream_may_recover_before_an_answer_ends(mode: Mode) -> None:
     availability = availability_in(mode)
@@ -209,17 +198,6 @@ class TestADeviceThatCannotWriteOn:
 
 
 class TestWaking:
-    def test_a_silent_server_is_noticed_in_time(self) -> None:
-        availability = availability_in(Mode.SERVED)
-        now = 1000.0
-        while availability.is_served:
-            wake = availability.wake_ms(is_up=True, patience_ms=None)
-            assert wake is not None
-            assert wake > now
-            now = wake
-            tick(availability, now)
-        assert now == 1000.0 + LEAST_TIMEOUT_MS
-
     def test_a_silent_stream_is_replaced_in_time(self) -> None:
         availability = availability_in(Mode.SILENT)
         now = 1000.0 + LEAST_TIMEOUT_MS

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import connection
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
-from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
@@ -128,30 +124,3 @@ async def test_a_draft_that_was_not_sent_is_not_continued(harness: Harness) -> N
     harness.connection.send_draft(Draft(1, 4, 0, 1, (8,)))
     await settled(lambda: bool(stream.sent))
     assert stream.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
-
-
-async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
-    call = Mock(write=AsyncMock(side_effect=asyncio.InvalidStateError))
-    await Stream(call, StreamTraffic(), AsyncMock()).say_goodbye()
-    call.cancel.assert_called_once_with()
-
-
-def test_500_clients_that_lose_a_server_at_once_do_not_come_back_at_once() -> None:
-    """In virtual time: the server is away for 5 s, then takes in 256 and tells the others to come in 2 s."""
-    clients = [connection.Backoff(random.Random(seed)) for seed in range(500)]
-    dials: Counter[int] = Counter()  # by tenths of a second
-    due = sorted((client.next_seconds(), number) for number, client in enumerate(clients))
-    taken_in: list[int] = []
-    while due:
-        now, number = due.pop(0)
-        dials[int(10 * now)] += 1
-        if now >= 7.0 or (now >= 5.0 and len(taken_in) < 256):
-            taken_in.append(number)
-            continue
-        if now >= 5.0:
-            clients[number].not_before(2.0)
-        due.append((now + clients[number].next_seconds(), number))
-        due.sort()
-    assert sorted(taken_in) == list(range(500))
-    assert max(count for tenth, count in dials.items() if tenth >= 10) < 100
-    assert sum(dials.values()) < 10 * 500

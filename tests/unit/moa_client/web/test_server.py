@@ -171,11 +171,6 @@ async def test_bodies_are_read_within_bounds(
             assert await client.ends()
 
 
-async def test_what_is_no_request_is_refused() -> None:
-    async with Served().serving() as server, connected(server) as client:
-        assert await client.ask("\x00\x01") == 400
-
-
 @pytest.mark.parametrize("user", [None, 4242])
 async def test_who_is_not_known_to_be_the_user_is_told_so_and_left(
     user: int | None, monkeypatch: pytest.MonkeyPatch
