@@ -112,7 +112,6 @@ class ServerSettings(SettingsBase):
         "bytes, so twice the conversations; another text than with f16, and as exact.",
     )
     memory_check: bool = setting(True, "Refuse a model that the free memory does not hold, before it is loaded.")
-    # one client, as a fast first token shows that somebody has sent the same text
     share_prefixes: Literal["off", "client", "all"] = setting(
         "client",
         "Who shares the keys and values of text that begins alike: the conversations of one client, those of all, or "

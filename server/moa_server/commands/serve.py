@@ -39,7 +39,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 def run(settings: ServerSettings, load: LoadExecution | None = None, config_file: Path | None = None) -> None:
     """Loads what the settings name and serves it until a signal."""
     if os.getpid() == 1:  # of a container: the kernel lets nothing end it that it does not handle, while it loads
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if (reload := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
     import structlog
@@ -119,7 +119,3 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     finally:
         if observing is not None:
             observing.stop()
-
-
-def _end(number: int, _frame: object) -> None:
-    sys.exit(128 + number)

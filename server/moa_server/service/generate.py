@@ -143,16 +143,13 @@ class Generation(Listener, OpenCall):
         self._lifecycle.enter(self)
         try:
             services.reserve(live)
-            finish = Finish.UNFINISHED
-            while finish is Finish.UNFINISHED:
+            is_over = False
+            while not is_over:
                 services.engine.wake(live)
                 verdict = await self._next()
-                finish_name = pb.Finish.Name(verdict.finish)
-                chances = chances_to_proto(verdict.chances)
-                await self._writer.write(
-                    pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name, chances=chances)
-                )
-                finish = verdict.finish
+                finish, chances = pb.Finish.Name(verdict.finish), chances_to_proto(verdict.chances)
+                await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish, chances=chances))
+                is_over = verdict.finish is not Finish.UNFINISHED
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
             if self._pause is not None:

@@ -90,9 +90,10 @@ class MoaService:
     async def generate(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:
             request = parse_frame(pb.GenerateRequest, data, self._services.frame_bytes)
-            await Generation(self._services, self._lifecycle, _writing(context), caller, _traceparent(context)).run(
-                request
-            )
+            told = dict(context.invocation_metadata() or ()).get(TRACEPARENT)
+            traceparent = told if isinstance(told, str) else ""
+            call = Generation(self._services, self._lifecycle, _writing(context), caller, traceparent)
+            await call.run(request)
 
         await self._answer("Generate", run, context, Right.GENERATE)
 
@@ -141,12 +142,6 @@ class MoaService:
             log.exception("call failed", call=call, peer=peer)
         self._services.observer.on_refusal(refusal.code)
         return await context.abort(*error_status(refusal))
-
-
-def _traceparent(context: Context) -> str:
-    metadata = dict(context.invocation_metadata() or ())
-    value = metadata.get(TRACEPARENT, "")
-    return value if isinstance(value, str) else ""
 
 
 def _writing(context: Context) -> Callable[[Message], Awaitable[None]]:

@@ -179,9 +179,17 @@ class ConverseStream(Listener, OpenCall):
                     feed.on_credit(frame.credit.bytes)
                     self._frame_writer.poke()
             case "set_codec":
-                self._on_set_codec(frame.set_codec)
+                live, wanted = self._attached(), int(frame.set_codec.codec)
+                if wanted not in self._codecs:
+                    raise ProtocolError("one of the codecs that Open offered", f"codec {wanted}")
+                if live.stream.feed is not None:
+                    live.stream.feed.codec = Codec(wanted)
             case "set_memory":
-                self._on_set_memory(frame.set_memory)
+                feed, told = self._attached().stream.feed, frame.set_memory
+                thin = thin_memory_from_proto(told.thin) if told.HasField("thin") else None
+                if feed is not None and self._services.settings.thins_memory:
+                    feed.want(thin)
+                    self._frame_writer.poke()
             case "beat":
                 self._attached()  # below: a client that hears nothing continues without the server
                 if not frame.beat.reply and not self._lifecycle.hangs:
@@ -247,21 +255,6 @@ class ConverseStream(Listener, OpenCall):
             told = session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish
             self.send_verdict(Verdict(*told, chances=backlog.chances))
         self._services.engine.wake(live)
-
-    def _on_set_codec(self, message: pb.SetCodec) -> None:
-        live = self._attached()
-        codec = next((codec for codec in self._codecs if codec == int(message.codec)), None)
-        if codec is None:
-            raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
-        if live.stream.feed is not None:
-            live.stream.feed.codec = codec
-
-    def _on_set_memory(self, message: pb.SetMemory) -> None:
-        feed = self._attached().stream.feed
-        thin = thin_memory_from_proto(message.thin) if message.HasField("thin") else None
-        if feed is not None and self._services.settings.thins_memory:
-            feed.want(thin)
-            self._frame_writer.poke()
 
     # ------------------------------------------------------------ what the engine and the lifecycle say
 

@@ -31,10 +31,9 @@ def parse_frame(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
 def check_order(kind: str | None, *, is_first: bool) -> None:
     if kind is None:
         raise ProtocolError("a frame that this version knows", "an empty or unknown one")
-    if is_first and kind != "open":
-        raise ProtocolError("Open as the first frame", kind)
-    if not is_first and kind == "open":
-        raise ProtocolError("one Open a stream", "another Open")
+    if is_first is not (kind == "open"):
+        expected = ("Open as the first frame", kind) if is_first else ("one Open a stream", "another Open")
+        raise ProtocolError(*expected)
 
 
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
