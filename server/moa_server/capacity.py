@@ -148,14 +148,6 @@ class Needed:
         return int(KV_SHARE * max(0, left))
 
 
-def session_lengths(context_tokens: int) -> list[int]:
-    """The lengths to tell, in tokens: usual ones, and the whole context."""
-    lengths = [*LENGTHS]
-    while lengths[-1] < context_tokens:
-        lengths.append(2 * lengths[-1])
-    return sorted({min(length, context_tokens) for length in lengths})
-
-
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> dict[str, Any]:
     """What fits, as --json says it.
 
@@ -169,7 +161,10 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> 
             f"{decimal(memory)} of memory do not hold the model: it takes {decimal(needed.least)} before anybody asks.",
             hint="Plan with more --memory, or a smaller model.",
         )
-    sizes = {tokens: plan.session_nbytes(tokens) for tokens in session_lengths(plan.target.context_length)}
+    context, lengths = plan.target.context_length, [*LENGTHS]
+    while lengths[-1] < context:
+        lengths.append(2 * lengths[-1])
+    sizes = {tokens: plan.session_nbytes(tokens) for tokens in sorted({min(each, context) for each in lengths})}
     tokens, nbytes = next(iter(sizes.items()))
     if nbytes > budget:
         raise ConfigError(

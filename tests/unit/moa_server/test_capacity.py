@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from moa_kernels import PAGE_ROWS
 from moa_server import capacity
 from moa_server.capacity import (
@@ -13,9 +11,7 @@ from moa_server.capacity import (
     Speed,
     estimate_step,
     measure_speed,
-    memory_bytes_per_s,
     plan_capacity,
-    session_lengths,
 )
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
@@ -77,13 +73,6 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
         assert plan_capacity(settings, BUDGET, SilentProgress())["weights_bytes"] == each * numbers
 
 
-@given(st.integers(1, 1 << 20))
-def test_lengths_rise_to_the_context(context: int) -> None:
-    lengths = session_lengths(context)
-    assert lengths == sorted(set(lengths))
-    assert lengths[-1] == context
-
-
 def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
     needed = Needed(weights=100_000_000, drafters=0)
     assert needed.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
@@ -113,18 +102,11 @@ def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyP
     found = estimate_step(SizedTarget(CONFIG, "int8"), "int8", 10**8, 1)
     assert found is not None
     assert found.nbytes == 10**8 + 1024 * (2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, numbers, bytes
-    assert found.step_ms == pytest.approx(found.nbytes / 1e6)
-    assert found.tokens_per_s == pytest.approx(1e3 / found.step_ms)
+    assert found.tokens_per_s == pytest.approx(1e9 / found.nbytes)
     short = estimate_step(SizedTarget(CONFIG, "int8", PAGE_ROWS), "int8", 10**8, 1)
     assert short is not None
     assert short.nbytes == 10**8 + PAGE_ROWS * (2 * 3 * 2 * 16 * 2)
     assert estimate_step(SizedTarget(CONFIG, "bf16"), "bf16", 10**8, 1) is None
-
-
-def test_memory_is_read_at_a_speed_that_machines_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "READ_BYTES", 1 << 24)
-    assert 1e8 < memory_bytes_per_s(1) < 1e13
-    assert 1e8 < memory_bytes_per_s(3) < 1e13
 
 
 def test_users_share_a_forward() -> None:
