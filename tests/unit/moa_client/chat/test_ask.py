@@ -11,15 +11,12 @@ from moa_client.chat.keys import Permit, unasked
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
-    AnswerOutcome,
     Asked,
     CallAnswered,
     CallDecided,
     CallsLeft,
     CallWanted,
     Committed,
-    Corrected,
-    Earlier,
     Ended,
     Event,
     Failed,
@@ -28,12 +25,10 @@ from moa_client.conversation.events import (
     Permission,
     Provisional,
     Refused,
-    Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.conversation import OpenConversation, Subscription
-from moa_shared.errors import ContextLengthError, UnavailableError
+from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.answer_events import Told, letters
@@ -63,22 +58,6 @@ async def test_the_second_interrupt_does_not_wait_for_the_server() -> None:
     assert not await waiting
     assert abandoned.is_set()
     assert cleaned_up.is_set()
-
-
-async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
-    async def fail() -> None:
-        raise UnavailableError("The server is gone.")
-
-    unused = asyncio.Event().set
-    with pytest.raises(UnavailableError):
-        await interruptible(asyncio.ensure_future(fail()), unused, unused)
-    answering = asyncio.ensure_future(asyncio.sleep(60))
-    waiting = asyncio.ensure_future(interruptible(answering, unused, unused))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert answering.cancelled()
 
 
 # ---------------------------------------------------------------- one question after another
@@ -115,17 +94,12 @@ class Conversation(Subscription):
         self.told.append(Told(letters, question, len(self.told) + 1))
         self.push(Update(Asked(question), len(self.told)))
 
-    def script(self, *events: Event, number: int = 0) -> None:
-        """Events of an answer; 0: of the newest one."""
+    def script(self, *events: Event) -> None:
         for event in events:
-            if isinstance(event, LinkChanged):
-                self.push(Update(event))
-            else:
-                self.push(self.told[number - 1].tell(event))
+            self.push(self.told[-1].tell(event))
 
 
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
-SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)
 TOO_LONG = ContextLengthError("Too long.")
 TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
@@ -235,26 +209,6 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
     ]
 
 
-async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_reported() -> None:
-    class Back(Conversation):
-        def ask(self, question: str, options: AnswerOptions) -> None:
-            if not self.told:
-                super().ask(question, options)
-                return
-            self.begin(question)
-            self.script(Earlier(Corrected(2)), Earlier(Committed((1,))), SETTLED, number=1)
-            self.script(Committed((4,)), Ended(Finish.MAX_TOKENS))
-
-    asked = OnAPipe(Back())
-    await asked.answer("first")
-    asked.out.clear()
-    asked.remarks.clear()
-    assert await asked.answer("second")
-    assert asked.text == "e\n"
-    [remark] = asked.remarks
-    assert remark.endswith("From the sentence that changes:\nabd")
-
-
 async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
     conversation = Conversation()
     asked = OnAPipe(conversation)
@@ -291,19 +245,9 @@ async def test_why_an_answer_ends_early_or_never_begins_is_an_error(updates: tup
     assert asked.text == text
 
 
-async def test_what_failed_before_the_question_is_only_said() -> None:
-    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), BEGUN, WRITTEN, Update(Ended(Finish.STOP), 1)))
-    assert await asked.answer("why?")
-    assert (asked.text, asked.remarks) == ("a\n", [f"Error: {TOO_LONG_WORDS}"])
-
-
-async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None:
-    other = (
-        Update(Asked("else"), 1),
-        Update(Committed((0,), text="a"), 1),
-        Update(Ended(Finish.STOP), 1, figures=Figures()),
-    )
+async def test_what_failed_before_and_what_another_surface_asked_for_is_not_this_answer() -> None:
+    other = Update(Asked("else"), 1), WRITTEN, Update(Ended(Finish.STOP), 1)
     mine = Update(Asked("why?"), 2), Update(Committed((1,), text="b"), 2), Update(Ended(Finish.STOP), 2)
-    asked = OnAPipe(Failing(*other, *mine))
+    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), *other, *mine))
     assert await asked.answer("why?")
-    assert (asked.text, asked.remarks) == ("b\n", [])
+    assert (asked.text, asked.remarks) == ("b\n", [f"Error: {TOO_LONG_WORDS}"])

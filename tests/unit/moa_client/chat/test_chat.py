@@ -122,31 +122,21 @@ class Talk:
 
 async def test_what_the_server_has_replaced_can_be_had_back() -> None:
     talk = Talk()
-    assert await talk.commands.on_line("/keep")
     talk.first.is_corrected = True
-    for line in ("why?", "/keep"):
+    for line in ("/keep", "why?", "/keep"):
         assert await talk.commands.on_line(line)
     assert "".join(talk.out) == "a\nown\n"
-    assert talk.err == snapshot(
-        [
-            "Error: The server has replaced no text of this device in the newest answer. /keep is for an answer that it has.",
-            "(The server has replaced 12 tokens that this device had written: /keep has them back.)",
-        ]
-    )
+    assert talk.err[0].startswith("Error: The server has replaced no text")
+    assert talk.err[1:] == ["(The server has replaced 12 tokens that this device had written: /keep has them back.)"]
 
 
 def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     talk = Talk()
     talk.first.facts = replace(talk.first.facts, offer="default")
-    talk.chat.greet()
-    assert talk.err[1:] == snapshot(
-        [
-            "(Answers need not stop when the link does: `moa-client companion set default` has a small model on this device write on meanwhile. This is said once.)"
-        ]
-    )
-    talk.chat.greet()
-    assert len(talk.err) == 3
+    for _ in range(2):
+        talk.chat.greet()
+    assert ["companion set default" in line for line in talk.err] == [False, True, False]
 
 
 @pytest.mark.parametrize("line", ["/offline", "/online", "/standalone"])
@@ -173,14 +163,6 @@ async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
         assert await talk.commands.on_line(line)
     assert talk.opened == [(None, None), (None, "brief"), (None, "brief")]
     assert talk.first.is_closed
-    assert talk.err == snapshot(
-        [
-            "A new conversation begins.",
-            "A new conversation begins, with this system prompt.",
-            "seed is 3 now.",
-            "A new conversation begins.",
-        ]
-    )
     assert not await talk.commands.on_line("/bye")
 
 
@@ -196,14 +178,8 @@ async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answe
     for line in ("/offline", "why?", "/standalone", "/standalone"):
         assert await talk.commands.on_line(line)
     assert (talk.first.asked, "".join(talk.out)) == (["why?"], "a\n")
-    assert talk.err == snapshot(
-        [
-            "Offline, as requested. Questions wait for the server: /online connects again, and /standalone has the small model on this device answer meanwhile, much worse than tiny.",
-            "(You are offline: the question waits for the server. /online connects.)",
-            "Until a server is reachable, the small model on this device answers, much worse than tiny.",
-            "Until a server is reachable, the small model on this device answers, much worse than tiny.",
-        ]
-    )
+    assert talk.err[1] == "(You are offline: the question waits for the server. /online connects.)"
+    assert talk.err[2] == talk.err[3]
 
 
 @pytest.mark.parametrize(("efforts", "asked"), [(("none", "high"), "none"), (("low", "high"), None)])
@@ -222,29 +198,18 @@ async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
     assert talk.err[-2:] == ["(thought for 1 token: /thinking shows it)", "a"]
 
 
-def no_remark(text: str) -> None:
-    raise AssertionError(text)
-
-
-def test_with_a_prompt_a_device_is_not_read() -> None:
-    with open("/dev/zero", encoding="utf-8") as stdin:
-        assert read_question("w1", stdin, no_remark) == "w1"
-
-
-def test_a_terminal_without_a_prompt_is_a_chat() -> None:
+def test_standard_input_is_read_unless_a_person_or_a_device_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
     other, terminal = os.openpty()
-    try:
-        with open(terminal, encoding="utf-8") as stdin:
-            assert read_question(None, stdin, no_remark) is None
-            assert read_question("w1", stdin, no_remark) == "w1"
-    finally:
-        os.close(other)
-
-
-def test_input_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/zero", encoding="utf-8") as device, open(terminal, encoding="utf-8") as person:
+        assert [read_question("w1", each, said.append) for each in (device, person)] == ["w1", "w1"]
+        assert read_question(None, person, said.append) is None
+    os.close(other)
+    with raises(DataError, snapshot("Standard input has more than 1048576 characters. Ask about a part of it.")):
+        read_question("w1", io.StringIO("x" * (MOST_CHARACTERS + 1)), said.append)
+    assert said == []
     monkeypatch.setattr(question, "QUIET_SECONDS", 0.0)
     reading, writing = os.pipe()
-    said = []
 
     def remark(text: str) -> None:
         said.append(text)
@@ -253,38 +218,16 @@ def test_input_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
     with open(reading, encoding="utf-8") as stdin:
         assert read_question("two", stdin, remark) == "one\ntwo"
-    assert said == snapshot(
-        ["(Waiting for standard input to end. Where there is none, add </dev/null to the command.)"]
-    )
+    assert said == ["(Waiting for standard input to end. Where there is none, add </dev/null to the command.)"]
 
 
-def test_input_without_end_is_refused() -> None:
-    with raises(DataError, snapshot("Standard input has more than 1048576 characters. Ask about a part of it.")):
-        read_question("w1", io.StringIO("x" * (MOST_CHARACTERS + 1)), no_remark)
-
-
-def test_text_is_read_whatever_program_has_written_it(tmp_path: Path) -> None:
-    path = tmp_path / 'a "b".txt'
-    path.write_bytes("\ufeffeins\r\nzwei ä\r\n".encode())
-    assert read_text_file(path) == TextFile("a 'b'.txt", "eins\nzwei ä")
-
-
-def test_files_are_framed_before_the_question_and_folded_for_a_person() -> None:
-    asked = with_files("Which?", [TextFile("a.txt", "one\n\ntwo"), TextFile("b.txt", "")])
-    assert asked == snapshot("""\
-<file name="a.txt">
-one
-
-two
-</file>
-
-<file name="b.txt">
-
-</file>
-
-Which?\
-""")
-    assert folded(asked) == "[a.txt] [b.txt] Which?"
+def test_files_are_framed_before_the_question_and_folded_for_a_person(tmp_path: Path) -> None:
+    path = tmp_path / 'a "b".txt'  # whatever program has written it
+    path.write_bytes("\ufeffone\r\n\r\ntwo ä\r\n".encode())
+    asked = with_files("Which?", [read_text_file(path), TextFile("b.txt", "")])
+    files = ("<file name=\"a 'b'.txt\">\none\n\ntwo ä\n</file>", '<file name="b.txt">\n\n</file>')
+    assert asked == "\n\n".join((*files, "Which?"))
+    assert folded(asked) == "[a 'b'.txt] [b.txt] Which?"
     assert with_files("Which?", []) == folded("Which?") == "Which?"
     with pytest.raises(DataError, match="together"):
         with_files("Which?", [TextFile("a.txt", "ä" * (MOST_BYTES // 4))] * 3)
@@ -293,9 +236,7 @@ Which?\
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.png", b"\x89PNG\r\n", "FOLDER/a.png is not text in UTF-8."),
         ("a.pdf", b"%PDF-1.7\n\0\xff", "FOLDER/a.pdf is not text in UTF-8."),
-        ("a.txt", "ä".encode("latin-1"), "FOLDER/a.txt is not text in UTF-8."),
         ("a.txt", "a".encode("utf-16"), "FOLDER/a.txt is not text in UTF-8."),
         ("a.txt", b"a" * (MOST_BYTES + 1), "FOLDER/a.txt has more than 256 KiB."),
         ("a.txt", None, "The file FOLDER/a.txt cannot be read: No such file or directory."),

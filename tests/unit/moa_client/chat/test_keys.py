@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import io
 import os
 import pty
 import signal
@@ -10,6 +9,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ import uvloop
 from moa_client.chat import terminal
 from moa_client.chat.keys import ASK_WORDS, KeyPermission, blocking_afterwards, quiet_keys, unasked
 from moa_client.chat.signals import exiting_on_signals, leaving_on_signals
-from moa_client.chat.terminal import CommandCompleter, key_bindings, open_questions
+from moa_client.chat.terminal import CommandCompleter, open_questions
 from moa_client.conversation.events import CallWanted, Permission
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
@@ -35,10 +35,11 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
     before = termios.tcgetattr(sys.stdin.fileno())
-    with quiet_keys():
+    with suppress(KeyError), quiet_keys():
         os.write(keyboard, b"next\r")
         assert os.read(sys.stdin.fileno(), 100) == b"next\r"  # at once, and Return is still Return
         assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG  # interrupts work
+        raise KeyError
     assert termios.tcgetattr(sys.stdin.fileno()) == before
     os.set_blocking(keyboard, False)
     with pytest.raises(BlockingIOError):
@@ -53,19 +54,6 @@ def test_the_terminal_waits_for_slow_readers_again_after_a_prompt(keyboard: int)
         loop.remove_reader(stdin)
     loop.close()
     assert os.get_blocking(stdin)
-
-
-def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:
-    before = termios.tcgetattr(sys.stdin.fileno())
-    with pytest.raises(KeyError), quiet_keys():
-        raise KeyError
-    assert termios.tcgetattr(sys.stdin.fileno()) == before
-
-
-def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
-    with quiet_keys():
-        assert sys.stdin.read() == "text"
 
 
 def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,41 +102,35 @@ async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_th
     assert said == ["(add was not run, as nobody can be asked: --mcp-allow test/add lets it.)"]
 
 
-def completed(text: str) -> list[str]:
-    """The lines that Tab would make of one."""
-    found = CommandCompleter().get_completions(Document(text), CompleteEvent(completion_requested=True))
-    return [text[: len(text) + each.start_position] + each.text for each in found]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("/se", ["/set"]),
         ("/st", ["/status", "/standalone", "/stats"]),
         ("/set te", ["/set temperature"]),
-        ("/online", ["/online"]),
+        ("/file FOLDER/some n", ["/file FOLDER/some notes.txt"]),
         ("/nothing ", []),
         ("a /se", []),
         ("//se", []),
-        ("se", []),
         ("/set\nte", []),
     ],
 )
-def test_commands_and_their_values_are_completed_and_questions_are_not(text: str, expected: list[str]) -> None:
-    assert completed(text) == expected
-
-
-def test_a_path_is_completed(tmp_path: Path) -> None:
+def test_commands_and_their_values_are_completed_and_questions_are_not(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
     (tmp_path / "some notes.txt").touch()
-    assert completed(f"/file {tmp_path}/some n") == [f"/file {tmp_path}/some notes.txt"]
+    text = text.replace("FOLDER", str(tmp_path))
+    found = CommandCompleter().get_completions(Document(text), CompleteEvent(completion_requested=True))
+    lines = [text[: len(text) + each.start_position] + each.text for each in found]
+    assert [line.replace(str(tmp_path), "FOLDER") for line in lines] == expected
 
 
-def kept(path: Path | None) -> list[str]:
-    """The questions of before, newest first, as a new chat has them."""
-    return list(open_questions(path).load_history_strings())
+def test_questions_are_kept_for_the_next_chat_where_they_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(path: Path | None) -> list[str]:
+        return list(open_questions(path).load_history_strings())
 
-
-def test_questions_are_kept_for_the_next_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state" / "questions"
     history = open_questions(path)
     for question in ("one", "two\nlines", "no \udce9 text"):
@@ -157,59 +139,32 @@ def test_questions_are_kept_for_the_next_chat(tmp_path: Path, monkeypatch: pytes
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o077) == (0o600, 0)
     monkeypatch.setattr(terminal, "MOST_BYTES", 10)
     assert kept(path) == []
-
-
-def test_without_a_file_or_with_one_that_cannot_be_used_only_this_chat_has_them(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for path in (None, tmp_path / "file" / "questions"):
-        history = open_questions(path)
+    for nowhere in (None, path / "questions"):
+        history = open_questions(nowhere)
         history.append_string("one")
-        assert (history.get_strings(), kept(path)) == (["one"], [])
+        assert (history.get_strings(), kept(nowhere)) == (["one"], [])
 
 
-def test_alt_enter_is_bound() -> None:
-    assert [str(key) for key in key_bindings().bindings[0].keys] == ["Keys.Escape", "Keys.ControlM"]
+async def test_a_second_signal_does_not_wait_for_a_silent_server_and_what_the_end_meets_does_not_hide_it() -> None:
+    unwound = False
 
+    async def say_goodbye() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
 
-def raised(number: int) -> None:
-    os.kill(os.getpid(), number)
-
-
-class Program:
-    """One that waits until signals end it."""
-
-    def __init__(self, *signals: int) -> None:
-        self.happened: list[str] = []
-        self._signals = list(signals)
-
-    async def say_goodbye(self) -> None:
-        if self._signals:
-            raised(self._signals.pop())
-            await asyncio.sleep(60)
-        self.happened.append("goodbye")
-
-    async def run(self, last_words: Exception | None = None) -> None:
-        async with leaving_on_signals(self.say_goodbye):
-            raised(self._signals.pop(0))
+    async def run() -> None:
+        nonlocal unwound
+        async with leaving_on_signals(say_goodbye):
+            os.kill(os.getpid(), signal.SIGHUP)
             try:
                 await asyncio.sleep(60)
             finally:
-                self.happened.append("unwound")
-                if last_words is not None:
-                    raise last_words
+                unwound = True
+                raise OSError("the terminal is gone")
 
-
-async def test_a_second_signal_does_not_wait_for_a_silent_server() -> None:
-    program = Program(signal.SIGHUP, signal.SIGTERM)
     with pytest.raises(SystemExit) as leaving:
-        await program.run()
-    assert program.happened == ["unwound"]
-    assert leaving.value.code == 128 + signal.SIGHUP
-
-
-async def test_what_the_end_meets_does_not_hide_it() -> None:
-    with pytest.raises(SystemExit):
-        await Program(signal.SIGHUP).run(OSError("the terminal is gone"))
+        await run()
+    assert (unwound, leaving.value.code) == (True, 128 + signal.SIGHUP)
 
 
 def test_while_it_loads_the_program_is_unwound() -> None:
@@ -217,7 +172,7 @@ def test_while_it_loads_the_program_is_unwound() -> None:
 
     def load() -> None:
         with exiting_on_signals():
-            raised(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
 
     with pytest.raises(SystemExit) as leaving:
@@ -231,7 +186,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     try:
         with exiting_on_signals():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-            raised(signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -1,6 +1,5 @@
 """What a chat shows on a terminal: the answer, the status below it, and earlier answers while the user types."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -42,19 +41,13 @@ class Chat:
 
     def __init__(self) -> None:
         self.display = Display(*SIZE)
-        self.now = 0.0
         self.is_typed_into = False
-        self.page = TerminalPage(Screen(*SIZE), lambda: SIZE, self.write, clock=lambda: self.now)
+        self.page = TerminalPage(Screen(*SIZE), lambda: SIZE, self.display.show, clock=lambda: 0.0)
         self.page.status = self.status
-        self.written = asyncio.Event()
         self.told = Told(decode, "why?")
 
-    def write(self, text: str) -> None:
-        self.display.show(text)
-        self.written.set()
-
     def request(self) -> None:
-        self.write(self.page.draw())
+        self.display.show(self.page.draw())
 
     @staticmethod
     def status(reason: str, text: AnswerText | None) -> str:
@@ -77,14 +70,16 @@ class Chat:
 
     @property
     def lines(self) -> list[str]:
-        explained = [
-            *wrap_words(FIRST_CUT_WORDS, SIZE[0] - 1).split("\n"),
-            *wrap_words(FIRST_CUT_WORDS, SIZE[0]).split("\n"),
-        ]
+        explained = [line for less in (0, 1) for line in wrap_words(FIRST_CUT_WORDS, SIZE[0] - less).split("\n")]
         return [line for line in self.display.text.split("\n") if line and line not in explained]
 
 
-async def test_who_is_typing_is_told_what_has_changed_instead() -> None:
+async def test_a_refused_answer_stays_as_it_is_and_who_is_typing_is_told_what_has_changed_instead() -> None:
+    chat = Chat()
+    chat.end_standalone()
+    chat.decide(Refused(ContextLengthError("Too long.")))
+    assert (chat.lines[0], chat.display.dim.strip()) == ("sure guessed wrong", "guessed wrong")
+    assert "The server refuses to check" in chat.lines[1]
     chat = Chat()
     chat.end_standalone()
     chat.is_typed_into = True
@@ -101,28 +96,6 @@ async def test_who_is_typing_is_told_what_has_changed_instead() -> None:
         "sure guessed right more",
     ]
     assert chat.display.underlined == "sure guessed right more"
-
-
-async def test_what_is_out_of_reach_is_told_too() -> None:
-    chat = Chat()
-    chat.end_standalone()
-    with chat.page.below(chat):
-        chat.page.screen.leave_room(SIZE[1])
-        chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3, 4))), CORRECTED)
-    assert [chat.lines[0], *chat.lines[-2:]] == [
-        "sure guessed wrong",
-        "here was right.) From the sentence that changes:",
-        "sure guessed right more",
-    ]
-
-
-async def test_a_refused_answer_stays_as_it_is() -> None:
-    chat = Chat()
-    chat.end_standalone()
-    chat.decide(Refused(ContextLengthError("Too long.")))
-    assert chat.lines[0] == "sure guessed wrong"
-    assert chat.display.dim.strip() == "guessed wrong"
-    assert "The server refuses to check" in chat.lines[1]
 
 
 async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now() -> None:
@@ -156,12 +129,7 @@ async def test_a_status_is_below_while_the_answer_runs_and_remarks_are_said_unde
 
 
 def test_only_a_terminal_that_moves_its_cursor_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    def page() -> TerminalPage | None:
-        return make_page(lambda: SIZE, print)
-
-    assert page() is None  # pytest captures standard output
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
-    assert page() is None
-    monkeypatch.setenv("TERM", "xterm")
-    assert page() is not None
+    for terminal, has_page in (("dumb", False), ("xterm", True)):
+        monkeypatch.setenv("TERM", terminal)
+        assert (make_page(lambda: SIZE, print) is not None) == has_page

@@ -47,16 +47,10 @@ class Terminal:
         self.display.show(self.screen.resize(columns, rows))
 
     def lines(self) -> list[str]:
-        return self.display.text.split("\n")
+        return [line for line in self.display.text.split("\n") if line]
 
     def text(self) -> str:
         return self.display.text.rstrip("\n")
-
-    def dim(self) -> str:
-        return self.display.dim
-
-    def marked(self) -> str:
-        return self.display.underlined
 
 
 def shown(text: str, columns: int = COLUMNS) -> str:
@@ -80,10 +74,10 @@ def test_text_that_scrolled_out_is_said_again_from_the_line_where_it_is_wrong() 
     terminal.update("one\nsure ", "wrong\n" * 20)
     terminal.update("right", "")
     assert re.sub(r"\s*\n", "\n", terminal.text()).count("wrong\n") == 20
-    assert [line for line in terminal.lines() if line][-3:] == [*wrap_words(SAID_AGAIN, 70).split("\n"), "sure right"]
-    assert terminal.marked() == "right"
+    assert terminal.lines()[-3:] == [*wrap_words(SAID_AGAIN, 70).split("\n"), "sure right"]
+    assert terminal.display.underlined == "right"
     terminal.wait(MARKED_S)
-    assert terminal.marked() == ""
+    assert terminal.display.underlined == ""
 
 
 def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
@@ -93,8 +87,7 @@ def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     terminal.resize(69, ROWS)
     terminal.update("right", "", "good")
     terminal.finish()
-    said = wrap_words(SAID_AGAIN, 69).split("\n")
-    assert [line for line in terminal.lines() if line] == ["sure wrong", *said, "sure right"]
+    assert terminal.lines() == ["sure wrong", *wrap_words(SAID_AGAIN, 69).split("\n"), "sure right"]
 
 
 def test_what_is_less_likely_to_stay_looks_different() -> None:
@@ -126,36 +119,10 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
         terminal.wait(MARKED_S, status)
         committed += piece
         text = shown(committed + provisional)
-        if status:
-            assert (terminal.lines()[: len(text.split("\n"))], terminal.text().rpartition("\n")[2]) == (
-                text.split("\n"),
-                status,
-            )
-        else:
-            assert terminal.text() == text, (piece, provisional)
+        above, _, below = terminal.text().rpartition("\n") if status else (terminal.text(), "", "")
+        assert (above.rstrip("\n"), below) == (text, status)
     terminal.finish()
     assert terminal.text() == shown(committed + (provisional if steps else ""))
-
-
-# ---------------------------------------------------------------- corrections
-
-
-def test_ten_cuts_in_one_answer() -> None:
-    terminal = Terminal(columns=30, rows=12)
-    expected = ""
-    for number in range(10):
-        terminal.update(f"served {number} ", "", "good")
-        terminal.update("", "guessed", "OFFLINE")
-        terminal.update("", "guessed and wrong", "OFFLINE")
-        terminal.update("guessed ", "and wrong", "back")
-        terminal.update("", "", "back")
-        terminal.update("or not ", "", "good")
-        assert terminal.marked() == "or not"
-        terminal.wait(MARKED_S, "good")
-        expected += f"served {number} guessed or not "
-    terminal.finish()
-    assert terminal.text() == shown(expected, 30)
-    assert (terminal.dim(), terminal.marked()) == ("", "")
 
 
 # ---------------------------------------------------------------- after the answer
@@ -290,10 +257,8 @@ def test_nothing_of_a_status_line_is_left_in_the_text_when_the_width_changes(wid
 
 
 def test_words_are_whole_and_tables_keep_their_columns() -> None:
-    text = "/set NAME VALUE     set it for the next answers\nDim text was written here.\n\nend"
-    assert wrap_words(text, 42) == (
-        "/set NAME VALUE     set it for the next\n                    answers\nDim text was written here.\n\nend"
-    )
+    words = f"/set NAME VALUE     set it for the next\n{' ' * 20}answers\nDim text was written here.\n\nend"
+    assert wrap_words(words.replace("\n" + " " * 20, " "), 42) == words
 
 
 @given(st.text(alphabet="ab -漢", max_size=60), st.integers(8, 30))

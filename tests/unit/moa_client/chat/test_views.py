@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_client.chat import messages
 from moa_client.chat.messages import facts_words, settled_remark, status_line
-from moa_client.chat.views import Folding, JsonView, PipeView, Shows, View, error_line, event_line, ready_line
+from moa_client.chat.views import Folding, JsonView, PipeView, Shows, error_line, event_line, ready_line
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -43,23 +42,9 @@ SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
 ENDED_ALONE = Ended(Finish.STOP, provisional=True)
 
 
-def show(view: View, shown: Sequence[Event], told: Told | None = None) -> None:
-    told = told or Told()
-    view.begin()
-    for event in shown:
-        view.show(told.tell(event), told.text)
-    view.end(told.text)
-
-
-def piped(*shown: Event, unverified: bool = False) -> tuple[str, list[str]]:
-    out: list[str] = []
-    remarks: list[str] = []
-    show(PipeView(out.append, remarks.append, unverified=unverified), shown)
-    return "".join(out), remarks
-
-
 LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
 LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
+ALONE = (Committed((0,)), Provisional((1,)), ENDED_ALONE)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +56,7 @@ LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
             ["(offline: cut)", messages.HELD_BACK_WORDS, messages.BACK_WORDS],
         ),
         ((Provisional((1,)), ENDED_ALONE), "", [messages.unverified_words(1, is_printed=False)]),
+        (ALONE, "ab\n", [messages.unverified_words(1, is_printed=True)]),
         (
             (Committed((0,)), ServerChanged("model", "HOST serves other now."), Ended(Finish.UNFINISHED)),
             "a\n",
@@ -86,24 +72,25 @@ LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
 def test_a_pipe_has_what_is_committed_and_remarks_are_said_once(
     shown: Sequence[Event], text: str, remarks: list[str]
 ) -> None:
-    assert piped(*shown) == (text, remarks)
-    told = messages.unverified_words(1, is_printed=True)
-    assert piped(Committed((0,)), Provisional((1,)), ENDED_ALONE, unverified=True) == ("ab\n", [told])
+    out, said, told = list[str](), list[str](), Told()
+    view = PipeView(out.append, said.append, unverified=shown is ALONE)
+    view.begin()
+    for event in shown:
+        view.show(told.tell(event), told.text)
+    view.end(told.text)
+    assert ("".join(out), said) == (text, remarks)
 
 
 def settled_answer() -> Told:
-    return Told(letters, "why is\nthe sky blue?", 1, Committed((0,)), Provisional((1,)), ENDED_ALONE)
+    return Told(letters, "why is\nthe sky blue?", 1, *ALONE)
 
 
 def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
-    earlier = settled_answer()
-    out: list[str] = []
-    remarks: list[str] = []
-    view, lines = PipeView(out.append, remarks.append, unverified=False), JsonView(out.append, remarks.append)
+    earlier, out, remarks = settled_answer(), list[str](), list[str]()
     for event in (Earlier(Corrected(1)), SETTLED):
         update = earlier.tell(event)
-        view.show_earlier(update, earlier.text)
-        lines.show_earlier(update, earlier.text)
+        for view in (PipeView(out.append, remarks.append, unverified=False), JsonView(out.append, remarks.append)):
+            view.show_earlier(update, earlier.text)
     assert remarks == [settled_remark(SETTLED, earlier.text)]
     [line] = out
     assert json.loads(line)["text"] == "ac"
@@ -134,8 +121,10 @@ def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(
     earlier.tell(settled)
     about = f'(The server {verb} the answer to "why is the sky blue?"{share}.)'
     assert settled_remark(settled, earlier.text) == about + more
-    long = AnswerText("word " * 30)
-    assert len(messages.settled_words(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), long)) < 90
+    assert len(messages.settled_words(settled, AnswerText("word " * 30))) < 130
+    wild = Told(lambda tokens: "\x1b]52;c;cm0=\x07" * len(tokens), "why\x1b[2J?", 1, ENDED_ALONE, settled).text
+    assert "\x1b" in wild.committed
+    assert "\x1b" not in settled_remark(settled, wild)  # nothing that a model wrote acts on a terminal
 
 
 BLUE = "It is blue. Light is scattered by air. It is red at night."
@@ -148,7 +137,6 @@ BLUE = "It is blue. Light is scattered by air. It is red at night."
         (BLUE, BLUE + " Really.", "It is red at night. Really."),
         (BLUE + " Never.", BLUE, "It is red at night."),
         ("blue", "red", "red"),
-        ("", "red.", "red."),
         ("blue ", "blue", ""),
     ],
 )
@@ -156,21 +144,12 @@ def test_only_what_has_changed_is_said_again(before: str, text: str, changed: st
     assert messages.changed_words(SETTLED, AnswerText("why?"), before, text)[1] == changed
 
 
-def test_nothing_that_a_model_wrote_acts_on_a_terminal() -> None:
-    def escape(tokens: Sequence[int]) -> str:
-        return "\x1b]52;c;cm0=\x07" if tokens else ""
-
-    earlier = Told(escape, "why\x1b[2J?", 1, Ended(Finish.STOP, provisional=True), SETTLED).text
-    assert "\x1b" in earlier.committed
-    assert "\x1b" not in settled_remark(SETTLED, earlier)
-    assert "\x1b" not in settled_remark(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), earlier)
-
-
 # ---------------------------------------------------------------- words
 
 
 STATUS = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4, memory_bytes=38_100)
 TEXTS = ["two words", "", "three\n"]
+FACTS = ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why")
 
 
 @pytest.mark.parametrize(
@@ -188,26 +167,18 @@ TEXTS = ["two words", "", "three\n"]
         (status_line(GOOD, TEXTS, 2), "link good | the server checks 3 words"),
         (status_line(GOOD, ["one"]), "link good | the server checks 1 word"),
         (status_line(GOOD, (), 1), "link good | the server finishes 1 answer"),
-        (status_line(AWAY, (), 2), "link OFFLINE | 2 answers to be finished"),
         (status_line(replace(GOOD, written_standalone=24, kept=15)), "link good | standalone 24 tokens, 15 kept"),
         (status_line(replace(AWAY, holds_back=True)), "waiting for the server | link OFFLINE"),
         (status_line(GOOD, thinking=3), "thinking ... 3 tokens | link good"),
+        (
+            facts_words(replace(FACTS, exact=False, standalone="deep")),
+            "t at s\nexecution int8: the text may depend on what is verified together\n"
+            "drafter deep: why\ndeep writes while no server answers",
+        ),
     ],
 )
 def test_the_status_says_what_matters_most_first(line: str, expected: str) -> None:
     assert line == expected
-
-
-def test_who_drafts_and_how_exact_the_text_is_are_said() -> None:
-    bare = ConversationFacts("", "", "tiny", "host:1", online=False)
-    assert facts_words(bare) == "tiny at host:1 (not there now)\nno drafter that reads memory"
-    drafts = replace(bare, level="bf16", exact=False, drafter="online", drafter_reason="the fastest", standalone="deep")
-    assert facts_words(replace(drafts, online=True)) == snapshot("""\
-tiny at host:1
-execution bf16: the text may depend on what is verified together
-drafter online: the fastest
-deep writes while no server answers\
-""")
 
 
 # ---------------------------------------------------------------- reasoning
@@ -286,36 +257,19 @@ EVENTS: list[events.SurfaceEvent] = [
 ]
 
 
-def line_of(event: events.SurfaceEvent) -> str:
-    """Of an answer that is shown as committed and provisional text, with all that a surface is told."""
-    status = LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4)
-    text = AnswerText(committed="é\n", provisional="p", likely=1)
-    return event_line(Update(event, 3, status, Figures()), text)
-
-
-@pytest.mark.parametrize("event", [events.Failed(UnavailableError("why")), events.Rewound(1), events.Titled("t")])
-def test_what_a_program_knows_or_learns_from_another_line_has_none(event: events.SurfaceEvent) -> None:
-    assert line_of(event) == ""
-
-
 def test_the_guide_names_every_line_and_field() -> None:
     from tests.conftest import CHECKOUT
 
-    facts = ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why")
-    lines = [*map(line_of, EVENTS), ready_line(facts), error_line(UnavailableError("why"))]
-    objects = [json.loads(line) for line in lines]
+    # An answer that is shown as committed and provisional text, with all that a surface is told.
+    status, text = (
+        LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4),
+        AnswerText(committed="é\n", provisional="p", likely=1),
+    )
+    lines = [event_line(Update(event, 3, status, Figures()), text) for event in EVENTS]
+    objects = [json.loads(line) for line in (*lines, ready_line(FACTS), error_line(UnavailableError("why")))]
     names = {str(line["event"]) for line in objects} | {name for line in objects for name in line}
     names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})}
     names |= {finish.name.lower() for finish in Finish} | {state.value for state in LinkState}
     names |= {outcome.value for outcome in AnswerOutcome}
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     assert not names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
-
-
-def test_the_first_line_names_who_drafts_and_who_writes_standalone() -> None:
-    bare = ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)
-    about = {"event": "ready", "target": "tiny", "server": "host:1", "online": False}
-    about["execution"] = {"level": "int8", "exact": False}
-    assert json.loads(ready_line(bare)) == {**about, "drafter": None}
-    drafter = {"name": "online", "reason": "why", "standalone": "online"}
-    assert json.loads(ready_line(replace(bare, drafter="online", drafter_reason="why")))["drafter"] == drafter

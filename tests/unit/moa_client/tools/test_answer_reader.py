@@ -211,11 +211,9 @@ CASES: list[Case] = [
     *nones(
         Hermes(),
         "Write <tool_call> before it.",
-        "<tool_call>",
         '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
         '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
         '<tool_call>{"arguments": {}}</tool_call>',
-        '<tool_call>["now"]</tool_call>',
         '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
         f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
     ),
@@ -233,31 +231,20 @@ CASES: list[Case] = [
         '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
         [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
     ),
-    (
-        Gemma4(),
-        '<|tool_call>call:f{"t": "<tool_call|>\\""}<tool_call|>',
-        [CallPiece(0, "f", '{"t": "<tool_call|>\\""}')],
-    ),
-    *nones(Gemma4(), "<|tool_call>f{}", f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
+    *nones(Gemma4(), f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
     *nones(
-        Gemma4(),
-        *(f"<|tool_call>call:now{each}<tool_call|>" for each in ("{a:b}", "{:1}", "{a:1,}", "{a}", "{a:[1,]}")),
+        Gemma4(), *(f"<|tool_call>{each}<tool_call|>" for each in ("f{}", "call:f{a:b}", "call:f{a:1,}", "call:f{a}"))
     ),
     *mistrals(Mistral()),
     *mistrals(Mistral11()),
     (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
     *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
-    *(
-        (Llama(), f"{OBJECT}{between}{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')])
-        for between in ("; ", ";", "\n")
-    ),
+    (Llama(), f"{OBJECT};\n{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')]),
     *nones(
         Llama(),
         f"For example: {OBJECT}",
         '{"name": "Bob", "parameters": {"age": 3}}',
-        '{"name": "get_weather", "age": 3}',
         '{"name": "get_weather", "parameters": [1]}',
-        "{}",
         "{not json",
         "<|python_tag|>print(1)",
     ),
@@ -269,7 +256,6 @@ CASES: list[Case] = [
     ),
     *nones(Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
     (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
-    (Harmony(), "<|channel|>final <|constrain|>json<|message|>{}", [TextPiece("{}")]),
     (Harmony(), "<|channel|>final<|mess", []),
     (
         Harmony(),
@@ -288,22 +274,16 @@ def test_calls_as_models_write_them_and_what_is_text(form: ToolFormat, text: str
     ("schema", "written", "value"),
     [
         ({"type": "string"}, "5", "5"),
-        ({"type": "string"}, "a\n\nb", "a\n\nb"),
         ({"type": "string"}, "", ""),
-        ({"type": "integer"}, "5", 5),
         ({"type": "number"}, "5", 5),
         ({"type": "number"}, "five", "five"),
-        ({"type": "number"}, "NaN", "NaN"),
         ({"type": "boolean"}, "True", True),
         ({"type": ["string", "null"]}, "null", None),
         ({"type": ["string", "null"]}, "5", "5"),
         ({"type": "array"}, '["a", 1]', ["a", 1]),
         ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
-        ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": [1, 2]}, "1", 1),
-        ({"const": None}, "None", None),
         ({}, "5", 5),
-        ({}, "five", "five"),
     ],
 )
 def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, value: object) -> None:
@@ -322,7 +302,6 @@ def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, val
         (MISTRAL, False, "[THINK]First.[/THINK]An answer.", "First.", "An answer."),
         (GEMMA4, False, "<|channel>thought\nFirst.<channel|>An answer.", "First.", "An answer."),
         (TAGS, False, "<think>\n\n</think>\n\nHello", "", "Hello"),
-        (TAGS, False, " Hello ", "", " Hello "),
         (TAGS, False, "Models write <think> and </think>.", "", "Models write <think> and </think>."),
         (TAGS, False, "<think>x</think>Then <think>.", "x", "Then <think>."),
         (TAGS, False, "<think>\nFirst. </thi", "First. </thi", ""),

@@ -102,7 +102,7 @@ def test_a_number_that_cannot_be_enforced_is_refused_by_tool_and_field() -> None
 
 # ------------------------------------------------------------ reasoning
 
-HARMONY, GEMMA4, _, TAGS = THINKINGS
+HARMONY, _, _, TAGS = THINKINGS
 _MARKS = ("<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|channel>", "<channel|>")
 _TOKENS = ByteTokens([mark.encode() for mark in _MARKS])
 IDS = {mark: 256 + number for number, mark in enumerate(_MARKS)}
@@ -198,7 +198,6 @@ def test_reasoning_ends_with_its_budget_and_not_before(budget: int, length: int)
 
 THEN, FINAL, ANALYSIS = "<|end|><|start|>assistant", "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
 CALLED = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
-GEMMAS = "<|channel>thought\nab<channel|>"
 EMPTY = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps({"type": "object", "properties": {}, "required": []}))
 PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
 
@@ -210,11 +209,6 @@ PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
             limited_grammar(reasoning(is_open=False, budget=2), IDS),
             ["An answer that tells of <think>, and of more.", "<think>ab</think>An answer", ""],
             ["<think>abc</think>An answer"],
-        ),
-        (
-            limited_grammar(reasoning(GEMMA4, is_open=False, budget=2), IDS),
-            [f"{GEMMAS}An answer"],
-            [f"{GEMMAS}An {GEMMAS}answer"],
         ),
         (
             limited_grammar(reasoning(HARMONY, is_open=False, budget=2), IDS),
@@ -250,13 +244,6 @@ PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
 )
 def test_which_answers_are_of_a_form(grammar: str, texts: list[str], others: list[str]) -> None:
     assert [text for text in (*texts, *others) if may_be(grammar, text)] == texts
-
-
-def test_what_cannot_be_enforced_is_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match="A Lark grammar cannot be enforced after"):
-        reasoned_grammar(reasoning(is_open=True), Constraint(ConstraintKind.LARK, 'start: "a"'), IDS)
-    with pytest.raises(ConfigError, match="has no token </think>"):
-        limited_grammar(Reasoning(TAGS, is_open=True, budget=3), {})
 
 
 def test_a_trial_knows_the_ids_of_large_vocabularies() -> None:

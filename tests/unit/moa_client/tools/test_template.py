@@ -71,10 +71,7 @@ def test_tools_and_calls_are_letters_too_and_marks_of_the_template_are_tokens(to
     ("chat_template", "message"),
     [
         (None, "The target's tokenizer has no chat template"),
-        (
-            "{{ raise_exception('Roles must alternate') }}",
-            "The target's chat template refuses the conversation: Roles must alternate",
-        ),
+        ("{{ raise_exception('Odd') }}", "The target's chat template refuses the conversation: Odd"),
         ("{{ messages[0].content }}", "The target's chat template leaves out message 1, which is of the role user"),
     ],
 )
@@ -92,13 +89,6 @@ def test_a_template_may_leave_out_answers_but_not_where_one_is_followed_by_a_tur
     template = ChatTemplate(with_template(tokenizer, "{{ messages[-1].content }}"))
     with says(ModelSourceError, "The target's chat template does not repeat earlier answers"):
         template.next_turn("And now?", template.first_turn("Hi"))
-
-
-def test_a_template_is_given_tools_and_may_write_results_as_json(tokenizer: Tokenizer) -> None:
-    written = "{{ tools[0].name }}{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
-    messages = [{"role": "user", "content": "Hi"}, {"role": "tool", "content": 'a "b"'}]
-    whole = ChatTemplate(with_template(tokenizer, written)).whole(messages, {"tools": [{"name": "now"}]})
-    assert tokenizer.decode(whole) == 'now"Hi""a \\"b\\""'
 
 
 class Counting:

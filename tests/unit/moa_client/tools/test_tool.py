@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from moa_client.tools.tool import (
     MOST_DEPTH,
     Tool,
     ToolCall,
-    ToolOffer,
     call_id,
     check_schema,
     check_tools,
@@ -27,7 +27,7 @@ from moa_client.tools.tool import (
 )
 from moa_shared.errors import ConfigError
 
-from tests.support.tool_calls import NOW, TOOLS, WEATHER
+from tests.support.tool_calls import NOW, TOOLS
 
 MANY = [Tool(f"f{number}") for number in range(129)]
 LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)]
@@ -55,6 +55,18 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
             "The arguments of the call 'id' are not JSON: "
             "Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
         ),
+        (
+            partial(check_schema, "f", {"properties": {"x": {"items": [1]}}}),
+            "The schema of f.x[] is not a JSON object.",
+        ),
+        (
+            partial(check_schema, "f", {"properties": {"x": {"type": [["a"]]}}}),
+            "In the schema of f.x, type is not a name or a list of names.",
+        ),
+        (
+            partial(check_schema, "f", {"properties": {"x": {"enum": {}}}}),
+            "In the schema of f.x, enum is not a list.",
+        ),
         (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),
         (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
     ],
@@ -65,14 +77,6 @@ def test_what_cannot_be_used(make: Callable[[], object], words: str) -> None:
     assert (caught.value.message, bool(caught.value.hint)) == (words, True)
 
 
-def test_what_can() -> None:
-    assert [Tool(name).name for name in ("A-1", "x" * 128)] == ["A-1", "x" * 128]
-    check_tools(TOOLS)
-    assert offer_of(TOOLS) == ToolOffer(TOOLS)
-    assert offer_of(TOOLS, is_forced=True, is_parallel=False) == ToolOffer(TOOLS, True, False)
-    assert offer_of(TOOLS, name="get_weather") == ToolOffer((WEATHER,), True, False)
-
-
 @given(st.text(), st.integers(0, 200))
 def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> None:
     assert re.fullmatch(r"call_[a-zA-Z0-9]{24}", call_id(answer, index))
@@ -80,22 +84,6 @@ def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> No
     assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"  # the same call has the same id, others others
     assert len({call_id(answer, index) for answer in ("a", "b", "a/1") for index in range(20)}) == 60
     assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"properties": []}, "In the schema of f, properties is not a JSON object."),
-        ({"properties": {"x": {"items": [1]}}}, "The schema of f.x[] is not a JSON object."),
-        ({"properties": {"x": {"type": [["a"]]}}}, "In the schema of f.x, type is not a name or a list of names."),
-        ({"properties": {"x": {"enum": {}}}}, "In the schema of f.x, enum is not a list."),
-        ({"$defs": {"x": None}}, "The schema of f.x is not a JSON object."),
-    ],
-)
-def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_schema("f", schema)
-    assert caught.value.message == message
 
 
 @pytest.mark.parametrize(
