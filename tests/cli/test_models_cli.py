@@ -172,3 +172,11 @@ def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -
     assert (result.exit_code, [name for name, state in states.items() if state == "skip"]) == snapshot(
         (1, ["drafter", "memory", "speed"])
     )
+
+
+@pytest.mark.torch
+def test_measuring_loads_the_model_and_says_how_many_users_it_feeds(model: Path) -> None:
+    result = doctor(model, "--drafter", "none", "--execution", "float32", "--port", 0, "--measure")
+    assert re.search(
+        r"ok    speed        float32: a plain step takes .*; about \d+ users? at 5 tokens/s", result.stdout
+    )
