@@ -34,12 +34,8 @@ def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
         clock.now += allowance.pause_seconds
     assert begun == pytest.approx(2 * 500 * (100 + BURST_SECONDS), rel=0.01)
     assert address_times(1) == ADDRESS_TIMES
-
-
-def test_an_address_without_a_limit_never_waits() -> None:
-    allowance = Allowance(Clock(), address_times(0))
-    for _ in range(100_000):
-        allowance.charge_us(CALL_US)
+    allowance = Allowance(clock, address_times(0))  # any number
+    allowance.charge_us(1e12)
     assert allowance.pause_seconds == 0.0
     assert allowance.is_full
 
@@ -80,15 +76,6 @@ def test_an_honest_client_is_never_held_back() -> None:
         assert allowance.pause_seconds == 0.0
 
 
-def test_all_calls_of_a_connection_have_one_allowance() -> None:
-    clock = Clock()
-    allowances = Allowances(clock)
-    for _ in range(1000):
-        allowances.of("ipv4:192.0.2.1:5000").charge_us(CALL_US)
-    assert allowances.of("ipv4:192.0.2.1:5000").pause_seconds > 1.0
-    assert allowances.of("ipv4:192.0.2.1:5001").pause_seconds == 0.0
-
-
 def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> None:
     clock = Clock()
     allowances = Allowances(clock)
@@ -98,7 +85,7 @@ def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> No
     owing = allowances.of("7")
     for _ in range(1000):
         owing.charge_us(CALL_US)
-    allowances.of("another")
+    assert allowances.of("another").pause_seconds == 0.0
     assert allowances.of("7") is owing
     assert len(allowances._kept) == 2
 
