@@ -46,9 +46,8 @@ PROMPT = [5, 17, 42, 8, 17, 42]
 async def streamed(address: str, settings: AnswerSettings) -> list[int]:
     """What the server writes without a client's drafts."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = moa_pb2_grpc.MoaStub(channel)
         request = pb.GenerateRequest(tokens=PROMPT, sampling=settings_to_proto(settings))
-        return [token async for part in stub.Generate(request) for token in part.tokens]
+        return [token async for part in moa_pb2_grpc.MoaStub(channel).Generate(request) for token in part.tokens]
 
 
 @pytest.mark.parametrize("drafting", DRAFTING)
@@ -82,9 +81,10 @@ async def test_the_text_is_that_of_plain_streaming(
         try:
             for temperature in (0.0, 0.7):
                 asked = AnswerSettings(Sampling(temperature, seed=3), max_tokens=32)
-                engine.rewind(0)
-                assert await ask(engine, PROMPT, asked) == await streamed(address, asked)
-                figures = engine.figures
-                assert not waits or figures.drafted + figures.accepted + figures.stale > 0
+                figures = None
+                while figures is None or (waits and not figures.drafted + figures.accepted + figures.stale):
+                    engine.rewind(0)  # on a busy machine all memory of an answer may come too late for drafts
+                    assert await ask(engine, PROMPT, asked) == await streamed(address, asked)
+                    figures = engine.figures
         finally:
             await engine.close()
