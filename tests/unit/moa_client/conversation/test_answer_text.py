@@ -84,12 +84,6 @@ def test_nothing_is_held_back_without_need() -> None:
     assert stream.finish() == ""
 
 
-def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
-    stream = TextStream(decode_bytes)
-    assert stream.push([0xE2, 0x82]) == ""
-    assert stream.finish() == "\ufffd"
-
-
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 49151), max_size=25))
 def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer: Any, tokens: list[int]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,7 +132,8 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
     """70,000 tokens, each drafted, none contradicted: more than the 65,536 nodes that a server holds of one draft."""
     conversation = asked()
     memory = MemoryPlan(None, {}, Codec.INT4)
-    drafting = OnlineDrafting(DraftingSettings(), conversation, None, memory, rule=EagerRule())
+    eager: Any = SimpleNamespace(may_grow=lambda *_: True, may_send=lambda *_, **__: True)  # one node a frame
+    drafting = OnlineDrafting(DraftingSettings(), conversation, None, memory, rule=eager)
     pending = PendingDraft()
     for position in range(3, 70_003):
         for _ in range(2 if position == 3 else 1):
@@ -141,25 +144,14 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
             frame = drafting.take_frame(flush=True)
             assert frame is not None
             assert pending.add_frame(conversation.tokens, conversation.hashes, frame)
-        conversation_hash = conversation.hashes.short_at(position)
-        verdict = Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
-        drafting.follow_verdict(0.0, verdict)
+        hashed = conversation.hashes.short_at(position)
+        drafting.follow_verdict(0.0, Verdict(conversation.ask_id, position, hashed, [position % VOCAB], ON))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation.in_flight._whole) <= 4
         assert len(pending._tree) <= 4
     assert pending.take_stale() == 0
     assert conversation.in_flight.epoch == 0
-
-
-class EagerRule:
-    """Two nodes ahead, one a frame."""
-
-    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
-        return True
-
-    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
-        return True
 
 
 @given(st.data())

@@ -50,10 +50,6 @@ def test_a_question_that_cannot_be_made_leaves_everything_as_it_was() -> None:
     assert answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20)) is not None
     commit(answers, [4])
     assert answers.conversation.tokens == [*PROMPT, 4]
-
-
-def test_a_question_that_cannot_be_made_after_an_unverified_answer_leaves_that_as_it_was() -> None:
-    answers = asked()
     first = answers.front
     assert first is not None
     answers.write(first, [6])

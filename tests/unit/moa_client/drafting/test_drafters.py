@@ -128,16 +128,13 @@ def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
 class WrongDrafter(RecordingDrafter):
     """Guesses a token that never occurs."""
 
-    steps = 0
+    logits = [0.0] * 49 + [9.0]
 
     def begin(self) -> Rows:
         return self.expand([0], [-1])
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        self.steps += len(tokens)
-        logits = np.zeros((len(tokens), 50), np.float32)
-        logits[:, 49] = 9.0
-        return logits
+        return np.array([self.logits] * len(tokens), np.float32)
 
 
 def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
@@ -182,22 +179,16 @@ class Compiler(ToyForms):
     def __init__(self) -> None:
         super().__init__(END)
         self.may = threading.Event()
-        self.begun = 0
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
-        self.begun += 1
         assert self.may.wait(20)
         return super().begin(constraint)
 
 
-class Flat(RecordingDrafter):
+class Flat(WrongDrafter):
     """Finds all tokens equally likely."""
 
-    def begin(self) -> Rows:
-        return np.zeros((1, END + 1), np.float32)
-
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        return np.zeros((len(tokens), END + 1), np.float32)
+    logits = [0.0] * (END + 1)
 
 
 def sampling(start: int) -> Sampling:

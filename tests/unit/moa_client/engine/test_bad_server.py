@@ -13,7 +13,7 @@ from moa_client.conversation.events import Committed, Ended, Event, LinkChanged,
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
-from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec, row_bytes
@@ -168,14 +168,6 @@ async def test_without_a_drafter_the_answer_ends_there_and_what_came_before_stay
     assert words in str(error)
     assert isinstance(error, ProtocolError | UnavailableError)
     assert engine.conversation.tokens == kept
-
-
-@simulated
-async def test_another_version_is_named(world: World) -> None:
-    described = pb.DescribeResponse(protocol_version=99)
-    world.link().service = service_of(lambda *_: None, described)  # type: ignore[arg-type]
-    with says(MismatchError, "The protocol version does not match: the server has 99, the client has 4"):
-        await world.server().describe()
 
 
 @simulated

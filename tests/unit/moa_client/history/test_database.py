@@ -74,22 +74,6 @@ def test_what_is_no_history_of_ours_is_refused_and_left_as_it_is(
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_damage_that_is_found_later_is_told_too(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path)
-    conversation = store.create(ORIGIN)
-    for _ in range(100):
-        store.end_answer(store.begin_answer(conversation, "Why? " * 100, AnswerOptions()), "end_of_text")
-    store.close()
-    size = (tmp_path / FILE).stat().st_size
-    with (tmp_path / FILE).open("r+b") as file:
-        file.seek(4096 * 12)
-        file.write(b"\xff" * (size - 4096 * 12))
-    store = HistoryStore(tmp_path)
-    with says(HistoryError, "The history TMP/history.db is damaged, or no history;"):
-        store.load(conversation)
-    store.close()
-
-
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with says(HistoryError, "The history TMP/file/history/history.db cannot be written:"):

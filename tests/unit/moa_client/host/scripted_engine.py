@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
@@ -21,9 +22,9 @@ class ScriptedEngine:
     State: what was not told yet, and what was asked of it.
     """
 
-    def __init__(self, *, takes_system: bool = True) -> None:
+    def __init__(self) -> None:
         target = SimpleNamespace(
-            tokenizer=PlainTokenizer(takes_system=takes_system),
+            tokenizer=PlainTokenizer(),
             decode=letters,
             files=SimpleNamespace(target_id="tiny"),
             execution=None,
@@ -41,8 +42,7 @@ class ScriptedEngine:
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order
         self.answers = SimpleNamespace(withdrawn=None, unsettled=0, keep=self._keep)
-        self.connection = SimpleNamespace(drop=self._sleep)
-        self.slept = asyncio.Event()
+        self.connection = SimpleNamespace(drop=AsyncMock())
         self._script: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
     @property
@@ -99,9 +99,6 @@ class ScriptedEngine:
         self.done.append(f"rewind {answers}")
         if not answers:
             self.tokens.clear()
-
-    async def _sleep(self) -> None:
-        self.slept.set()
 
     async def close(self) -> None:
         self.done.append("close")

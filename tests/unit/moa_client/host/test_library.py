@@ -8,20 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from moa_client.conversation import events
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.library import Library
-from moa_client.host.publisher import Publisher, answer_decode
-from moa_client.surface.conversation import Subscription
+from moa_client.host.publisher import answer_decode
 from moa_client.tools.template import reasoning_marks
-from moa_shared.errors import UnavailableError
-from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sandbox.chat_template import render
 
 from tests.support.family_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINKING
-from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 
 
 class Conversation:
@@ -92,29 +87,6 @@ async def test_each_conversation_is_continued_with_its_model_and_one_that_cannot
     assert (host.conversations, released) == ([], {names["bad"], names["good"]})
 
 
-OPTIONS = AnswerOptions()
-GONE = UnavailableError("Gone.")
-STOPPED = events.Ended(Finish.CANCELLED)
-
-
-async def test_what_fails_after_an_answer_has_ended_is_not_about_it() -> None:
-    publisher, subscription = Publisher(cast("Any", ScriptedEngine()), None), Subscription()
-    publisher.subscriptions.append(subscription)
-    answer = publisher.begin("why?", OPTIONS)
-    for event in (events.Committed((0,)), events.Ended(Finish.STOP)):
-        publisher.on_engine_event(event, answer)
-    publisher.break_off(STOPPED, answer)
-    publisher.break_off(events.Failed(GONE, taken_back=True), answer)
-    assert [text.committed for text in publisher.answers] == ["a"]
-    subscription.close()
-    assert [(update.answer, update.event) async for update in subscription.updates()] == [
-        (1, events.Asked("why?", OPTIONS)),
-        (1, events.Committed((0,), text="a")),
-        (1, events.Ended(Finish.STOP)),
-        (0, events.Failed(GONE)),
-    ]
-
-
 class Templated:
     """A tokenizer, as far as its template."""
 
@@ -123,30 +95,28 @@ class Templated:
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template
 
-    def apply_chat_template(
-        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any]
-    ) -> str:
-        return render(
-            self.chat_template, {}, messages, add_generation_prompt=add_generation_prompt, arguments=arguments
-        )
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], **how: Any) -> str:
+        return render(self.chat_template, {}, messages, **how)
 
 
-def marks(chat_template: str) -> Any:
-    return reasoning_marks(cast("Any", Templated(chat_template)))
+SOME = ("minimal", "low", "medium", "high", "xhigh")
 
 
-def test_what_opens_reasoning_and_what_may_be_asked() -> None:
-    assert marks("{{ messages }}") is None
-    assert (marks(QWEN).opened, "none" in marks(QWEN).efforts) == ((), True)
-    assert marks(QWEN_THINKING).opened == ("", "medium")
-    assert marks(QWEN_THINKING).efforts == ("medium",)
-    assert "none" not in marks(DEEPSEEK).opened
-    assert "high" in marks(DEEPSEEK).opened
-    assert marks(GPT_OSS).efforts == ("low", "medium", "high")
-
-
-def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
-    for template, is_spelled in ((GPT_OSS, True), (QWEN, False), ("{{ messages }}", False)):
-        target = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
-        expected = target.spelled if is_spelled else target.decode
-        assert answer_decode(cast("Any", SimpleNamespace(target=target))) is expected
+@pytest.mark.parametrize(
+    ("template", "opened", "efforts", "is_spelled"),
+    [
+        ("{{ messages }}", None, None, False),
+        (QWEN, (), ("none", *SOME), False),
+        (QWEN_THINKING, ("", "medium"), ("medium",), False),
+        (DEEPSEEK, SOME, ("none", *SOME), False),
+        (GPT_OSS, (), ("low", "medium", "high"), True),
+    ],
+)
+def test_what_opens_reasoning_what_may_be_asked_and_whether_its_marks_are_special_tokens(
+    template: str, opened: tuple[str, ...] | None, efforts: tuple[str, ...] | None, is_spelled: bool
+) -> None:
+    target: Any = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
+    marks: Any = reasoning_marks(target.tokenizer) or SimpleNamespace(opened=None, efforts=None)
+    assert (marks.opened, marks.efforts) == (opened, efforts)
+    expected = target.spelled if is_spelled else target.decode
+    assert answer_decode(cast("Any", SimpleNamespace(target=target))) is expected

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
 from inline_snapshot import snapshot
@@ -145,7 +145,6 @@ async def test_an_answer_that_a_limit_or_the_user_has_ended_goes_on() -> None:
     [
         ((), snapshot("There is no answer to continue. Ask something first.")),
         ((Committed((0,)), STOP), snapshot("The answer has come to its end. Ask the next question.")),
-        ((Committed((0,)), Ended(Finish.LOOP)), snapshot("The answer has come to its end. Ask the next question.")),
         ((Committed((0,)), Ended(Finish.CONTEXT)), snapshot("The context is full. Begin a new conversation.")),
         (ALONE, snapshot("The server has not checked the answer yet. Continue it when it has.")),
     ],
@@ -161,19 +160,6 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
         assert (failed.taken_back, talk.texts, talk.task.is_answering) == (True, before, False)
 
 
-async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
-    left = AsyncMock()
-    async with talking() as talk:
-        other = Watch(talk.conversation, left)
-        for _ in range(2):
-            await other.close()
-        left.assert_awaited_once_with(talk.conversation)
-        await talk.answer("one")
-        assert [update async for update in other.updates()] == []
-        await talk.conversation.close()
-        await talk.watch.close()
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(at_once: bool) -> None:
     async with talking() as talk:
@@ -183,20 +169,6 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(at_once
         assert talk.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
         await talk.answer("two")
         assert (talk.engine.turns, talk.texts) == (["[user]two"], ["a"])
-
-
-async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
-    async with talking() as talk:
-        talk.task.ask("one", AnswerOptions(stop=("bz",)))
-        await talk.until(Asked)
-        talk.engine.tell(Committed((0, 1)), Provisional((2,)))
-        await talk.until(Provisional)
-        assert talk.texts == ["abc"]
-        talk.task.stop(at_once=True)
-        ended = await talk.until(Ended)
-        assert ended.event == Ended(Finish.CANCELLED, text="b")
-        assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
-        await talk.answer("two")
 
 
 class Panic(BaseException):

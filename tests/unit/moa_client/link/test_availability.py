@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
 from moa_client.link.availability import (
@@ -126,22 +124,6 @@ def test_a_stream_is_lost(mode: Mode, broke: bool, is_expected: bool, then: Mode
     assert availability.mode is then
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.OFFLINE_BY_WISH])
-def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
-    availability = availability_in(mode)
-    availability.go_offline()
-    reaction = without_beats(tick(availability, 1500.0))
-    expected = Reaction(
-        (LinkCommand.LEAVE, LinkCommand.GO_STANDALONE), (LinkChanged(LinkState.OFFLINE, "as requested"),)
-    )
-    assert reaction == (expected if mode is Mode.SERVED else Reaction((LinkCommand.LEAVE,)))
-    assert availability.mode is Mode.OFFLINE_BY_WISH
-    availability.go_online()
-    assert availability.mode.name == "OFFLINE"
-    assert tick(availability, 1500.0, is_up=False, is_trying=True) == NOTHING
-    assert availability.may_end_answers(100_000.0)
-
-
 @pytest.mark.parametrize("mode", Mode)
 def test_a_silent_stream_may_recover_before_an_answer_ends(mode: Mode) -> None:
     availability = availability_in(mode)
@@ -190,11 +172,6 @@ class TestADeviceThatCannotWriteOn:
             assert given_up(tick(availability, late, is_up=False, is_trying=True, patience_ms=PATIENCE_MS)) == said
             assert availability.wake_ms(is_up=False, patience_ms=PATIENCE_MS) is None
             availability.outages.on_failed(late)
-
-    def test_waits_until_whoever_asks_ends_it(self) -> None:
-        availability = availability_in(Mode.STALLED)
-        for now in (2000.0, 1e9):
-            assert given_up(tick(availability, now, patience_ms=math.inf)) == []
 
 
 class TestWaking:
