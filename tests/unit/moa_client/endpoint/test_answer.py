@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -23,13 +28,14 @@ from moa_client.conversation.events import (
 from moa_client.conversation.figures import LinkStatus
 from moa_client.endpoint.answer import REASONS, Answer
 from moa_client.endpoint.ask import Prompt
+from moa_client.endpoint.tokens import ToldTokens
 from moa_client.tools.answer_reader import CallPiece, Piece, TextPiece
-from moa_client.tools.formats.json_calls import Hermes, Mistral
+from moa_client.tools.formats.json_calls import Hermes
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolOffer
-from moa_client.web.error_form import request_error
-from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError, RateLimitError
+from moa_shared.errors import MismatchError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.settings import TokenChances
 
 from tests.support.scripted_answers import made_answer
 from tests.support.tool_calls import TOOLS
@@ -48,11 +54,6 @@ def told(*events: SurfaceEvent, **more: Any) -> Answer:
 
 def shown(answer: Answer) -> tuple[str, str]:
     return answer.text.committed, answer.text.provisional
-
-
-def link(answer: Answer, state: LinkState, at: float) -> None:
-    words = "The server lets this key read and write 600 tokens a minute."
-    answer.apply(Update(LinkChanged(state, *((words, 11.2) if state is LinkState.WAITING else ()))), at)
 
 
 def test_no_token_costs_more_because_the_answer_is_long() -> None:
@@ -101,15 +102,6 @@ def test_why_an_answer_that_may_call_has_ended(text: str, finish: Finish, pieces
         assert answer.reason == reason
 
 
-def test_special_tokens_are_needed_where_they_are_marks() -> None:
-    assert not Prompt([], form=Hermes(), thinking=find_thinking("<think>")).is_marked_by({"<|im_end|>": 2})
-    assert Prompt([], form=Mistral()).is_marked_by({"</s>": 2, "[TOOL_CALLS]": 5})
-    decoder = AnswerDecoder(AnswerText(), lambda tokens: "".join(f"<{token}>" for token in tokens))
-    events = Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)
-    answer = told(*events, decoder=decoder)
-    assert (answer.text.committed, answer.text.tokens, answer.reason) == ("<5><6><7>", 3, "stop")
-
-
 def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it() -> None:
     for finish in Finish:
         answer = told(Ended(finish, text="end"))
@@ -121,10 +113,9 @@ def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_ha
     assert (REASONS[Finish.STOP], REASONS[Finish.LOOP]) == ("stop", "length")
 
 
-@pytest.mark.parametrize("outcome", [AnswerOutcome.CONFIRMED, AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED])
-def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: AnswerOutcome) -> None:
+def test_an_answer_that_ended_without_the_server_waits_for_it() -> None:
     assert not told(*STANDALONE).is_over
-    answer = told(*STANDALONE, HE, Settled((1, 2), outcome, Finish.MAX_TOKENS, text="llo"))
+    answer = told(*STANDALONE, HE, Settled((1, 2), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS, text="llo"))
     assert (answer.reason, answer.is_verified) == ("length", True)
     assert (*shown(answer), answer.text.tokens) == ("Hello", "", 2)
 
@@ -138,7 +129,7 @@ def test_only_the_time_without_the_server_counts() -> None:
         (LinkState.BACK, 104.0, None),
         (LinkState.OFFLINE, 200.0, 206.0),  # four of the ten seconds are over
     ):
-        link(answer, state, at)
+        answer.apply(Update(LinkChanged(state)), at)
         assert answer.deadline == deadline
     answer, status = told(), LinkStatus(LinkState.OFFLINE, None, 0, 0, 0, 0)
     answer.apply(Update(Provisional((1,), added="x"), 1, status), 3.0)  # each update may tell it
@@ -179,18 +170,29 @@ def test_what_the_server_refuses_to_verify_will_not_be_and_the_first_failure_cou
     assert told(Failed(first), Failed(error), ends_unverified=True).failure is first
 
 
-def test_a_limit_is_the_requests_failure_before_an_answer_has_begun_and_waited_for_then() -> None:
-    answer = told()
-    link(answer, LinkState.WAITING, 1.0)
-    failure = answer.failure
-    assert isinstance(failure, RateLimitError)
-    response = request_error(failure).response()
-    assert (response.status_code, response.headers["retry-after"]) == (429, "12")
-    assert request_error(failure).fields_at("")["error"]["code"] == "rate_limit_exceeded"
-    assert request_error(ContextLengthError("Long.")).code == "context_length_exceeded"
-    answer = told(HE)
-    for at in (1.0, 100.0):
-        link(answer, LinkState.WAITING, at)
-        assert (answer.is_over, answer.deadline) == (False, None)
-    link(answer, LinkState.OFFLINE, 101.0)
-    assert answer.deadline == 111.0
+# ------------------------------------------------------------ chances of tokens
+
+END = 300  # a special token without text
+BYTES: Any = SimpleNamespace(token_bytes=lambda token: bytes([token]))
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return bytes(token for token in tokens if token != END).decode("utf-8", "replace")
+
+
+@given(st.text(max_size=8), st.integers(0, 8))
+def test_texts_add_up_wherever_the_text_is_cut(text: str, length: int) -> None:
+    tokens, taken = [*text.encode(), END], ToldTokens(BYTES, decode)
+    taken.take(tokens, [TokenChances(-float(number)) for number, _ in enumerate(tokens)])
+    taken.finish(text[:length])
+    assert "".join(token.text for token in taken.tokens) == text[:length]
+    assert [token.start for token in taken.tokens] == [0, *accumulate(len(token.text) for token in taken.tokens)][:-1]
+    assert [token.chance for token in taken.tokens] == [-float(number) for number, _ in enumerate(tokens)]
+
+
+def test_a_character_s_text_comes_with_its_last_token_and_what_the_tokenizer_leaves_out_is_left_out() -> None:
+    taken = ToldTokens(BYTES, lambda tokens: decode(tokens).removeprefix(" "))
+    taken.take(" aé".encode(), [TokenChances(-1.0, (0x62, 0xC3), (-0.5, -0.75))] * 4)
+    taken.finish("aé")
+    assert [token.text for token in taken.tokens] == ["", "a", "", "é"]
+    assert taken.tokens[1].likeliest == ((b"b", -0.5), (b"\xc3", -0.75))

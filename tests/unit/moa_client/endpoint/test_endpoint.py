@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,13 +15,18 @@ import openai
 import pytest
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import AnswerSlots, EndpointSettings
+from moa_client.endpoint.routes import FRESH_SECONDS, Health, health_route
+from moa_client.history.responses import KeptResponse
+from moa_client.history.store import HistoryStore
+from moa_client.web.access import Access
+from moa_client.web.server import make_app
 from moa_shared.errors import (
-    MoaError,
-    ModelSourceError,
+    DiskFullError,
     OverloadedError,
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
+from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 
 from tests.support.scripted_answers import (
     MODEL,
@@ -38,10 +45,10 @@ WORDS = ("Good", " day", ".")
 
 @asynccontextmanager
 async def asking(
-    script: Script = silence, settings: EndpointSettings | None = None, source: ScriptedSource | None = None
+    script: Script = silence, settings: EndpointSettings | None = None, history: HistoryStore | None = None
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
-    source = source or ScriptedSource(script)
-    async with serving(source, settings) as server, openai_client(server.url) as client:
+    source = ScriptedSource(script)
+    async with serving(source, settings, history=history) as server, openai_client(server.url) as client:
         yield client, source
 
 
@@ -72,43 +79,31 @@ async def test_a_chat_gets_an_answer_whole_and_as_a_stream() -> None:
     choice, usage = completion.choices[0], completion.usage
     assert (choice.message.content, choice.message.role, choice.finish_reason) == ("Good day.", "assistant", "stop")
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (2, 3, 5)
-    assert completion.id.startswith("chatcmpl-")
-    assert (completion.object, completion.model) == ("chat.completion", MODEL)
+    assert (completion.object, completion.model, completion.id[:9]) == ("chat.completion", MODEL, "chatcmpl-")
     assert (completion.system_fingerprint, completion.moa) == ("fp_scripted", {"seed": 5, "verified": True})
-    assert source.rendered == HI
-    assert all(answer.closed.is_set() for answer in source.answers)
+    assert (source.rendered, [answer.closed.is_set() for answer in source.answers]) == (HI, [True, True])
     assert (text_of(chunks), chunks[0].choices[0].delta.role) == ("Good day.", "assistant")
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
-    assert {(chunk.object, chunk.usage) for chunk in chunks} == {("chat.completion.chunk", None)}
-    assert len({chunk.id for chunk in chunks}) == 1
+    assert len({(chunk.id, chunk.object, chunk.usage) for chunk in chunks}) == 1
     assert (chunks[0].moa, chunks[-1].moa) == ({"seed": 5}, {"verified": True})
 
 
-class MistralSource(ScriptedSource):
-    """What opens its calls is a special token, which the text of an answer does not have."""
-
-    chat_template = "[TOOL_CALLS]{{ message.tool_calls }}{{ tools }}"
-    special_tokens = {"</s>": 2, "[TOOL_CALLS]": 5}  # noqa: RUF012
+async def test_special_tokens_that_mark_calls_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opens Mistral's calls is a special token, which the text of an answer does not have."""
     words = ("[TOOL_CALLS]", '[{"name": "now", ', '"arguments": {}}]')
+    monkeypatch.setattr(ScriptedSource, "chat_template", "[TOOL_CALLS]{{ message.tool_calls }}{{ tools }}")
+    monkeypatch.setattr(ScriptedSource, "special_tokens", {"</s>": 2, words[0]: 5})
+    monkeypatch.setattr(ScriptedSource, "spelled", lambda _, tokens: "".join(words[token] for token in tokens))
 
-    def spelled(self, tokens: Sequence[int]) -> str:
-        return "".join(self.words[token] for token in tokens)
+    async def speak(answer: ScriptedAnswer) -> None:
+        answer.commit("", *words[1:])
+        answer.end()
 
-
-async def test_special_tokens_that_mark_calls_are_read() -> None:
-    async with asking(source=MistralSource(saying_at_once("", *MistralSource.words[1:]))) as (client, _):
+    async with asking(speak) as (client, _):
         called = await chat(client, tools=[{"type": "function", "function": {"name": "now"}}])
         plain = await chat(client)
     assert called.choices[0].finish_reason == "tool_calls"
-    assert plain.choices[0].message.content == "".join(MistralSource.words[1:])
-
-
-def saying_at_once(*words: str) -> Script:
-    async def script(answer: ScriptedAnswer) -> None:
-        answer.commit(*words)
-        answer.end()
-
-    return script
+    assert plain.choices[0].message.content == "".join(words[1:])
 
 
 async def test_the_model_has_its_name_and_another_name_for_all() -> None:
@@ -125,52 +120,31 @@ async def test_the_model_has_its_name_and_another_name_for_all() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-@pytest.mark.parametrize(
-    ("error", "status", "retry", "kind", "code"),
-    [
-        (OverloadedError("So.", hint=""), 429, "2", "rate_limit_error", "overloaded"),
-        (UnavailableError("So.", hint=""), 503, None, "server_error", "unavailable"),
-    ],
-)
-async def test_a_failure_before_the_first_word_is_a_status(
-    error: MoaError, status: int, retry: str | None, kind: str, code: str, is_stream: bool
-) -> None:
+async def test_a_failure_before_the_first_word_is_a_status(is_stream: bool) -> None:
     async def fail(answer: ScriptedAnswer) -> None:
-        answer.fail(error)
+        answer.fail(OverloadedError("So.", hint=""))
 
-    async with asking(fail) as (client, _):
+    async with asking(fail) as (client, source):
         with pytest.raises(openai.APIStatusError) as caught:
             await chat(client, stream=is_stream)
+        source.absent = UnavailableError("Starting.")  # without a model yet
+        with pytest.raises(openai.InternalServerError, match="Starting"):
+            await client.models.list()
     response = caught.value.response
-    assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
-    assert caught.value.body == {"message": "So.", "type": kind, "param": None, "code": code}
+    assert (response.status_code, response.headers.get("retry-after")) == (429, "2")
+    assert caught.value.body == {"message": "So.", "type": "rate_limit_error", "param": None, "code": "overloaded"}
 
 
-async def test_without_a_model_yet_the_reason_is_told() -> None:
-    async with asking() as (client, source):
-        for error in (UnavailableError("Starting."), ModelSourceError("Bad.")):
-            source.absent = error
-            with pytest.raises(openai.InternalServerError) as caught:
-                await client.models.list()
-            assert (caught.value.response.status_code, caught.value.code) == (503, error.code)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (f'{{"messages": {"[" * 100_000}', "The body of the request is no JSON: its brackets are nested too deeply."),
-        (f'{{"messages": {"[" * 800}{"]" * 800}}}', "messages[0]: expected a JSON object."),
-    ],
-    ids=["deep", "less deep"],
-)
-async def test_odd_bodies_are_refused_in_one_sentence(body: str, message: str) -> None:
+async def test_odd_bodies_are_refused_in_one_sentence() -> None:
+    deep = "The body of the request is no JSON: its brackets are nested too deeply."
     async with serving(ScriptedSource()) as server, httpx.AsyncClient(base_url=server.url) as client:
-        refused = await client.post("/v1/chat/completions/", content=body)  # a slash at the end is the same path
-        assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
+        for depth, message in ((100_000, deep), (800, "messages[0]: expected a JSON object.")):
+            body = f'{{"messages": {"[" * depth}{"]" * depth}}}'
+            refused = await client.post("/v1/chat/completions/", content=body)  # a slash at the end is the same path
+            assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
         unknown = await client.post("/v1/moderations", json={})
-        assert unknown.status_code == 404
-        words = "There is nothing at /v1/moderations. What there is: /v1/models, "
-        assert unknown.json()["error"]["message"].startswith(words)
+    words = "There is nothing at /v1/moderations. What there is: /v1/models, "
+    assert (unknown.status_code, unknown.json()["error"]["message"][: len(words)]) == (404, words)
 
 
 async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,8 +272,7 @@ async def test_chances_are_told_with_each_text_and_none_of_text_of_this_device()
     listed: dict[str, Any] = {"model": MODEL, "prompt": [7, 8], "logprobs": 2}
     async with asking(speak, EndpointSettings(settle_seconds=0.01, unverified="end")) as (client, source):
         choice = (await client.completions.create(**listed)).choices[0]
-        tools = [{"type": "function", "function": {"name": "now"}}]
-        stream = await chat(client, logprobs=True, top_logprobs=1, stream=True, tools=tools)
+        stream = await chat(client, logprobs=True, top_logprobs=1, stream=True)
         choices = [one async for chunk in stream for one in chunk.choices]
         source.script = saying(*WORDS)  # an older server tells none
         with pytest.raises(openai.InternalServerError, match="has not told how likely it finds some tokens"):
@@ -308,11 +281,160 @@ async def test_chances_are_told_with_each_text_and_none_of_text_of_this_device()
     assert told is not None
     assert (choice.text, told.tokens, told.token_logprobs, told.text_offset) == ("day", ["d", "a"], [-3.0, 0.0], [0, 1])
     assert told.top_logprobs == [{"e": -0.25, "f": -0.5, "d": -3.0}, {"b": -0.25, "c": -0.5, "a": -0.0}]
-    sent, content = "", list[dict[str, Any]]()
-    for each in choices:
-        sent += each.delta.content or ""
-        content += [token.model_dump() for token in (each.logprobs.content if each.logprobs is not None else [])]
-        assert "".join(token["token"] for token in content) == sent[:2]  # each with its text
-    assert (sent, len(content)) == ("day", 2)
+    content = [token.model_dump() for each in choices if each.logprobs is not None for token in each.logprobs.content]
+    assert ("".join(each.delta.content or "" for each in choices), len(content)) == ("day", 2)
     likeliest = [{"token": "e", "bytes": [101], "logprob": -0.25}]
     assert content[0] == {"token": "d", "bytes": [100], "logprob": -3.0, "top_logprobs": likeliest}
+
+
+# ------------------------------------------------------------ responses, and which of them are kept
+
+ASKED: dict[str, Any] = {"model": MODEL, "input": "Hi there", "extra_body": {"seed": 5}}
+NOW: FunctionToolParam = {
+    "type": "function",
+    "name": "now",
+    "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
+    "strict": True,
+}
+CALLING = ("Let me see.", '\n<tool_call>\n{"name": "now", "arguments": {"zo', 'ne": "UTC"}}\n</tool_call>')
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[HistoryStore]:
+    made = HistoryStore(tmp_path / "history")
+    yield made
+    made.close()
+
+
+async def created(client: openai.AsyncOpenAI, **more: Any) -> Any:
+    """A response that is not streamed; `store`: whether it is kept."""
+    return await client.responses.create(**{**ASKED, **more})
+
+
+async def test_a_text_gets_a_response_whole_and_as_a_stream() -> None:
+    async with asking(saying(*WORDS)) as (client, source):
+        response = await created(client, instructions="Be kind.", temperature=0, metadata={"a": "b"})
+        rendered = source.rendered
+        async with client.responses.stream(**ASKED) as stream:
+            final = await stream.get_final_response()
+    assert (response.output_text, response.status, response.model) == ("Good day.", "completed", MODEL)
+    assert (response.instructions, response.metadata, response.temperature) == ("Be kind.", {"a": "b"}, 0)
+    usage = response.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (4, 3, 7)
+    assert (response.moa, response.store) == ({"seed": 5, "verified": True}, False)  # nothing is kept here
+    assert rendered == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi there"}]
+    assert final.output_text == "Good day."
+
+
+async def test_a_response_continues_kept_ones_without_their_instructions(store: HistoryStore) -> None:
+    async with asking(saying(*CALLING), history=store) as (client, source):
+        first = await created(client, instructions="Be kind.", tools=[NOW])
+        source.script = saying("Noon", ".")
+        (call,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
+        result = [{"type": "function_call_output", "call_id": call.call_id, "output": "12:00"}]
+        second = await created(client, input=result, previous_response_id=first.id)
+        third = await created(client, input="Thanks.", previous_response_id=second.id, store=False)
+    assert (first.store, second.previous_response_id, third.store) == (True, first.id, False)
+    assert [message["role"] for message in source.rendered] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["content"] for message in source.rendered][3:] == ["Noon.", "Thanks."]
+    assert store.responses.count() == 2
+
+
+async def test_a_kept_response_is_read_and_deleted(store: HistoryStore) -> None:
+    async with asking(saying(*WORDS), history=store) as (client, source):
+        made = await created(client)
+        assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
+        await created(client, previous_response_id=made.id)
+        assert len(source.rendered) == 3
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await created(client, previous_response_id=made.id)
+    assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
+
+
+async def test_a_call_that_an_older_version_has_cut_is_not_continued(store: HistoryStore) -> None:
+    said = {"type": "message", "status": "incomplete", "role": "assistant", "content": "See:"}
+    call = {"type": "function_call", "status": "incomplete", "call_id": "1", "name": "now", "arguments": "{"}
+    store.responses.keep(KeptResponse("resp_1", None, int(time.time()), "[]", json.dumps({"output": [said, call]})))
+    async with asking(saying(*WORDS), history=store) as (client, source):
+        await created(client, previous_response_id="resp_1")
+    assert source.rendered[0] == {"role": "assistant", "content": "See:"}
+
+
+async def test_nothing_is_kept_by_the_users_wish() -> None:
+    async with asking(saying(*WORDS)) as (client, _):
+        for asked in (
+            created(client, store=True),
+            created(client, previous_response_id="resp_1"),
+            client.responses.retrieve("resp_1"),
+        ):
+            with pytest.raises(openai.APIStatusError, match="--no-history"):
+                await asked
+
+
+async def test_what_cannot_be_kept_says_so_and_what_fails_or_whose_client_leaves_is_not(
+    store: HistoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill(_: KeptResponse) -> None:
+        raise DiskFullError("The disk is full.", hint="Free some space.")
+
+    async with asking(history=store) as (client, source):
+        asked = asyncio.create_task(client.responses.create(**ASKED, stream=True))
+        (await source.answer()).commit("Good")
+        await (await asked).close()
+        await source.answers[0].closed.wait()
+        refused = asyncio.create_task(created(client))
+        (await source.answer(2)).fail(UnavailableError("Nobody there.", hint=""))
+        with pytest.raises(openai.InternalServerError):
+            await refused
+        assert store.responses.count() == 0
+        monkeypatch.setattr(store.responses, "keep", fill)
+        source.script = saying(*WORDS)
+        made = await created(client)
+    assert (made.output_text, made.store) == ("Good day.", False)
+    assert "The disk is full" in caplog.text
+
+
+# ------------------------------------------------------------ health
+
+READY = {"phase": "ready", "wants_online": True, "state": "good", "target": "tiny", "rtt_ms": 12.0, "conversations": 3}
+AWAY = UnavailableError("Nothing answers at gpu:50051.", hint="Start it.")
+
+
+async def test_health_needs_no_key_and_asks_the_server_once_for_many() -> None:
+    status: dict[str, Any] = dict(READY)
+    asked, failures, now = 0, list[UnavailableError](), 100.0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        if failures:
+            raise failures[-1]
+
+    app = make_app([health_route(Health(lambda: status, ask, lambda: now))], Access("127.0.0.1", 8674, key="k" * 16))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8674") as client:
+
+        async def health() -> tuple[int, str]:
+            response = await client.get("/health")
+            return response.status_code, response.json().get("reason", "")
+
+        fields = {"status": "ok", "link": "good", "model": "tiny", "rtt_ms": 12.0}  # nothing of conversations
+        assert (await client.get("/health")).json() == fields
+        assert {code for code, _ in await asyncio.gather(*(health() for _ in range(5)))} == {200}
+        failures.append(AWAY)
+        assert (asked, await health()) == (1, (200, ""))
+        now += FRESH_SECONDS
+        assert await health() == (503, AWAY.message)
+        failures.clear()
+        now += FRESH_SECONDS
+        assert (await health(), asked) == ((200, ""), 3)
+        for more, reason in (
+            ({"phase": "loading the drafter"}, "The daemon is not ready: loading the drafter"),
+            ({"phase": "ready", "wants_online": False}, "The daemon is offline, as its user wants it."),
+        ):
+            status |= more
+            assert (await health(), asked) == ((503, reason), 3)
