@@ -98,6 +98,15 @@ async def test_a_refused_answer_stays_as_it_is_and_who_is_typing_is_told_what_ha
     assert chat.display.underlined == "sure guessed right more"
 
 
+async def test_what_is_out_of_reach_is_told_too() -> None:
+    chat = Chat()
+    chat.end_standalone()
+    with chat.page.below(chat):
+        chat.page.screen.leave_room(SIZE[1])
+        chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3, 4))), CORRECTED)
+    assert (chat.lines[0], chat.lines[-1]) == ("sure guessed wrong", "sure guessed right more")
+
+
 async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now() -> None:
     chat = Chat()
     chat.end_standalone()

@@ -109,6 +109,7 @@ BECOMES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("chat", {"response_format": {"type": "json_object"}}, JSON),
     ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}, SCHEMA),
     ("text", form(json=SCHEMA["constraint"].text), SCHEMA),
+    ("text", form(json=OBJECT), SCHEMA),
     ("text", form(regex="a+"), constrained(ConstraintKind.REGEX, "a+")),
     ("text", form(choice=["a", "b"]), {"constraint": choice_of(["a", "b"])}),
     ("text", form(grammar="start:"), LARK),
@@ -299,6 +300,9 @@ def test_the_docs_name_every_field_and_request() -> None:
 ASSISTANT = {"role": "assistant", "content": "Well"}
 NAMES = {name: globals()[name] for name in ("USER", "ASSISTANT", "TOOL", "FLAT", "CUSTOM", "CALL", "OUTPUT", "USE")}
 WORDS = """
+chat {"tools": [{"type": "function"}]} -> tools[0].function is missing.
+chat {"messages": [{"role": "user", "content": ["Hi"]}]} -> messages[0].content: expected a text, or a list of parts of type text.
+responses {"text": {"format": {"type": "json_schema", "name": "a"}}} -> text.format.schema is missing.
 chat {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "then"}}} -> tool_choice: A call of 'then' is required, which is not among the tools. Offered: now.
 chat {"tools": [TOOL], "structured_outputs": {"regex": "a"}} -> structured_outputs: an answer of this form calls no tools: use response_format, or tool_choice: 'none'.
 chat {"stop": ""} -> stop: each text must have 1 to 64 characters.

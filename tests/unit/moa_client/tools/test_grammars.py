@@ -16,13 +16,7 @@ from moa_client.tools.answer_reader import FORMATS, CallPiece, TextPiece
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.json_calls import Hermes, Mistral11
-from moa_client.tools.grammars import (
-    Reasoning,
-    _as_lark,
-    forced_grammar,
-    limited_grammar,
-    reasoned_grammar,
-)
+from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_client.tools.tool import Tool
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint
@@ -153,35 +147,22 @@ GRAMMARS = [
 @given(seed=st.integers(0, 1 << 32))
 def test_what_may_follow_a_draft_is_what_may_follow_its_text(grammar: str, seed: int) -> None:
     """So the text is the same, whatever is drafted, and however much of it is taken back."""
-    random = Random(seed)
-    drafted, text = answer(grammar), answer(grammar)
-    read: list[int] = []
+    random, drafted, read = Random(seed), answer(grammar), list[int]()
     while len(read) < 12:
-        tokens: list[int] = []
-        parents: list[int] = []
-        for node in range(random.randrange(6)):
-            parents.append(random.randrange(-1, node) if node else -1)
-            tokens.append(random.choice([*IDS.values(), *b'an{"yo', EOS]))
-        rows = drafted.allowed(DraftTree(tuple(tokens), tuple(parents)))
-        for node, token in enumerate(tokens):
-            path = [token]
-            parent = parents[node]
-            while parent != -1:
-                path.insert(0, tokens[parent])
-                parent = parents[parent]
+        size = random.randrange(6)
+        tokens = tuple(random.choice([*IDS.values(), *b'an{"yo', EOS]) for _ in range(size))
+        tree = DraftTree(tokens, tuple(random.randrange(-1, node) for node in range(size)))
+        rows = drafted.allowed(tree)
+        for row, path in zip(rows, ((), *tree.paths), strict=True):
             fresh = answer(grammar)
             fresh.advance(read)
-            if EOS in path or not takes(fresh, path):
-                continue
-            assert np.array_equal(rows[1 + node], fresh.allowed(NO_TREE)[0])
-        assert np.array_equal(rows[0], text.allowed(NO_TREE)[0])
+            if EOS not in path and takes(fresh, [*path]):
+                assert np.array_equal(row, fresh.allowed(NO_TREE)[0])
         allowed = [token for token in np.flatnonzero(rows[0]).tolist() if token != EOS]
         if not allowed:
             return
-        token = random.choice([each for each in allowed if each >= 256] or allowed)
-        drafted.advance([token])
-        text.advance([token])
-        read.append(token)
+        read.append(random.choice([each for each in allowed if each >= 256] or allowed))
+        drafted.advance(read[-1:])
 
 
 @given(budget=st.integers(0, 40), length=st.integers(0, 50))
