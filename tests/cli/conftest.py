@@ -1,5 +1,6 @@
 """Fixtures of the command lines."""
 
+import importlib
 import io
 import os
 import sys
@@ -13,6 +14,14 @@ from tests.cli.client_program import CHAT, ENVIRONMENT, Run, Served, make_drafte
 from tests.support.messages import steady
 from tests.support.terminal import Terminal, opened
 from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
+
+PROGRAMS = {
+    "moa-client": "moa_client.cli:main",
+    "moa-server": "moa_server.cli:main",
+    "moa-train": "moa_training.cli:main",
+    "moa-bench": "moa_bench.cli:main",
+    "netsim": "netsim.cli:main",
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,5 +70,20 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
             code = int(leaving.code or 0)
         out, err = capsys.readouterr()
         return code, out, steady(err)
+
+    return run
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a program in this process: exit status, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        module, _, function = PROGRAMS[words[0]].partition(":")
+        monkeypatch.setattr(sys, "argv", list(words))
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls it "python -m pytest"
+        with pytest.raises(SystemExit) as ended:
+            getattr(importlib.import_module(module), function)()
+        return int(ended.value.code or 0), *capsys.readouterr()
 
     return run

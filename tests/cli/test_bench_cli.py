@@ -9,15 +9,13 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from moa_bench.cli import cli
-from moa_shared.programs.entry import run_program
 
+from tests.cli.client_program import Run
 from tests.support.programs import module, started
 
 pytestmark = pytest.mark.xdist_group("torch programs")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
-Refused = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
@@ -31,20 +29,6 @@ def measure(tmp_path: Path) -> Measure:
             code, out, errors = program.end()
         assert code == 0, errors
         return json.loads(written.read_text()), CompletedProcess(words, code, out, errors)
-
-    return run
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs the program in this process, which it ends: exit status, standard output, standard error."""
-
-    def run(*words: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["moa-bench", *words])
-        monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls it "python -m pytest"
-        with pytest.raises(SystemExit) as ended:
-            run_program(cli, "moa-bench")
-        return ended.value.code, *capsys.readouterr()
 
     return run
 
@@ -65,8 +49,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("capacity --shape 1b --way shipped", 2, "--way is plain or oracle."),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_sentence(refused: Refused, words: str, code: int, said: str) -> None:
-    found, out, err = refused(*words.split())
+def test_what_cannot_be_measured_is_refused_in_one_sentence(program: Run, words: str, code: int, said: str) -> None:
+    found, out, err = program("moa-bench", *words.split())
     assert (found, out, said in err.splitlines()[-1]) == (code, "", True), err
 
 

@@ -27,7 +27,6 @@ from tests.cli.client_program import (
 )
 from tests.support.programs import free_port, started
 from tests.support.terminal import Terminal, opened
-from tests.support.tiny_models import WORDS, save_tokenizer
 
 pytestmark = pytest.mark.xdist_group("client command line")
 ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
@@ -197,14 +196,6 @@ def test_what_it_has_written_is_checked_by_the_first_server(
     expected = alone(served, ASKED, max_tokens=TOKENS)
     assert first["tokens"] == expected
     assert second["tokens"] == alone(served, [*ASKED, *expected, 2, 4, 11, 2, 5], max_tokens=TOKENS)
-
-
-def test_one_with_another_vocabulary_is_refused(served: Served, run: Run, tmp_path: Path) -> None:
-    other = make_model(tmp_path / "other", 2)
-    save_tokenizer(other, [*WORDS[:5], "other", *WORDS[6:]])
-    code, out, err = run("chat", "--server", served.address, "--companion", other, "w10")
-    assert (code, out) == (78, "")
-    assert "Error: other cannot be a companion of tiny: token 5 is 'w5' there and 'other' here." in err
 
 
 def test_one_is_chosen_once_for_all_chats(served: Served, run: Run, tmp_path: Path) -> None:

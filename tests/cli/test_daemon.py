@@ -115,21 +115,10 @@ def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
                 lines.write(line)
                 lines.flush()
                 assert json.loads(lines.readline())["event"] == "error"
-            lines.write(b'{"do": "open", "conversation": null}\n')
-            lines.flush()
-            assert json.loads(lines.readline())["event"] == "opened"
-            for message in (
-                {"do": "ask", "question": ""},
-                {"do": "ask", "question": "w10", "options": {"temperature": "hot"}},
-                {"do": "ask", "question": "w10", "options": {"top_p": 7}},
-                {"do": "ask", "question": "w10", "options": {"max_tokens": 10**30}},
-                {"do": "ask", "question": "w10", "options": {"max_tokens": -5}},
-                {"do": "rewind", "answers": -1},
-                {"do": "what"},
-            ):
+            for message, event in (({"do": "open", "conversation": None}, "opened"), ({"do": "what"}, "error")):
                 lines.write(json.dumps(message).encode() + b"\n")
                 lines.flush()
-                assert json.loads(lines.readline())["event"] == "error", message
+                assert json.loads(lines.readline())["event"] == event
             with suppress(OSError):  # it has left before everything was written
                 lines.write(b'{"do": "ask", "question": "' + b"x" * (2 << 20) + b'"}\n')
                 lines.flush()

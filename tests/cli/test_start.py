@@ -1,34 +1,26 @@
 """What starting a program imports, and what it says to a command or option that does not exist."""
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import moa_client.cli
 import pytest
 
+from tests.cli.client_program import Run
+from tests.cli.conftest import PROGRAMS
 from tests.support.programs import environment
 
 ENVIRONMENT = environment(
     "proto", "shared", "server", "client", "netsim", "training", "bench", "kernels", COLUMNS="110"
 )
-PROGRAMS = {
-    "moa-client": "moa_client.cli:main",
-    "moa-server": "moa_server.cli:main",
-    "moa-train": "moa_training.cli:main",
-    "moa-bench": "moa_bench.cli:main",
-    "netsim": "netsim.cli:main",
-}
 HEAVY = {
     *("torch", "transformers", "grpc", "google", "numpy", "pydantic", "asyncio", "prompt_toolkit", "rich", "jinja2"),
     *("tokenizers", "huggingface_hub", "structlog", "logging", "tomllib", "platformdirs", "yaml"),
 }
 HEAVIEST = HEAVY - {"asyncio", "logging", "rich", "tomllib", "platformdirs"}
-Run = Callable[..., tuple[int, str, str]]
 REPORT = """
 import atexit, json, os, sys
 atexit.register(lambda: os.write(2, json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})).encode()))
@@ -46,21 +38,6 @@ def imported(*arguments: str) -> set[str]:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith((b"Usage: ", b"moa-", b"netsim", b"#", b"plain,")), done.stdout
     return set(json.loads(done.stderr))
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a program in this process: exit status, standard output, standard error."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        module, _, function = PROGRAMS[words[0]].partition(":")
-        monkeypatch.setattr(sys, "argv", list(words))
-        monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls it "python -m pytest"
-        with pytest.raises(SystemExit) as ended:
-            getattr(importlib.import_module(module), function)()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def test_nobody_waits_for_what_help_does_not_need() -> None:
@@ -100,8 +77,8 @@ print(json.dumps([before, shown, sorted(sys.modules)]))"""
         ("netsim porxy", "No such command 'porxy'. Did you mean 'proxy'?"),
     ],
 )
-def test_misspelt_commands_and_options_get_a_hint(run: Run, words: str, message: str) -> None:
-    status, out, err = run(*words.split())
+def test_misspelt_commands_and_options_get_a_hint(program: Run, words: str, message: str) -> None:
+    status, out, err = program(*words.split())
     assert (status, out, err.splitlines()[-1]) == (2, "", f"Error: {message}")
 
 
@@ -119,12 +96,12 @@ def test_misspelt_commands_and_options_get_a_hint(run: Run, words: str, message:
     ],
 )
 def test_tab_completes_commands_options_and_values(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
+    program: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
 ) -> None:
     monkeypatch.setenv(f"_{words[0].replace('-', '_').upper()}_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", " ".join(words))
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-    _, out, err = run(words[0])
+    _, out, err = program(words[0])
     assert [line.partition(",")[2] for line in out.splitlines()] == expected, err
 
 

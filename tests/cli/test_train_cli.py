@@ -1,7 +1,6 @@
 """`moa-train` as a user meets it: help, refusals with their exit codes, from conversations to an evaluated drafter."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,10 @@ from moa_shared.drafter.companion import ANOTHER_MODEL, cache_file, confidence_b
 from moa_shared.drafting.confidence import PRIOR_EVIDENCE
 from moa_shared.errors import DataError
 from moa_shared.models import resolve
-from moa_training.cli import cli, main
+from moa_training.cli import cli
 from moa_training.fit.run_state import only_run_in
 
+from tests.cli.client_program import Run
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
 from tests.support.tiny_training import WORDS, save_tiny_target, write_conversations, write_fit_config
 
@@ -112,11 +112,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "message"), REFUSED)
-def test_refusals_are_one_sentence_with_an_exit_code(
-    words: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["moa-train", *words.split()])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == code
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"moa-train: {message}")
+def test_refusals_are_one_sentence_with_an_exit_code(program: Run, words: str, code: int, message: str) -> None:
+    status, _, err = program("moa-train", *words.split())
+    assert (status, err.splitlines()[-1].startswith(f"moa-train: {message}")) == (code, True)

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
@@ -44,11 +44,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
-    """Serves the page with a fake daemon that plays these scripts; an error that it logs fails the test."""
+    """Serves the page with a fake daemon that plays this script; an error that it logs fails the test."""
     pages: list[ServedPage] = []
 
-    def serve(scripts: Mapping[str, Script] | Script, key: str = "") -> ServedPage:
-        pages.append(ServedPage(scripts if isinstance(scripts, Mapping) else {"": scripts}, key))
+    def serve(script: Script, key: str = "") -> ServedPage:
+        pages.append(ServedPage(script, key))
         return pages[-1]
 
     yield serve

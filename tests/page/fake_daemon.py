@@ -1,4 +1,4 @@
-"""A daemon without a model: its answers are scripts, chosen by a word of the question; everything else is as in it."""
+"""A daemon without a model: its answers are played by a script; everything else is as in it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partialmethod
 from typing import Any, cast
 
 from moa_client.conversation import events
@@ -19,7 +18,7 @@ from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import Summary
 from moa_client.host.surface_session import Watch
-from moa_client.page.routes import Crossing, ExportForm
+from moa_client.page.routes import Crossing, ExportForm, FrameTap
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.thinking import ReasoningMarks
@@ -30,6 +29,7 @@ from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 SERVER, MODEL = "lab.example:50051", "SmolLM2-135M-Instruct"
 GOOD = LinkStatus(events.LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0, server=SERVER)  # nothing has gone over the link yet
+WORD = re.compile(r"\s*\S+\s*$|\s*\S+")  # with the space before it
 Script = Callable[["Stage", str], Awaitable[None]]
 
 
@@ -55,11 +55,12 @@ class Stage:
         self.waiting = ""  # provisional text
         self.figures = Figures()
         self.gate = conversation.backend.gate
+        self.link = conversation.link
         self._began = time.monotonic()
 
-    def commit(self, text: str, words: int = 1) -> None:
-        """The server commits a text, some words at a time; provisional text that differs is withdrawn."""
-        for piece in _pieces(text, words):
+    def commit(self, text: str) -> None:
+        """The server commits a text, word by word; provisional text that differs is withdrawn."""
+        for piece in WORD.findall(text):
             count = len(piece.split())
             confirmed = self.waiting.startswith(piece)
             if self.waiting and not confirmed:
@@ -68,27 +69,16 @@ class Stage:
             self.figures.tokens += count
             self.tell(events.Committed(tuple(range(count)), count if confirmed else 0, piece))
 
-    def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
+    def commit_runs(self, *pieces: tuple[str, Provenance, float]) -> None:
         """The server commits a token for each piece: its text, its writer and its chance."""
-        lengths = [(len(text), writer.letter, chance) for text, writer, chance in pieces]
-        runs = joined(
-            (count, letter) if chance is None else (count, letter, chance) for count, letter, chance in lengths
-        )
+        runs = joined((len(text), writer.letter, chance) for text, writer, chance in pieces)
         self.tell(events.Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
     def write(self, text: str, *, likely: bool = True) -> None:
         """The device writes without the server; `likely`: what the server would write, too."""
-        for piece in _pieces(text, 1):
+        for piece in WORD.findall(text):
             self.waiting += piece
             self.tell(events.Provisional((1,), (0.6,), piece, likely))
-
-    def hold(self, *, unread: bool = False) -> None:
-        """The device has more, which it does not show."""
-        self.tell(events.HeldBack(unread))
-
-    def link(self, state: events.LinkState, reason: str = "") -> None:
-        self.conversation.set_link(state, reason)
-        self.publish(events.LinkChanged(state, reason))
 
     async def call(self, call: ToolCall, server: str, content: str) -> None:
         """The answer, which is over, calls a tool, which waits at the gate `called`; the next begins with its result."""
@@ -106,12 +96,6 @@ class Stage:
             self.waiting = ""
         self.tell(events.Ended(finish, provisional=not verified, calls=calls))
 
-    def settle(self, text: str, outcome: events.AnswerOutcome, written: int, kept: int) -> None:
-        """An answer that ended without the server has been decided."""
-        self.waiting = ""
-        rest = text[len(self.conversation.answers[self.number - 1].committed) :]
-        self.publish(events.Settled((), outcome, Finish.END_OF_TEXT, written, kept, rest))
-
     def tell(self, event: events.AnswerEvent) -> None:
         figures, conversation = self.figures, self.conversation
         figures.seconds = time.monotonic() - self._began
@@ -124,37 +108,38 @@ class Stage:
         self.conversation.publish(Update(event, self.number))
 
 
-def _pieces(text: str, words: int) -> list[str]:
-    parts = re.findall(r"\s*\S+\s*$|\s*\S+", text)
-    return ["".join(parts[start : start + words]) for start in range(0, len(parts), words)]
-
-
 class FakeConversation:
     """One conversation, open for any number of surfaces, in place of a `TextConversation` and of its parts."""
 
     def __init__(self, backend: FakeBackend, facts: ConversationFacts, updated: float) -> None:
-        self.backend = backend
-        self.facts = facts
+        self.backend, self.facts, self.updated = backend, facts, updated
         self.status = GOOD
-        self.updated = updated
         self.answers: list[AnswerText] = []
         self.subscriptions: list[Subscription] = []
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
         self.waiting: dict[str, tuple[events.CallWanted, asyncio.Future[events.Permission]]] = {}  # for permission
         self.engine = self.publisher = self.task = self.calls = self
-        self._todo: asyncio.Queue[tuple[events.SurfaceEvent, int]] = asyncio.Queue()
+        self.todo: asyncio.Queue[tuple[events.SurfaceEvent, int]] = asyncio.Queue()
         self._running: asyncio.Task[None] | None = None
-        self._task = asyncio.create_task(self._run())
+        self.running = asyncio.create_task(self._run())
+
+    @property
+    def summary(self) -> Summary:
+        title = self.facts.title or self.answers[0].question.split("\n")[0]
+        unverified = sum(answer.is_unsettled for answer in self.answers)
+        return Summary(
+            self.facts.identifier, title, self.updated, self.updated, MODEL, SERVER, len(self.answers), unverified
+        )
 
     @property
     def said(self) -> str:
         return self.facts.title + "\n".join(f"{each.question}\n{each.committed}" for each in self.answers)
 
-    def set_link(self, state: events.LinkState, reason: str = "") -> None:
-        rtt_ms = None if state is events.LinkState.OFFLINE else 52.0
-        self.status = replace(self.status, state=state, rtt_ms=rtt_ms)
+    def link(self, state: events.LinkState, reason: str = "") -> None:
+        self.status = replace(self.status, state=state)
         self.facts = replace(self.facts, online=state is not events.LinkState.OFFLINE, absent=reason)
+        self.publish(Update(events.LinkChanged(state, reason)))
 
     @property
     def open_events(self) -> list[events.SurfaceEvent]:
@@ -170,14 +155,14 @@ class FakeConversation:
         options.settings()
         self.asked.append((question, options))
         decided = options.decided(CHAT_DEFAULTS, seed=len(self.asked))
-        self._todo.put_nowait((events.Asked(question, decided), instead_of))
+        self.todo.put_nowait((events.Asked(question, decided), instead_of))
 
     def continue_answer(self, max_tokens: int) -> None:
         self.requests.append(f"continue {max_tokens}")
-        self._todo.put_nowait((events.Continued(self.answers[-1].options), len(self.answers)))
+        self.todo.put_nowait((events.Continued(self.answers[-1].options), len(self.answers)))
 
     def rewind(self, answers: int) -> None:
-        self._todo.put_nowait((events.Rewound(answers), 0))
+        self.todo.put_nowait((events.Rewound(answers), 0))
 
     def stop(self, *, at_once: bool = False) -> None:
         self.requests.append("stop")
@@ -197,54 +182,33 @@ class FakeConversation:
     def permit(self, call: str, permission: events.Permission) -> None:
         self.waiting[call][1].set_result(permission)
 
-    def _request(self, what: str) -> None:
-        self.requests.append(what)
+    def write_standalone(self) -> None:
+        self.requests.append("standalone")
 
-    write_standalone = partialmethod(_request, "standalone")
-    keep = partialmethod(_request, "keep")
-
-    def set_system(self, system: str | None) -> None:
-        self.facts = replace(self.facts, system=system)
+    def keep(self) -> None:
+        self.requests.append("keep")
 
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)
         self.publish(Update(events.Titled(title)))
 
-    def wish(self, is_offline: bool) -> None:
-        state = events.LinkState.OFFLINE if is_offline else events.LinkState.GOOD
-        self.set_link(state)
-        self.publish(Update(events.LinkChanged(state)))
-
-    go_offline = partialmethod(wish, True)
-    go_online = partialmethod(wish, False)
-
-    def forget_waiting(self) -> None:
-        """Questions that wait for their turn are lost, as with a daemon that is killed."""
-        while not self._todo.empty():
-            self._todo.get_nowait()
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        for subscription in self.subscriptions:
-            subscription.close()
-
     async def _run(self) -> None:
         while True:
-            event, number = await self._todo.get()
+            event, number = await self.todo.get()
             if isinstance(event, events.Rewound):
                 self.publish(Update(event))
                 continue
             number = number or len(self.answers) + 1
             self.publish(Update(event, number))
             answer = self.answers[number - 1]
-            stage = Stage(self, number, answer.options)
-            self._running = asyncio.ensure_future(self.backend.play(stage, answer.question))
+            self.updated, stage = time.time(), Stage(self, number, answer.options)
+            self._running = asyncio.ensure_future(self.backend.script(stage, answer.question))
             try:
                 await asyncio.wait([self._running])
                 if self._running.cancelled():
                     stage.publish(events.Ended(Finish.CANCELLED))
-                self._running.cancelled() or self._running.result()
+                else:
+                    self._running.result()
                 if self.answers[-1].is_running:
                     stage.end()
             finally:
@@ -252,25 +216,16 @@ class FakeConversation:
                 self._running = None
 
 
-def _title(conversation: FakeConversation) -> str:
-    return conversation.facts.title or conversation.answers[0].question.split("\n")[0]
-
-
-def _unverified(conversation: FakeConversation) -> int:
-    return sum(answer.is_unsettled for answer in conversation.answers)
-
-
 class FakeBackend:
-    """Implements `PageBackend`. `scripts`: the first whose word the question has is played."""
+    """Implements `PageBackend`. `script`: of each answer."""
 
-    def __init__(self, scripts: Mapping[str, Script]) -> None:
+    def __init__(self, script: Script) -> None:
         self.open_conversations: dict[str, FakeConversation] = {}
         self.is_offline = False
         self.thinking: ReasoningMarks | None = None  # how answers of the model mark reasoning
-        self.companion = ""  # writes while there is no server; empty: there is none
         self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self.watchers: list[asyncio.Queue[Crossing]] = []
-        self._scripts = scripts
+        self.tap = FrameTap()
+        self.script = script
 
     async def gate(self, name: str) -> None:
         """Waits until a test lets a script go on."""
@@ -285,63 +240,35 @@ class FakeBackend:
 
     def status(self) -> Fields:
         newest = max(self.open_conversations.values(), key=lambda each: each.updated, default=None)
-        status = newest.status if newest is not None else GOOD
-        return {
-            "version": "0.2.0",
-            "phase": "ready",
-            "target": MODEL,
-            "server": SERVER,
-            "drafter": "default",
-            "standalone": "deep",
-            "level": "int8",
-            "exact": True,
-            "reason": "",
-            "since": 0.0,
-            "rtt_ms": status.rtt_ms,
-            "state": "offline" if self.is_offline else status.state.value,
-            "wants_online": not self.is_offline,
-            "conversations": len(self.open_conversations),
-        }
+        state = "offline" if self.is_offline else (newest.status if newest is not None else GOOD).state.value
+        return {"target": MODEL, "level": "int8", "exact": True, "state": state, "wants_online": not self.is_offline}
 
     async def conversations(self, search: str) -> Sequence[Summary]:
-        kept = [
-            Summary(name, _title(each), each.updated, each.updated, MODEL, SERVER, len(each.answers), _unverified(each))
-            for name, each in self.open_conversations.items()
-            if each.answers and search.lower() in each.said.lower()
-        ]
-        return sorted(kept, key=lambda each: -each.updated)
+        kept = [each for each in self.open_conversations.values() if each.answers]
+        found = [each.summary for each in kept if search.lower() in each.said.lower()]
+        return sorted(found, key=lambda each: -each.updated)
 
     async def delete(self, identifier: str) -> None:
         conversation = self._find(identifier)
         if conversation.subscriptions:
             raise ConflictError("The conversation is open.", hint="Close it first.")
         del self.open_conversations[identifier]
-        await conversation.close()
+        conversation.running.cancel()
 
     async def export(self, identifier: str, form: ExportForm) -> str:
-        conversation = self._find(identifier)
-        if form == "json":
-            return json.dumps({"id": identifier, "answers": [answer.committed for answer in conversation.answers]})
-        return f"# {conversation.facts.title}\n\n{conversation.said}\n"
+        title = self._find(identifier).facts.title
+        return json.dumps({"id": identifier}) if form == "json" else f"# {title}\n"
 
     def set_offline(self, is_offline: bool) -> None:
         self.is_offline = is_offline
         for conversation in self.open_conversations.values():
-            conversation.wish(is_offline)
+            conversation.link(events.LinkState.OFFLINE if is_offline else events.LinkState.GOOD)
 
-    async def timeline(self) -> AsyncIterator[Crossing]:
-        watcher: asyncio.Queue[Crossing] = asyncio.Queue()
-        self.watchers.append(watcher)
-        try:
-            while True:
-                yield await watcher.get()
-        finally:
-            self.watchers.remove(watcher)
+    def timeline(self) -> AsyncIterator[Crossing]:
+        return self.tap.watch()
 
     def begin(self, identifier: str, title: str, system: str | None = None, updated: float = 0.0) -> FakeConversation:
-        sampling = {"temperature": 0.7, "top_p": 0.95}
-        facts = ConversationFacts(identifier, title, MODEL, SERVER, online=True, level="int8", sampling=sampling)
-        facts = replace(facts, drafter="default", standalone="deep", companion=self.companion)
+        facts = ConversationFacts(identifier, title, MODEL, SERVER, online=True, level="int8")
         facts = replace(facts, system=system, thinking=self.thinking)
         self.open_conversations[identifier] = FakeConversation(self, facts, updated or time.time())
         return self.open_conversations[identifier]
@@ -358,8 +285,3 @@ class FakeBackend:
         if identifier not in self.open_conversations:
             raise NotFoundError(f"There is no conversation {identifier}.", hint="It may have been deleted.")
         return self.open_conversations[identifier]
-
-    async def play(self, stage: Stage, question: str) -> None:
-        stage.conversation.updated = time.time()
-        script = next(script for word, script in self._scripts.items() if word in question)
-        await script(stage, question)

@@ -2,12 +2,9 @@
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
-import uvicorn
+from anyio.from_thread import start_blocking_portal
 from axe_playwright_python.base import AXE_SCRIPT
 from moa_client.conversation.options import AnswerOptions
 from moa_client.page.routes import page_routes
@@ -17,19 +14,15 @@ from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.page.fake_daemon import FakeBackend, Script
 
-T = TypeVar("T")
-
 
 class ServedPage:
-    """The page at `url`. `key`: that requests must show."""
+    """The page at `url`. `key`: that requests must show. `call`: does something on the loop of the daemon."""
 
-    def __init__(self, scripts: Mapping[str, Script], key: str = "") -> None:
+    def __init__(self, script: Script, key: str = "") -> None:
         self._key = key
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.backend = self.call(lambda: FakeBackend(scripts))
-        self._server: WebServer | None = None
+        self._portal = start_blocking_portal()
+        self.call = self._portal.__enter__().call
+        self.backend = FakeBackend(script)
         self.port = 0
         self.start()
 
@@ -45,15 +38,11 @@ class ServedPage:
     @property
     def requests(self) -> list[str]:
         """What else was wanted of the first one."""
-        return self.call(lambda: self.backend.open_conversations["c001"].requests)
+        return self.backend.open_conversations["c001"].requests
 
-    def call(self, action: Callable[[], T]) -> T:
-        """Does something on the loop of the daemon."""
-
-        async def run() -> T:
-            return action()
-
-        return self._run(run())
+    def remember(self, identifier: str, title: str, turns: Sequence[tuple[str, str]], age_s: float = 0.0) -> None:
+        """Has a conversation of before."""
+        self.call(self.backend.remember, identifier, title, turns, age_s)
 
     def open_gate(self, name: str = "on") -> None:
         """Lets the script go on that waits there."""
@@ -63,48 +52,38 @@ class ServedPage:
         """Waits for the daemon."""
 
         async def wait() -> None:
-            while not condition():  # noqa: ASYNC110 (the condition may be anything)
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                while not condition():  # noqa: ASYNC110 (the condition may be anything)
+                    await asyncio.sleep(0.01)
 
-        self._run(asyncio.wait_for(wait(), 30))
+        self.call(wait)
 
     def start(self) -> None:
         """Serves, at the port of before if there was one."""
-        self._run(self._start())
+
+        async def start() -> WebServer:
+            listener = bind("127.0.0.1", self.port)
+            self.port = listener.getsockname()[1]
+            access = Access("127.0.0.1", self.port, key=self._key)
+            return await serve(make_app(page_routes(self.backend), access), listener, asyncio.Event(), access)
+
+        self._server = self.call(start)
 
     def kill(self) -> None:
         """All connections break, and nobody listens."""
-        self._run(self._kill())
+
+        async def kill() -> None:
+            self._server._doors.close()
+            await self._server.close()
+
+        self.call(kill)
 
     def close(self) -> None:
         """Ends the daemon."""
         self.kill()
-        self._run(self._close_conversations())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(40)
-
-    async def _start(self) -> None:
-        listener = bind("127.0.0.1", self.port)
-        self.port = listener.getsockname()[1]
-        access = Access("127.0.0.1", self.port, key=self._key)
-        self._server = await serve(make_app(page_routes(self.backend), access), listener, asyncio.Event(), access)
-
-    async def _kill(self) -> None:
-        if self._server is not None:
-            server: uvicorn.Server = self._server._server
-            for connection in list(server.server_state.connections):
-                with suppress(AttributeError):
-                    connection.transport.abort()
-            await self._server.close()
-            self._server = None
-
-    async def _close_conversations(self) -> None:
         for conversation in self.backend.open_conversations.values():
-            await conversation.close()
+            self.call(conversation.running.cancel)
+        self._portal.__exit__(None, None, None)
 
 
 logger = logging.getLogger(__name__)
@@ -130,9 +109,6 @@ class Reader:
         page.on("console", self._listen)
         # pytest shows it where a test fails: a page that lacks one of its scripts says nothing itself.
         page.on("requestfailed", lambda request: logger.warning("%s failed: %s", request.url, request.failure))
-
-    def open_gate(self, name: str = "on") -> None:
-        self.served.open_gate(name)
 
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name)
@@ -169,10 +145,6 @@ class Reader:
         field.fill(text)
         field.press("Enter")
         return turn
-
-    def overflow(self) -> int:
-        """By how many pixels the page is wider than its window."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
     def violations(self) -> list[str]:
         """What axe finds."""

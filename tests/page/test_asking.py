@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from moa_client.conversation.events import AnswerOutcome, LinkState, Provenance
+from moa_client.conversation import events
+from moa_client.conversation.events import LinkState, Provenance
 from moa_client.conversation.options import AnswerOptions
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from tests.page.conftest import Ask, Open, Serve
 from tests.page.fake_daemon import Stage, says
-from tests.page.served import Reader
 
 TWO_PARTS = says("The **first** part, ", "and the second.")
 
@@ -19,92 +19,83 @@ async def echo(stage: Stage, question: str) -> None:
     stage.commit(f"You asked: {question}")
 
 
-def test_an_answer_appears_as_it_comes(ask: Ask) -> None:
+def test_an_answer_appears_as_it_comes_and_is_there_when_the_page_is_loaded_again_or_stopped(ask: Ask) -> None:
     reader = ask(TWO_PARTS, "What is it?")
-    expect(reader.page.locator(".question")).to_have_text("What is it?")
-    expect(reader.answer).to_have_text("The first part,")
-    expect(reader.answer.locator("strong")).to_have_text("first")
-    expect(reader.button("Stop")).to_be_visible()
-    reader.open_gate()
+    reader.field.fill("Why?")
+    for _ in range(2):
+        expect(reader.page.locator(".question")).to_have_text("What is it?")
+        expect(reader.answer).to_have_text("The first part,")
+        expect(reader.answer.locator("strong")).to_have_text("first")
+        expect(reader.button("Stop")).to_be_visible()
+        expect(reader.field).to_have_value("Why?")
+        reader.page.reload()
+    reader.expect_connection()
+    reader.served.open_gate()
     reader.expect_answer("The first part, and the second.")
     expect(reader.page.get_by_role("heading", level=1)).to_have_text("What is it?")
     expect(reader.page.locator(".cost")).to_contain_text("6 tokens")
+    reader.field.press("Enter")
+    expect(reader.turns).to_have_count(2)
+    expect(reader.answer).to_have_text("The first part,")
+    reader.button("Stop").click()
+    expect(reader.standing).to_have_text("Stopped.")
+    expect(reader.field).to_be_focused()
 
 
-def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(ask: Ask) -> None:
-    async def script(stage: Stage, question: str) -> None:
-        stage.commit("It flashes. ")
-        stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
-        stage.write("It is white and as round as a ball.")
-        await stage.gate("on")
-        stage.link(LinkState.GOOD)
-        stage.commit("It is **red** and as round as a ball. Nobody has read this yet.")
-
-    reader = ask(script, "How does it look?")
-    expect(reader.provisional).to_have_text("It is white and as round as a ball.")
-    expect(reader.standing).to_have_text("9 words by this device, not checked yet.")
-    expect(reader.notice).to_have_text(
-        "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
-    )
-    reader.open_gate()
-    expect(reader.page.locator(".corrected").first).to_contain_text("r")
-    expect(reader.answer).to_have_text("It flashes. It is red and as round as a ball. Nobody has read this yet.")
-    expect(reader.provisional).to_have_count(0)
-    expect(reader.page.locator(".corrected")).to_have_count(0)  # a moment later
-    expect(reader.notice).to_be_empty()
-
-
-def test_a_companion_s_text_has_two_shades_and_can_be_had_back(ask: Ask) -> None:
+def test_what_the_device_wrote_is_marked_corrected_where_it_stands_and_can_be_had_back(ask: Ask) -> None:
     unlikely = "as a bone is, in the sun of a long summer at the sea. "
 
     async def script(stage: Stage, question: str) -> None:
         stage.commit("It flashes. ")
-        stage.link(LinkState.OFFLINE)
+        stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
         stage.write("It is white ")
         stage.write(unlikely, likely=False)
         await stage.gate("on")
-        stage.link(LinkState.BACK)
-        stage.commit("It is red.", words=3)
+        stage.link(LinkState.GOOD)
+        stage.commit("It is **red** and round.")
 
     reader = ask(script, "How does it look?")
     expect(reader.page.locator(".answer .provisional:not(.unsure)")).to_have_text("It is white ")
     expect(reader.page.locator(".answer .unsure")).to_have_text(unlikely.strip())
-    reader.open_gate()
-    expect(reader.answer).to_have_text("It flashes. It is red.")
+    expect(reader.standing).to_have_text("17 words by this device, not checked yet.")
+    expect(reader.notice).to_have_text(
+        "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
+    )
+    reader.served.open_gate()
+    expect(reader.page.locator(".corrected").first).to_contain_text("r")
+    expect(reader.answer).to_have_text("It flashes. It is red and round.")
     expect(reader.provisional).to_have_count(0)
-    expect(reader.standing).to_have_text("The server has replaced 17 tokens of this device.")
+    expect(reader.page.locator(".corrected")).to_have_count(0)  # a moment later
+    expect(reader.notice).to_be_empty()
+    expect(reader.standing).to_have_text("The server has replaced 15 tokens of this device.")
     reader.button("Have this device’s text back").click()
-    reader.served.wait_until(lambda: reader.served.backend.open_conversations["c001"].requests == ["keep"])
+    reader.served.wait_until(lambda: reader.served.requests == ["keep"])
 
 
-def test_an_answer_that_ended_without_its_server_is_decided_later(ask: Ask) -> None:
+def test_an_answer_that_ended_without_its_server_is_decided_later_by_another_one(ask: Ask) -> None:
+    other = "Another model is served at lab.example:50051 now; the conversation waits for SmolLM2."
+
     async def script(stage: Stage, question: str) -> None:
         stage.commit("It flashes. ")
         stage.link(LinkState.OFFLINE)
+        stage.publish(events.ServerChanged("model", other))
         stage.write("It is white.")
         stage.end(verified=False)
         await stage.gate("on")
         stage.link(LinkState.GOOD)
-        stage.settle("It flashes. It is red.", AnswerOutcome.CORRECTED, 3, 2)
+        stage.publish(events.ExecutionChanged("bf16", exact=False))
+        stage.publish(events.Settled((), events.AnswerOutcome.CORRECTED, Finish.END_OF_TEXT, 3, 2, "It is red."))
 
     reader = ask(script, "How does it look?")
     expect(reader.standing).to_have_text("3 words not checked yet: the server does so when it is back.")
     expect(reader.page.locator(".unverified")).to_have_text("1 to be checked")
-    reader.open_gate()
+    expect(reader.notice).to_have_text(other)
+    reader.served.open_gate()
     expect(reader.standing).to_have_text("Corrected by the server: 2 of 3 tokens of this device were right.")
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.page.locator(".unverified")).to_be_hidden()
-
-
-def test_stop_by_button_and_by_key(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(TWO_PARTS))
-    for number in (1, 2):
-        reader.ask("Why?")
-        expect(reader.turns).to_have_count(number)
-        expect(reader.answer).to_have_text("The first part,")
-        reader.button("Stop").click() if number == 1 else reader.field.press("Escape")
-        expect(reader.standing).to_have_text("Stopped.")
-    expect(reader.field).to_be_focused()
+    expect(reader.page.locator(".remark")).to_contain_text("This server computes differently (bf16)")
+    expect(reader.notice).to_be_empty()
 
 
 def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(serve: Serve, open_page: Open) -> None:
@@ -132,14 +123,11 @@ def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(ser
 def test_the_device_writes_on_if_the_reader_wants_it(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.link(LinkState.OFFLINE)
-        stage.hold(unread=True)
+        stage.tell(events.HeldBack(unread=True))
         await stage.gate("never")
 
     reader = ask(script, "Anybody?")
-    expect(reader.standing).to_contain_text(
-        "No server has read this question: it is answered when one is back. "
-        "What this device would write by itself is much worse."
-    )
+    expect(reader.standing).to_contain_text("No server has read this question: it is answered when one is back.")
     reader.button("Write anyway").click()
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
@@ -149,7 +137,6 @@ def test_the_device_writes_on_if_the_reader_wants_it(ask: Ask) -> None:
 def test_an_answer_that_a_limit_has_cut_goes_on(ask: Ask) -> None:
     async def script(stage: Stage, question: str) -> None:
         if stage.conversation.requests:
-            await stage.gate("on")
             stage.commit(" three")
         else:
             stage.commit("One two")
@@ -158,8 +145,6 @@ def test_an_answer_that_a_limit_has_cut_goes_on(ask: Ask) -> None:
     reader = ask(script, "Count.")
     expect(reader.standing).to_have_text("It ends here because it has as many tokens as the options allow.")
     reader.button("Continue").click()
-    expect(reader.button("Continue")).to_be_hidden()
-    reader.open_gate()
     reader.expect_answer("One two three")
     expect(reader.button("Continue")).to_be_hidden()
     assert reader.served.requests == ["continue 2048"]
@@ -167,8 +152,7 @@ def test_an_answer_that_a_limit_has_cut_goes_on(ask: Ask) -> None:
 
 def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: Serve, open_page: Open) -> None:
     served = serve(echo)
-    marks = ReasoningMarks(("<think>",), ("</think>",), efforts=("none", "high"))
-    served.call(lambda: setattr(served.backend, "thinking", marks))
+    served.backend.thinking = ReasoningMarks(("<think>",), ("</think>",), efforts=("none", "high"))
     reader = open_page(served)
     reader.button("Options of answers").click()
     reader.page.get_by_text("More", exact=True).click()
@@ -185,7 +169,7 @@ def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: S
     reader.expect_connection()
     reader.ask("Why?")
     reader.expect_end()
-    served.call(lambda: setattr(served.backend, "thinking", None))  # another model
+    served.backend.thinking = None  # another model
     reader.button("New conversation").click()
     reader.ask("Why?")
     expect(reader.answer).to_have_text("You asked: Why?")
@@ -204,10 +188,6 @@ async def mixed(stage: Stage, question: str) -> None:
     await stage.gate("on")
 
 
-def painted(reader: Reader, kind: str) -> Locator:
-    return reader.answer.locator(f'[data-paint="{kind}"]')
-
-
 def test_an_answer_is_painted_by_its_writers(ask: Ask) -> None:
     reader = ask(mixed, "Which wine?")
     expect(reader.answer.get_by_role("region", name="Code, py")).to_have_text("print(1)")
@@ -218,13 +198,13 @@ def test_an_answer_is_painted_by_its_writers(ask: Ask) -> None:
     def check() -> None:
         texts = {"S": ["wi", "print"], "D": ["ne", " & ", "wh"], "C": ["ite", " wine"], "T": ["Red 😀 ", "(1)"]}
         for kind, stretches in texts.items():
-            expect(painted(reader, kind)).to_have_text(stretches)
-        expect(painted(reader, "D").first).to_have_attribute("title", "this device’s draft")
+            expect(reader.answer.locator(f'[data-paint="{kind}"]')).to_have_text(stretches)
+        expect(reader.answer.locator('[data-paint="D"]').first).to_have_attribute("title", "this device’s draft")
         expect(reader.answer.locator("li strong")).to_have_text("wine")
         assert reader.answer.inner_text() == plain
 
     check()
-    reader.open_gate()
+    reader.served.open_gate()
     reader.expect_end()
     check()
     reader.page.reload()  # the choice is the browser's, the writers are the daemon's

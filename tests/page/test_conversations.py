@@ -1,8 +1,6 @@
 """Several conversations, in a browser: the list, their addresses, and what can be done with one."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
 from tests.page.fake_daemon import says
-from tests.page.served import Reader, ServedPage
+from tests.page.served import ServedPage
 
 ASH = "What is the Latin name of the ash?"
 TIDES = [("Why are there two tides?", "The *Moon* pulls."), ("And spring tides?", "The Sun too.")]
@@ -21,8 +19,8 @@ TIDES = [("Why are there two tides?", "The *Moon* pulls."), ("And spring tides?"
 @pytest.fixture
 def served(serve: Serve) -> ServedPage:
     served = serve(says("An answer ", "to the end."))
-    served.call(lambda: served.backend.remember("tides", "Two tides", TIDES, 24 * 3600))
-    served.call(lambda: served.backend.remember("ash", "", [(ASH, "Fraxinus.")], 30 * 24 * 3600))
+    served.remember("tides", "Two tides", TIDES, 24 * 3600)
+    served.remember("ash", "", [(ASH, "Fraxinus.")], 30 * 24 * 3600)
     return served
 
 
@@ -52,19 +50,6 @@ def test_going_to_another_conversation_and_back(served: ServedPage, open_page: O
     expect(reader.field).to_have_value("not asked yet")
 
 
-def test_reload_in_the_middle_of_an_answer(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served)
-    reader.ask("What is new?")
-    expect(reader.answer).to_have_text("An answer")
-    reader.field.fill("the next one")
-    reader.page.reload()
-    expect(reader.answer).to_have_text("An answer")
-    expect(reader.field).to_have_value("the next one")
-    expect(reader.button("Stop")).to_be_visible()
-    served.open_gate()
-    reader.expect_answer("An answer to the end.")
-
-
 def test_search(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
     reader.page.keyboard.press("Control+k")
@@ -84,34 +69,25 @@ def test_search(served: ServedPage, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("address", ["/?c=tides", "/"], ids=["open", "not open"])
-def test_delete_after_confirmation(served: ServedPage, open_page: Open, address: str) -> None:
+def test_export_and_delete_after_confirmation(served: ServedPage, open_page: Open, address: str) -> None:
     reader = open_page(served, address)
-    manage = reader.button("Rename, export or delete Two tides")
+    manage, confirm = reader.button("Rename, export or delete Two tides"), reader.page.get_by_role("alertdialog")
+    for form, name in (("Markdown", "conversation-tides.md"), ("JSON", "conversation-tides.json")):
+        manage.click()
+        with reader.page.expect_download() as download:
+            reader.button(f"Export as {form}").click()
+        assert download.value.suggested_filename == name
     manage.click()
     reader.button("Delete …").click()
-    expect(reader.page.get_by_role("alertdialog")).to_contain_text(
-        "“Two tides” will be deleted from this device for good."
-    )
+    expect(confirm).to_contain_text("“Two tides” will be deleted from this device for good.")
     reader.button("Cancel").click()
     expect(reader.conversations).to_have_count(2)
     manage.click()
     reader.button("Delete …").click()
-    reader.page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
+    confirm.get_by_role("button", name="Delete").click()
     expect(reader.conversations).to_have_text([ASH])
     expect(reader.turns).to_have_count(0)
-    assert "tides" not in served.call(lambda: list(served.backend.open_conversations))
-
-
-def test_export(served: ServedPage, open_page: Open, tmp_path: Path) -> None:
-    reader = open_page(served)
-    for form, name in (("Markdown", "conversation-tides.md"), ("JSON", "conversation-tides.json")):
-        reader.button("Rename, export or delete Two tides").click()
-        with reader.page.expect_download() as download:
-            reader.button(f"Export as {form}").click()
-        assert download.value.suggested_filename == name
-        download.value.save_as(tmp_path / name)
-    assert (tmp_path / "conversation-tides.md").read_text("utf-8").startswith("# Two tides\n")
-    assert json.loads((tmp_path / "conversation-tides.json").read_text("utf-8"))["id"] == "tides"
+    assert "tides" not in served.backend.open_conversations
 
 
 PNG = list(b"\x89PNG\r\n\x1a\n\0")
@@ -127,17 +103,11 @@ HAND_OVER = """([selector, event, files]) => {
   const given = new DataTransfer();
   for (const [name, type, bytes] of files) given.items.add(new File([new Uint8Array(bytes)], name, { type }));
   const init = { bubbles: true, cancelable: true, dataTransfer: given, clipboardData: given };
-  const event_ = event === "paste" ? new ClipboardEvent(event, init) : new DragEvent(event, init);
-  document.querySelector(selector).dispatchEvent(event_);
+  document.querySelector(selector).dispatchEvent(new (event === "paste" ? ClipboardEvent : DragEvent)(event, init));
 }"""
 
 
 READ = says("I have read it.")
-
-
-def hand_over(reader: Reader, event: str, *files: tuple[str, str, list[int]]) -> None:
-    selector = "#question" if event == "paste" else "#turns"
-    reader.page.evaluate(HAND_OVER, [selector, event, files])
 
 
 def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Open) -> None:
@@ -163,12 +133,16 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     served = serve(READ)
     reader = open_page(served)
     chips = reader.page.locator(".file-name")
-    hand_over(reader, "drop", ("notes.txt", "text/plain", list("Añ 😀\r\n".encode())), ("cat.png", "image/png", PNG))
+
+    def hand_over(event: str, *files: tuple[str, str, list[int]]) -> None:
+        reader.page.evaluate(HAND_OVER, ["#question" if event == "paste" else "#turns", event, files])
+
+    hand_over("drop", ("notes.txt", "text/plain", list("Añ 😀\r\n".encode())), ("cat.png", "image/png", PNG))
     expect(chips).to_have_text(["notes.txt"])
     expect(reader.notice).to_have_text("cat.png is a picture: models read text only. Describe what it shows.")
-    hand_over(reader, "paste", ("a.bin", "", [65, 0, 66]))
+    hand_over("paste", ("a.bin", "", [65, 0, 66]))
     expect(reader.notice).to_have_text("a.bin is not text in UTF-8. Convert it first, for example with iconv.")
-    hand_over(reader, "paste", ("b.py", "", list(b"print()")))
+    hand_over("paste", ("b.py", "", list(b"print()")))
     expect(chips).to_have_text(["notes.txt", "b.py"])
     reader.field.fill("What is it?")
     assert reader.violations() == []

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import CallsLeft, CallWanted, ToolsChanged
 from moa_client.tools.answer_reader import split_by
 from moa_client.tools.thinking import THINKINGS, ReasoningMarks
@@ -73,7 +72,7 @@ def test_the_script_divides_answers_as_the_programs_do(serve: Serve, open_page: 
 
 def test_reasoning_is_folded_away_until_it_is_opened(serve: Serve, open_page: Open) -> None:
     served = serve(THINKS)
-    served.call(lambda: setattr(served.backend, "thinking", TAGS))
+    served.backend.thinking = TAGS
     reader = open_page(served)
     reader.ask("Which colour?")
     summary, reasoning = reader.page.locator(".thinking summary"), reader.page.locator(".reasoning")
@@ -94,8 +93,7 @@ def test_reasoning_is_folded_away_until_it_is_opened(serve: Serve, open_page: Op
     expect(reader.answer).to_have_text("It is white.")
 
 
-PARIS = ToolCall("call_1", "get_weather", '{"city": "Paris"}')
-ROME = ToolCall("call_2", "get_weather", '{"city": "Rome"}')
+PARIS, ROME = (ToolCall(city, "get_weather", f'{{"city": "{city}"}}') for city in ("Paris", "Rome"))
 
 
 async def looks(stage: Stage, question: str) -> None:
@@ -121,13 +119,13 @@ def test_a_call_waits_for_its_reader(ask: Ask) -> None:
     reader.page.keyboard.press("Shift+Tab")
     reader.page.keyboard.press("Enter")
     expect(call).to_contain_text("It runs …")
-    reader.open_gate("called")
+    reader.served.open_gate("called")
     first, second = call.nth(0), call.nth(1)
     first.get_by_text("Result, 17 characters").press("Enter")
     expect(first.locator(".call-result pre")).to_have_text("sunny, 21 degrees")
     second.get_by_role("button", name="Deny").click()
     expect(second).to_contain_text("You did not allow this call.")
-    reader.open_gate("called")
+    reader.served.open_gate("called")
     expect(reader.answer).to_have_text("It is sunny in Paris.")
     reader.expect_end(3)
     expect(reader.page.locator(".question:visible")).to_have_text(["Is it sunny?"])
@@ -137,23 +135,24 @@ def test_a_call_waits_for_its_reader(ask: Ask) -> None:
 
 
 def test_calls_that_were_left_go_on(ask: Ask) -> None:
+    left = "The model has called tools 8 times in a row."
+
     async def script(stage: Stage, question: str) -> None:
-        conversation = stage.conversation
-        if not conversation.requests:
-            conversation.publish(Update(ToolsChanged("The server files does not start.")))
+        if not stage.conversation.requests:
+            stage.publish(ToolsChanged("The server files does not start."))
             stage.commit("Let me look.")
             stage.end(calls=1)
-            conversation.publish(Update(CallWanted("call_1", "find", "{", "files"), stage.number))
-            conversation.publish(Update(CallsLeft("The model has called tools 8 times in a row."), stage.number))
+            stage.publish(CallWanted("call_1", "find", "{", "files"))
+            stage.publish(CallsLeft(left))
         else:
             await stage.call(PARIS, "weather", "sunny")
             stage.end()
 
     reader = ask(script, "Is it sunny?")
-    expect(reader.standing).to_have_text("The model has called tools 8 times in a row.")
+    expect(reader.standing).to_have_text(left)
     expect(reader.page.locator(".remark")).to_have_text(["The server files does not start."])
     expect(reader.page.locator(".call")).to_have_count(0)
     reader.button("Continue").click()
     reader.button("Allow").click()
-    reader.open_gate("called")
+    reader.served.open_gate("called")
     expect(reader.page.locator(".call")).to_contain_text("Result, 5 characters")

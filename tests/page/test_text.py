@@ -90,7 +90,7 @@ def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(ask: Ask) ->
     reader = ask(says("The first paragraph.\n\nThe second ", "goes on.\n\nThe third.", "never said"), "Go.")
     expect(reader.answer).to_contain_text("The second")
     reader.answer.locator("p").first.select_text()
-    reader.open_gate()
+    reader.served.open_gate()
     expect(reader.answer).to_contain_text("The third.")
     assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
 
