@@ -3,9 +3,10 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.page.fake_daemon import Script
 from tests.page.served import Reader, ServedPage
@@ -45,15 +46,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
     """Serves the page with a fake daemon that plays this script; an error that it logs fails the test."""
-    pages: list[ServedPage] = []
-
-    def serve(script: Script, key: str = "") -> ServedPage:
-        pages.append(ServedPage(script, key))
-        return pages[-1]
-
-    yield serve
-    for page in pages:
-        page.close()
+    with ExitStack() as pages:
+        yield lambda script, key="": pages.enter_context(closing(ServedPage(script, key)))
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert [message for message in told if message != LEFT_FIRST] == []
 
@@ -61,21 +55,20 @@ def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Opens the page in a tab of its own, with the panel; whatever goes wrong in it fails the test."""
-    contexts: list[BrowserContext] = []
     readers: list[Reader] = []
 
-    def open_page(served: ServedPage, address: str = "/", **context: object) -> Reader:
-        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context}))  # type: ignore[arg-type]
-        contexts[-1].set_default_timeout(PATIENCE_MS)
-        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
-        contexts[-1].add_init_script("localStorage.setItem('moa.panel', 'open')")
-        readers.append(Reader(contexts[-1].new_page(), served))
+    def open_page(served: ServedPage, address: str = "/", **options: object) -> Reader:
+        options = {"viewport": {"width": 1280, "height": 800}, **options}
+        context = contexts.enter_context(browser.new_context(**options))  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE_MS)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        context.add_init_script("localStorage.setItem('moa.panel', 'open')")
+        readers.append(Reader(context.new_page(), served))
         readers[-1].go(address)
         return readers[-1]
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    with ExitStack() as contexts:
+        yield open_page
     assert [complaint for reader in readers for complaint in reader.complaints] == []
 
 

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from moa_client.conversation import events
@@ -118,6 +119,7 @@ class FakeConversation:
         self.subscriptions: list[Subscription] = []
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
+        self.keep, self.write_standalone = (partial(self.requests.append, each) for each in ("keep", "standalone"))
         self.waiting: dict[str, tuple[events.CallWanted, asyncio.Future[events.Permission]]] = {}  # for permission
         self.engine = self.publisher = self.task = self.calls = self
         self.todo: asyncio.Queue[tuple[events.SurfaceEvent, int]] = asyncio.Queue()
@@ -161,9 +163,6 @@ class FakeConversation:
         self.requests.append(f"continue {max_tokens}")
         self.todo.put_nowait((events.Continued(self.answers[-1].options), len(self.answers)))
 
-    def rewind(self, answers: int) -> None:
-        self.todo.put_nowait((events.Rewound(answers), 0))
-
     def stop(self, *, at_once: bool = False) -> None:
         self.requests.append("stop")
         if self._running is not None:
@@ -182,12 +181,6 @@ class FakeConversation:
     def permit(self, call: str, permission: events.Permission) -> None:
         self.waiting[call][1].set_result(permission)
 
-    def write_standalone(self) -> None:
-        self.requests.append("standalone")
-
-    def keep(self) -> None:
-        self.requests.append("keep")
-
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)
         self.publish(Update(events.Titled(title)))
@@ -195,9 +188,6 @@ class FakeConversation:
     async def _run(self) -> None:
         while True:
             event, number = await self.todo.get()
-            if isinstance(event, events.Rewound):
-                self.publish(Update(event))
-                continue
             number = number or len(self.answers) + 1
             self.publish(Update(event, number))
             answer = self.answers[number - 1]
@@ -268,18 +258,9 @@ class FakeBackend:
         return self.tap.watch()
 
     def begin(self, identifier: str, title: str, system: str | None = None, updated: float = 0.0) -> FakeConversation:
-        facts = ConversationFacts(identifier, title, MODEL, SERVER, online=True, level="int8")
-        facts = replace(facts, system=system, thinking=self.thinking)
+        facts = ConversationFacts(identifier, title, MODEL, SERVER, online=True, system=system, thinking=self.thinking)
         self.open_conversations[identifier] = FakeConversation(self, facts, updated or time.time())
         return self.open_conversations[identifier]
-
-    def remember(self, identifier: str, title: str, turns: Sequence[tuple[str, str]], age_s: float = 0.0) -> None:
-        """A conversation of before."""
-        conversation = self.begin(identifier, title, updated=time.time() - age_s)
-        for number, (question, text) in enumerate(turns, 1):
-            answer = AnswerText(question, number)
-            answer.committed, answer.finish, answer.is_running = text, Finish.END_OF_TEXT, False
-            conversation.answers.append(answer)
 
     def _find(self, identifier: str) -> FakeConversation:
         if identifier not in self.open_conversations:

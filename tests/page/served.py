@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from anyio.from_thread import start_blocking_portal
 from axe_playwright_python.base import AXE_SCRIPT
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.options import AnswerOptions
 from moa_client.page.routes import page_routes
 from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
+from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.page.fake_daemon import FakeBackend, Script
@@ -42,7 +45,10 @@ class ServedPage:
 
     def remember(self, identifier: str, title: str, turns: Sequence[tuple[str, str]], age_s: float = 0.0) -> None:
         """Has a conversation of before."""
-        self.call(self.backend.remember, identifier, title, turns, age_s)
+        conversation = self.call(self.backend.begin, identifier, title, None, time.time() - age_s)
+        for number, (question, text) in enumerate(turns, 1):
+            done = AnswerText(question, number, finish=Finish.END_OF_TEXT, committed=text, is_running=False)
+            conversation.answers.append(done)
 
     def open_gate(self, name: str = "on") -> None:
         """Lets the script go on that waits there."""
@@ -87,7 +93,6 @@ class ServedPage:
 
 
 logger = logging.getLogger(__name__)
-AXE_RUN = "axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations)"
 NETWORK = ("Failed to load resource", "WebSocket connection")  # what the browser says of a daemon that is gone
 
 
@@ -150,7 +155,7 @@ class Reader:
         """What axe finds."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        found = self.page.evaluate(AXE_RUN)
+        found = self.page.evaluate("axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations)")
         return [f"{each['id']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
 
     def _listen(self, message: ConsoleMessage) -> None:

@@ -25,9 +25,7 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(ask: 
     expect(reader.notice).to_have_text(
         "moa-client does not run on this device any more. Trying again; nothing that you have typed is lost."
     )
-    panel = reader.page.get_by_role("complementary", name="The link")
-    expect(panel.locator("#link-state")).to_have_text("moa-client does not run")
-    expect(reader.page.locator("#chip")).to_have_text("not running")
+    expect(reader.page.locator("#link-state")).to_have_text("moa-client does not run")
     expect(reader.page.get_by_role("switch", name="Offline")).to_be_disabled()
     reader.ask("And then?")
     expect(reader.notice).to_contain_text("Not asked: there is no connection.")
@@ -35,7 +33,6 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(ask: 
     reader.served.open_gate()
     reader.served.start()
     reader.expect_connection()
-    expect(panel.locator("#link-state")).to_have_text("The link is good")
     expect(reader.answer).to_have_text("An answer to the end.")
     reader.field.press("Enter")
     expect(reader.turns).to_have_count(2)
@@ -58,15 +55,14 @@ def test_a_key_is_asked_for_and_taken_from_the_address(serve: Serve, open_page: 
     reader = open_page(served, f"/#key={KEY}")
     assert reader.page.url == served.url + "/"
     expect(reader.conversations).to_have_count(0)
-    other = open_page(served, f"/#key={KEY}")
-    other.page.evaluate("sessionStorage.clear()")
-    other.page.reload()
-    expect(other.page.get_by_role("dialog", name="This page needs its key")).to_be_visible()
-    other.page.get_by_label("Key", exact=True).fill(KEY)
-    other.button("Use it").click()
-    other.expect_connection()
-    other.ask("Why?")
-    expect(other.answer).to_have_text("An answer")
+    reader.page.evaluate("sessionStorage.clear()")
+    reader.page.reload()
+    expect(reader.page.get_by_role("dialog", name="This page needs its key")).to_be_visible()
+    reader.page.get_by_label("Key", exact=True).fill(KEY)
+    reader.button("Use it").click()
+    reader.expect_connection()
+    reader.ask("Why?")
+    expect(reader.answer).to_have_text("An answer")
 
 
 def test_the_switch_to_go_offline(serve: Serve, open_page: Open) -> None:

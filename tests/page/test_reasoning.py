@@ -30,43 +30,33 @@ DIVIDE = """async (cases) => {
 }"""
 
 
-def cases() -> tuple[list[object], list[list[object]]]:
-    """Answers in pieces, and what the programs make of them."""
-    given_: list[object] = []
+THINKS = says("<think>\nIs it *red*? ", "No. ", "\n</think>\n\nIt is **white**.")
+
+
+def test_the_script_divides_answers_as_the_programs_do(serve: Serve, open_page: Open) -> None:
+    asked: list[object] = []
     expected: list[list[object]] = []
 
     @given(st.sampled_from(MARKS), st.sampled_from(["", "high"]), st.data())
     def divide(marks: ReasoningMarks, effort: str, data: st.DataObject) -> None:
-        words = st.one_of(
-            st.sampled_from([*marks.all, *(mark[:-1] for mark in marks.all), "\n", " ", "\x85"]),
-            st.text("aé😀<", max_size=3),
-        )
+        shortened = (mark[:-1] for mark in marks.all)
+        words = st.sampled_from([*marks.all, *shortened, "\n", " ", "\x85"]) | st.text("aé😀<", max_size=3)
         text = "".join(data.draw(st.lists(words, max_size=12)))
-        places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
-        ends = [*places, len(text)]
-        pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        add(marks, effort, pieces, pieces.pop())
+        ends = [*sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4))), len(text)]
+        *pieces, provisional = (text[start:end] for start, end in zip([0, *ends], ends, strict=False))
+        add(marks, effort, pieces, provisional)
 
     def add(marks: ReasoningMarks, effort: str, pieces: list[str], provisional: str) -> None:
         split = split_by(marks, effort or None)
         for count in range(1, len(pieces) + 1):
             split.read("".join(pieces[:count]), count)
         reasoning, rest = split.ahead(provisional)
-        given_.append([asdict(marks), effort, pieces, provisional])
-        expected.append(
-            [split.reasoning + reasoning, split.text + rest, split.is_thinking, split.reasoning_tokens, True]
-        )
+        asked.append([asdict(marks), effort, pieces, provisional])
+        shown = [split.reasoning + reasoning, split.text + rest]
+        expected.append([*shown, split.is_thinking, split.reasoning_tokens, True])
 
     divide()
     add(TAGS, "", [f"{TAGS.openings[0]}a{TAGS.closings[0]}b"], "")  # reasoning that begins and ends in one piece
-    return given_, expected
-
-
-THINKS = says("<think>\nIs it *red*? ", "No. ", "\n</think>\n\nIt is **white**.")
-
-
-def test_the_script_divides_answers_as_the_programs_do(serve: Serve, open_page: Open) -> None:
-    asked, expected = cases()
     assert open_page(serve(THINKS)).page.evaluate(DIVIDE, asked) == expected
 
 
@@ -96,19 +86,29 @@ def test_reasoning_is_folded_away_until_it_is_opened(serve: Serve, open_page: Op
 PARIS, ROME = (ToolCall(city, "get_weather", f'{{"city": "{city}"}}') for city in ("Paris", "Rome"))
 
 
+LEFT = "The model has called tools 8 times in a row."
+
+
 async def looks(stage: Stage, question: str) -> None:
-    stage.commit("Let me look.")
-    stage.end(calls=1)
-    await stage.call(PARIS, "weather", "sunny, 21 degrees")
-    stage.commit("And Rome?")
-    stage.end(calls=1)
-    await stage.call(ROME, "weather", "")
-    stage.commit("It is sunny in Paris.")
+    if not stage.conversation.requests:
+        stage.publish(ToolsChanged("The server files does not start."))
+        stage.commit("Let me look.")
+        stage.end(calls=1)
+        await stage.call(PARIS, "weather", "sunny, 21 degrees")
+        stage.commit("And Rome?")
+        stage.end(calls=1)
+        stage.publish(CallWanted(ROME.id, "get_weather", "{", "weather"))
+        stage.publish(CallsLeft(LEFT))
+    else:
+        stage.end(calls=1)
+        await stage.call(ROME, "weather", "")
+        stage.commit("It is sunny in Paris.")
 
 
-def test_a_call_waits_for_its_reader(ask: Ask) -> None:
+def test_a_call_waits_for_its_reader_and_those_that_were_left_go_on(ask: Ask) -> None:
     reader = ask(looks, "Is it sunny?")
     call = reader.page.locator(".call")
+    expect(reader.page.locator(".remark")).to_have_text(["The server files does not start."])
     expect(call).to_contain_text("get_weather of weather")
     expect(call.get_by_role("group", name="Arguments of get_weather")).to_have_text('{\n  "city": "Paris"\n}')
     assert reader.violations() == []
@@ -123,6 +123,9 @@ def test_a_call_waits_for_its_reader(ask: Ask) -> None:
     first, second = call.nth(0), call.nth(1)
     first.get_by_text("Result, 17 characters").press("Enter")
     expect(first.locator(".call-result pre")).to_have_text("sunny, 21 degrees")
+    expect(reader.standing).to_have_text(LEFT)
+    expect(call).to_have_count(1)
+    reader.button("Continue").click()
     second.get_by_role("button", name="Deny").click()
     expect(second).to_contain_text("You did not allow this call.")
     reader.served.open_gate("called")
@@ -132,27 +135,3 @@ def test_a_call_waits_for_its_reader(ask: Ask) -> None:
     reader.page.reload()
     expect(first).to_contain_text("Result, 17 characters")
     expect(reader.page.locator(".call-buttons:visible")).to_have_count(0)
-
-
-def test_calls_that_were_left_go_on(ask: Ask) -> None:
-    left = "The model has called tools 8 times in a row."
-
-    async def script(stage: Stage, question: str) -> None:
-        if not stage.conversation.requests:
-            stage.publish(ToolsChanged("The server files does not start."))
-            stage.commit("Let me look.")
-            stage.end(calls=1)
-            stage.publish(CallWanted("call_1", "find", "{", "files"))
-            stage.publish(CallsLeft(left))
-        else:
-            await stage.call(PARIS, "weather", "sunny")
-            stage.end()
-
-    reader = ask(script, "Is it sunny?")
-    expect(reader.standing).to_have_text(left)
-    expect(reader.page.locator(".remark")).to_have_text(["The server files does not start."])
-    expect(reader.page.locator(".call")).to_have_count(0)
-    reader.button("Continue").click()
-    reader.button("Allow").click()
-    reader.served.open_gate("called")
-    expect(reader.page.locator(".call")).to_contain_text("Result, 5 characters")

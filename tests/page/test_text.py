@@ -31,12 +31,9 @@ def test_text_of_a_model_stays_text(serve: Serve, open_page: Open) -> None:
     links = reader.answer.locator("a")
     expect(links).to_have_text(["image: picture", "page"])
     assert links.nth(1).get_attribute("rel") == "noopener noreferrer"
+    assert not reader.complaints
     assert not [url for url in fetched if not url.startswith(reader.served.url)]
-
-
-def test_the_page_lets_no_script_make_html_of_a_text(serve: Serve, open_page: Open) -> None:
-    reader = open_page(serve(says("")))
-    with pytest.raises(Exception, match="TrustedHTML"):
+    with pytest.raises(Exception, match="TrustedHTML"):  # nor may any script make HTML of a text
         reader.page.evaluate("document.body.innerHTML = '<p>hi</p>'")
     reader.complaints.clear()  # the browser says so too
 
@@ -65,9 +62,7 @@ def test_code_and_answers_can_be_copied(ask: Ask) -> None:
         ("| a |\n| --", "- |\n| b |", "table"),
     ],
 )
-def test_provisional_text_begins_where_it_begins_inside_markdown(
-    ask: Ask, committed: str, provisional: str, html: str
-) -> None:
+def test_provisional_text_begins_inside_markdown(ask: Ask, committed: str, provisional: str, html: str) -> None:
     async def script(stage: Stage, question: str) -> None:
         stage.commit(committed)
         stage.link(LinkState.OFFLINE)
@@ -106,8 +101,7 @@ REPLAY = """async (messages) => {
 }"""
 
 
-def conversations() -> tuple[list[Fields], list[Texts]]:
-    """What many conversations send, and what their answers are after each message."""
+def test_the_script_holds_the_text_that_the_programs_hold(serve: Serve, open_page: Open) -> None:
     messages: list[Fields] = []
     texts: list[Texts] = []
 
@@ -129,10 +123,4 @@ def conversations() -> tuple[list[Fields], list[Texts]]:
                 send(opened_fields(facts, GOOD, [each.text for each in told]), told)
 
     converse()
-    return messages, texts
-
-
-def test_the_script_holds_the_text_that_the_programs_hold(serve: Serve, open_page: Open) -> None:
-    messages, texts = conversations()
-    reader = open_page(serve(says("")))
-    assert reader.page.evaluate(REPLAY, messages) == texts
+    assert open_page(serve(says(""))).page.evaluate(REPLAY, messages) == texts
