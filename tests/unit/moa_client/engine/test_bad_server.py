@@ -10,10 +10,11 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
+from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
-from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import ContextLengthError, InternalError, MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec, row_bytes
@@ -229,3 +230,16 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
         await events_of(engine)
     await engine.close()
     assert 2 <= len(heard) < 15  # each attempt may wait longer than the one before
+
+
+@simulated
+async def test_a_drafter_that_fails_ends_the_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, tokens: Sequence[int]) -> None:
+        raise RuntimeError("no such row")
+
+    monkeypatch.setattr(MoaDrafter, "restart", fail)
+    say(world, OPENED)
+    engine = engine_of(world, "chain")
+    with pytest.raises(InternalError, match="The drafter has failed"):
+        await events_of(engine)
+    await engine.close()
