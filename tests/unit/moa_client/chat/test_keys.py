@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -167,26 +167,14 @@ async def test_a_second_signal_does_not_wait_for_a_silent_server_and_what_the_en
     assert (unwound, leaving.value.code) == (True, 128 + signal.SIGHUP)
 
 
-def test_while_it_loads_the_program_is_unwound() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def load() -> None:
-        with exiting_on_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
-
-    with pytest.raises(SystemExit) as leaving:
-        load()
-    assert leaving.value.code == 143
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_while_it_loads_the_program_is_unwound_unless_the_signal_is_ignored(is_ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    leaving = nullcontext() if is_ignored else pytest.raises(SystemExit, match=str(128 + signal.SIGHUP))
     try:
-        with exiting_on_signals():
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        with leaving, exiting_on_signals():
             os.kill(os.getpid(), signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            time.sleep(0 if is_ignored else 60)
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     finally:
         signal.signal(signal.SIGHUP, before)

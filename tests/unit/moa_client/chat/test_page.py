@@ -51,8 +51,7 @@ class Chat:
 
     @staticmethod
     def status(reason: str, text: AnswerText | None) -> str:
-        guesses = "guesses" if text is not None and text.provisional else ""
-        return " ".join(filter(None, ["status", reason, guesses]))
+        return " ".join(filter(None, ["status", reason, "guesses" if text is not None and text.provisional else ""]))
 
     def tell(self, event: Event) -> None:
         self.page.show(self.told.tell(event), self.told.text)

@@ -15,7 +15,6 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
-    Asked,
     Committed,
     Corrected,
     Earlier,
@@ -58,11 +57,6 @@ ALONE = (Committed((0,)), Provisional((1,)), ENDED_ALONE)
         ((Provisional((1,)), ENDED_ALONE), "", [messages.unverified_words(1, is_printed=False)]),
         (ALONE, "ab\n", [messages.unverified_words(1, is_printed=True)]),
         (
-            (Committed((0,)), ServerChanged("model", "HOST serves other now."), Ended(Finish.UNFINISHED)),
-            "a\n",
-            ["(HOST serves other now.)"],
-        ),
-        (
             (Committed((0,)), *LIMITED_AGAIN, Committed((1,)), *LIMITED_AGAIN, Committed((2,)), Ended(Finish.STOP)),
             "abc\n",
             ["(The server lets this key read and write 600 tokens a minute; the answer resumes in 12 s)"],
@@ -97,30 +91,23 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settled", "verb", "share", "more"),
+    ("settled", "words"),
     [
-        (Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1), "confirms", "", ""),
+        (Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1), "(The server confirms {}.)"),
         (
             Settled((1, 3), AnswerOutcome.COMPLETED, Finish.STOP, 1, 1),
-            "has completed",
-            "; 1 of 1 token written here was right",
-            " It goes on:\nabd",
+            "(The server has completed {}; 1 of 1 token written here was right.) It goes on:\nabd",
         ),
         (
             Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
-            "has corrected",
-            "; 15 of 24 tokens written here were right",
-            " From the sentence that changes:\nac",
+            "(The server has corrected {}; 15 of 24 tokens written here were right.) From the sentence that changes:\nac",
         ),
     ],
 )
-def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(
-    settled: Settled, verb: str, share: str, more: str
-) -> None:
+def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, words: str) -> None:
     earlier = settled_answer()
     earlier.tell(settled)
-    about = f'(The server {verb} the answer to "why is the sky blue?"{share}.)'
-    assert settled_remark(settled, earlier.text) == about + more
+    assert settled_remark(settled, earlier.text) == words.format('the answer to "why is the sky blue?"')
     assert len(messages.settled_words(settled, AnswerText("word " * 30))) < 130
     wild = Told(lambda tokens: "\x1b]52;c;cm0=\x07" * len(tokens), "why\x1b[2J?", 1, ENDED_ALONE, settled).text
     assert "\x1b" in wild.committed
@@ -199,46 +186,35 @@ def test_what_is_shown_grows_and_does_not_depend_on_its_pieces(places: list[int]
         before = shown.committed
 
 
-def test_reasoning_is_counted_while_it_comes_and_what_goes_on_is_shown_from_there() -> None:
+def test_what_goes_on_is_shown_from_where_it_was() -> None:
     fold, text = Folding(MARKS, lambda: "fold"), AnswerText(number=1)
     text.apply(Committed((1, 2, 3), text="<think>\nFirst."))
-    assert fold.shown(text).committed == ""
-    assert fold.thinking_tokens(text) == 3
+    assert (fold.shown(text).committed, fold.thinking_tokens(text)) == ("", 3)
     text.apply(Committed((4, 5), text="</think>An"))
     text.apply(Ended(Finish.MAX_TOKENS))
-    assert (fold.shown(text).committed, fold.thinking_tokens(text)) == ("An", 0)
     text.seen, text.is_running = len(text.committed), True
     text.apply(Committed((3,), text=" answer."))
-    assert fold.shown(text).unseen == " answer."
+    assert (fold.shown(text).unseen, fold.thinking_tokens(text)) == (" answer.", 0)
 
 
 def test_programs_get_reasoning_in_fields_of_its_own() -> None:
     out: list[str] = []
     view, text = JsonView(out.append, print), AnswerText(number=1)
     view.folding = Folding(MARKS)
-    shown: list[events.SurfaceEvent] = [
-        Asked("Why?"),
-        Committed((1,), text="<think>Fi"),
-        Provisional((2,), (0.9,), "rst.</think>An"),
-        Corrected(1),
-        Committed((2, 3), text="rst.</think>"),
-        Committed((4,), text="An answer <"),
-        Ended(Finish.STOP),
+    shown: list[tuple[events.SurfaceEvent, tuple[str, ...]]] = [
+        (Committed((1,), text="<think>Fi"), ("Fi", "")),
+        (Provisional((2,), (0.9,), "rst.</think>An"), ("rst.", "An")),
+        (Corrected(1), ()),
+        (Committed((2, 3), text="rst.</think>"), ("rst.", "")),
+        (Committed((4,), text="An answer <"), ("", "An answer <")),
+        (Ended(Finish.STOP), ("", "")),
     ]
-    for event in shown:
+    for event, fields in shown:
         text.apply(event)
         view.show(Update(event, 1), text)
-    lines = [json.loads(line) for line in out]
-    assert [(line["event"], line.get("reasoning"), line.get("text")) for line in lines] == [
-        ("asked", None, None),
-        ("committed", "Fi", ""),
-        ("provisional", None, None),
-        ("corrected", None, None),
-        ("committed", "rst.", ""),
-        ("committed", "", "An answer <"),
-        ("ended", "", ""),
-    ]
-    assert (lines[2]["provisional_reasoning"], lines[2]["provisional"]) == ("rst.", "An")
+        names = ("provisional_reasoning", "provisional") if isinstance(event, Provisional) else ("reasoning", "text")
+        line = json.loads(out[-1])
+        assert tuple(line[name] for name in names if name in line) == fields
 
 
 # ---------------------------------------------------------------- lines for programs

@@ -185,12 +185,6 @@ def nones(form: ToolFormat, *texts: str) -> list[Case]:
     return [(form, text, [TextPiece(text)]) for text in texts]
 
 
-def mistrals(form: ToolFormat) -> list[Case]:
-    marks = ("", "[ARGS]", "[CALL_ID]VvvODy9mT[ARGS]")
-    named = (f'[TOOL_CALLS]get_weather{mark}{{"city": "Paris"}}' for mark in marks)
-    return calls(form, f"[TOOL_CALLS] {OBJECT}", f"[TOOL_CALLS] [{OBJECT}]", *named)
-
-
 CASES: list[Case] = [
     *calls(
         Hermes(),
@@ -235,8 +229,8 @@ CASES: list[Case] = [
     *nones(
         Gemma4(), *(f"<|tool_call>{each}<tool_call|>" for each in ("f{}", "call:f{a:b}", "call:f{a:1,}", "call:f{a}"))
     ),
-    *mistrals(Mistral()),
-    *mistrals(Mistral11()),
+    *calls(Mistral(), f"[TOOL_CALLS] {OBJECT}", f"[TOOL_CALLS] [{OBJECT}]", '[TOOL_CALLS]get_weather{"city": "Paris"}'),
+    *calls(Mistral11(), *(f'[TOOL_CALLS]get_weather{it}{{"city": "Paris"}}' for it in ("", "[CALL_ID]9mT[ARGS]"))),
     (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
     *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
     (Llama(), f"{OBJECT};\n{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from moa_shared.errors import ConfigError
 from tests.support.tool_calls import NOW, TOOLS
 
 MANY = [Tool(f"f{number}") for number in range(129)]
+DEEP = json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)
 LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)]
 
 
@@ -41,32 +41,18 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
             lambda: Tool("f", parameters={"type": "string"}),
             "The parameters of the tool f are of type 'string', expected 'object'.",
         ),
-        (
-            lambda: Tool("f", parameters={"default": json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)}),
-            "The schema of f is nested more than 64 deep.",
-        ),
+        (lambda: Tool("f", parameters={"default": DEEP}), "The schema of f is nested more than 64 deep."),
         (lambda: check_tools(MANY), "129 tools are offered, at most 128 are allowed."),
         (lambda: check_tools([NOW, NOW]), "Two tools have the name now."),
         (lambda: check_tools(LARGE), "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed."),
         (lambda: ToolCall("id", "a b", "{}"), "The call 'id' names no tool: 'a b'."),
         (lambda: ToolCall("id", "f", "[1]"), "The arguments of the call 'id' are not a JSON object."),
         (
-            lambda: ToolCall("id", "f", "{"),
-            "The arguments of the call 'id' are not JSON: "
-            "Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
-        ),
-        (
-            partial(check_schema, "f", {"properties": {"x": {"items": [1]}}}),
+            lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}),
             "The schema of f.x[] is not a JSON object.",
         ),
-        (
-            partial(check_schema, "f", {"properties": {"x": {"type": [["a"]]}}}),
-            "In the schema of f.x, type is not a name or a list of names.",
-        ),
-        (
-            partial(check_schema, "f", {"properties": {"x": {"enum": {}}}}),
-            "In the schema of f.x, enum is not a list.",
-        ),
+        (lambda: check_schema("f", {"type": [[]]}), "In the schema of f, type is not a name or a list of names."),
+        (lambda: check_schema("f", {"enum": {}}), "In the schema of f, enum is not a list."),
         (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),
         (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
     ],
@@ -114,7 +100,6 @@ def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
     [
         ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
-        (True, ANY),
         ({"$ref": "#/$defs/a"}, {"integer"}),
         ({"$ref": "#/$defs/tree"}, {"null"}),
         *(({"$ref": to}, ANY) for to in ("#/$defs/loop", "#/$defs/none", "https://a.b/c", "#/$defs/b/type/x")),
