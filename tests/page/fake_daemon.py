@@ -49,15 +49,13 @@ def says(*parts: str) -> Script:
 class Stage:
     """One answer on its way, which ends where its script does. Words stand for tokens."""
 
-    def __init__(self, conversation: FakeConversation, number: int, options: AnswerOptions) -> None:
+    def __init__(self, conversation: FakeConversation, number: int) -> None:
         self.conversation = conversation
         self.number = number
-        self.options = options
         self.waiting = ""  # provisional text
-        self.figures = Figures()
+        self.figures = Figures(seconds=1.0)
         self.gate = conversation.backend.gate
         self.link = conversation.link
-        self._began = time.monotonic()
 
     def commit(self, text: str) -> None:
         """The server commits a text, word by word; provisional text that differs is withdrawn."""
@@ -90,16 +88,13 @@ class Stage:
         answered = AnsweredCall(call, "The user did not allow this call." if is_denied else content, is_denied)
         self.publish(events.CallAnswered(call.id, answered.content, is_denied))
         self.number += 1
-        self.publish(events.Asked("", replace(self.options, results=(answered,))))
+        self.publish(events.Asked("", replace(self.conversation.answers[-1].options, results=(answered,))))
 
-    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True, calls: int = 0) -> None:
-        if verified:
-            self.waiting = ""
-        self.tell(events.Ended(finish, provisional=not verified, calls=calls))
+    def end(self, finish: Finish = Finish.END_OF_TEXT, *, calls: int = 0) -> None:
+        self.tell(events.Ended(finish, provisional=bool(self.waiting), calls=calls))
 
     def tell(self, event: events.AnswerEvent) -> None:
         figures, conversation = self.figures, self.conversation
-        figures.seconds = time.monotonic() - self._began
         undecided, holds_back = len(self.waiting.split()), isinstance(event, events.HeldBack)
         conversation.status = replace(conversation.status, undecided=undecided, holds_back=holds_back)
         shown = replace(figures) if isinstance(event, events.Ended) else None
@@ -120,7 +115,8 @@ class FakeConversation:
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
         self.keep, self.write_standalone = (partial(self.requests.append, each) for each in ("keep", "standalone"))
-        self.waiting: dict[str, tuple[events.CallWanted, asyncio.Future[events.Permission]]] = {}  # for permission
+        self.open_events: list[events.CallWanted] = []
+        self._permitted: asyncio.Queue[events.Permission] = asyncio.Queue()
         self.engine = self.publisher = self.task = self.calls = self
         self.todo: asyncio.Queue[tuple[events.SurfaceEvent, int]] = asyncio.Queue()
         self._running: asyncio.Task[None] | None = None
@@ -142,10 +138,6 @@ class FakeConversation:
         self.status = replace(self.status, state=state)
         self.facts = replace(self.facts, online=state is not events.LinkState.OFFLINE, absent=reason)
         self.publish(Update(events.LinkChanged(state, reason)))
-
-    @property
-    def open_events(self) -> list[events.SurfaceEvent]:
-        return [wanted for wanted, _ in self.waiting.values()]
 
     def publish(self, update: Update) -> None:
         update = replace(update, status=self.status)
@@ -170,16 +162,15 @@ class FakeConversation:
 
     async def permission(self, wanted: events.CallWanted) -> events.Permission:
         """What a reader says of a call."""
-        decided: asyncio.Future[events.Permission] = asyncio.get_running_loop().create_future()
-        self.waiting[wanted.call] = wanted, decided
+        self.open_events.append(wanted)
         self.publish(Update(wanted, len(self.answers)))
-        try:
-            return await decided
-        finally:
-            del self.waiting[wanted.call]
+        permission = await self._permitted.get()
+        self.open_events.remove(wanted)
+        return permission
 
     def permit(self, call: str, permission: events.Permission) -> None:
-        self.waiting[call][1].set_result(permission)
+        assert [call] == [wanted.call for wanted in self.open_events]
+        self._permitted.put_nowait(permission)
 
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)
@@ -191,7 +182,7 @@ class FakeConversation:
             number = number or len(self.answers) + 1
             self.publish(Update(event, number))
             answer = self.answers[number - 1]
-            self.updated, stage = time.time(), Stage(self, number, answer.options)
+            self.updated, stage = time.time(), Stage(self, number)
             self._running = asyncio.ensure_future(self.backend.script(stage, answer.question))
             try:
                 await asyncio.wait([self._running])
@@ -229,14 +220,11 @@ class FakeBackend:
         return Watch(cast("Any", self._find(identifier)))
 
     def status(self) -> Fields:
-        newest = max(self.open_conversations.values(), key=lambda each: each.updated, default=None)
-        state = "offline" if self.is_offline else (newest.status if newest is not None else GOOD).state.value
-        return {"target": MODEL, "level": "int8", "exact": True, "state": state, "wants_online": not self.is_offline}
+        return {"target": MODEL, "state": "offline" if self.is_offline else "good", "wants_online": not self.is_offline}
 
     async def conversations(self, search: str) -> Sequence[Summary]:
-        kept = [each for each in self.open_conversations.values() if each.answers]
-        found = [each.summary for each in kept if search.lower() in each.said.lower()]
-        return sorted(found, key=lambda each: -each.updated)
+        kept = sorted(self.open_conversations.values(), key=lambda each: -each.updated)
+        return [each.summary for each in kept if each.answers and search.lower() in each.said.lower()]
 
     async def delete(self, identifier: str) -> None:
         conversation = self._find(identifier)

@@ -45,10 +45,10 @@ class ServedPage:
 
     def remember(self, identifier: str, title: str, turns: Sequence[tuple[str, str]], age_s: float = 0.0) -> None:
         """Has a conversation of before."""
-        conversation = self.call(self.backend.begin, identifier, title, None, time.time() - age_s)
+        talk = self.call(self.backend.begin, identifier, title, None, time.time() - age_s)
         for number, (question, text) in enumerate(turns, 1):
-            done = AnswerText(question, number, finish=Finish.END_OF_TEXT, committed=text, is_running=False)
-            conversation.answers.append(done)
+            kept = AnswerText(question, number, finish=Finish.END_OF_TEXT, committed=text, is_running=False)
+            talk.answers.append(kept)
 
     def open_gate(self, name: str = "on") -> None:
         """Lets the script go on that waits there."""

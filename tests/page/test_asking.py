@@ -80,7 +80,7 @@ def test_an_answer_that_ended_without_its_server_is_decided_later_by_another_one
         stage.link(LinkState.OFFLINE)
         stage.publish(events.ServerChanged("model", other))
         stage.write("It is white.")
-        stage.end(verified=False)
+        stage.end()
         await stage.gate("on")
         stage.link(LinkState.GOOD)
         stage.publish(events.ExecutionChanged("bf16", exact=False))

@@ -24,7 +24,9 @@ def served(serve: Serve) -> ServedPage:
     return served
 
 
-def test_a_new_conversation_joins_the_list_when_it_has_a_question(served: ServedPage, open_page: Open) -> None:
+def test_a_new_conversation_joins_the_list_and_what_is_typed_stays_where_it_was_typed(
+    served: ServedPage, open_page: Open
+) -> None:
     reader = open_page(served)
     expect(reader.conversations).to_have_text(["Two tides", ASH])
     expect(reader.page.locator(".day")).to_have_text(["Yesterday", re.compile(r"^[A-Z][a-z]+ \d{4}$")])
@@ -35,18 +37,13 @@ def test_a_new_conversation_joins_the_list_when_it_has_a_question(served: Served
     served.open_gate()
     reader.expect_end()
     assert reader.page.url.endswith("/?c=c003")
-
-
-def test_going_to_another_conversation_and_back(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served, "/?c=tides")
-    expect(reader.turns).to_have_count(2)
     reader.field.fill("not asked yet")
-    reader.conversations.nth(1).click()
+    reader.conversations.nth(2).click()
     expect(reader.answer).to_have_text("Fraxinus.")
     expect(reader.field).to_have_value("")
     assert reader.page.title() == f"{ASH} – moa"
     reader.page.go_back()
-    expect(reader.answer).to_have_text("The Sun too.")
+    reader.expect_answer("An answer to the end.")
     expect(reader.field).to_have_value("not asked yet")
 
 
@@ -57,7 +54,6 @@ def test_search(served: ServedPage, open_page: Open) -> None:
     expect(search).to_be_focused()
     search.fill("fraxinus")
     expect(reader.conversations).to_have_text([ASH])
-    expect(reader.page.locator("#found")).to_have_text("1 found")
     search.press("ArrowDown")
     reader.page.keyboard.press("Enter")
     expect(reader.answer).to_have_text("Fraxinus.")
@@ -107,9 +103,6 @@ HAND_OVER = """([selector, event, files]) => {
 }"""
 
 
-READ = says("I have read it.")
-
-
 def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Open) -> None:
     cases: list[tuple[str, list[TextFile]]] = []
     texts = st.lists(st.sampled_from(["\n", "</file>", "a", "😀", '<file name="b">'])).map("".join)
@@ -119,7 +112,7 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
         cases.append((question, files))
 
     collect()
-    told = open_page(serve(READ)).page.evaluate(
+    told = open_page(serve(says("Yes."))).page.evaluate(
         FRAME, [(question, [{"name": each.name, "text": each.text} for each in files]) for question, files in cases]
     )
     for (question, files), (asked, again, count, rest) in zip(cases, told, strict=True):
@@ -130,7 +123,7 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
 
 
 def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
-    served = serve(READ)
+    served = serve(says("Yes."))
     reader = open_page(served)
     chips = reader.page.locator(".file-name")
 
