@@ -88,11 +88,11 @@ def test_what_cannot_be_followed_changes_nothing_and_what_is_too_long_is_the_las
     before: Cases = [
         ("{", "The message cannot be read: Expecting property name"),
         ("[" * 100_000 + "]" * 100_000, "The message cannot be read: its brackets are nested too deeply."),
-        ("[]", "Expected a JSON object, got another value."),
         (ask, "The first message must open a conversation."),
         ({**opens, "conversation": "none"}, "There is no conversation none."),
     ]
     after: Cases = [
+        ({**ask, "question": " "}, "The question is empty."),
         ({**ask, "options": {"max_tokens": 10**30}}, "expected 0 (as the context allows) to 2**32"),
         ({**ask, "options": {"x" * 200: 1}}, "xxx... of an answer."),
         ({"do": "continue", "max_tokens": True}, "`max_tokens` must be a number from 0 on."),
