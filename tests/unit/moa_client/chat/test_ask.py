@@ -64,26 +64,21 @@ async def test_the_second_interrupt_does_not_wait_for_the_server() -> None:
 
 
 class Conversation(Subscription):
-    """Tells what a script says after each question, all at once.
-
-    `later`: what happens after the answer has ended without the server.
-    """
+    """Tells these events of the answer, and these updates as they are, after each question, all at once."""
 
     is_gone = False
 
-    def __init__(self, *later: Event) -> None:
+    def __init__(self, *events: Event | Update) -> None:
         super().__init__()
         self.answers: list[AnswerText] = []
         self.told: list[Told] = []
-        self.later = later
-
-    def push(self, *updates: Update) -> None:
-        for update in updates:
-            self.push_update(update)
+        self.events = events
+        self.permitted: list[tuple[str, Permission]] = []
 
     def ask(self, question: str, options: AnswerOptions) -> None:
-        self.begin(question)
-        self.script(*ALONE, *self.later)
+        if not isinstance(self.events[0], Update):
+            self.begin(question)
+        self.script(*self.events)
 
     def stop(self) -> None:
         raise AssertionError("There is no answer to stop any more.")
@@ -92,33 +87,16 @@ class Conversation(Subscription):
 
     def begin(self, question: str) -> None:
         self.told.append(Told(letters, question, len(self.told) + 1))
-        self.push(Update(Asked(question), len(self.told)))
+        self.push_update(Update(Asked(question), len(self.told)))
 
-    def script(self, *events: Event) -> None:
+    def script(self, *events: Event | Update) -> None:
         for event in events:
-            self.push(self.told[-1].tell(event))
-
-
-ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
-TOO_LONG = ContextLengthError("Too long.")
-TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
-
-
-class Calling(Conversation):
-    """Its first answer calls twice; the second call is answered elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.permitted: list[tuple[str, Permission]] = []
-
-    def ask(self, question: str, options: AnswerOptions) -> None:
-        self.begin(question)
-        self.script(Committed((0,)), Ended(Finish.END_OF_TEXT, calls=2))
-        self.push(Update(CallWanted("one", "add", '{"a": 1}', "test"), 1))
+            self.push_update(event if isinstance(event, Update) else self.told[-1].tell(event))
 
     def permit(self, call: str, permission: Permission) -> None:
+        """The second call is answered elsewhere."""
         self.permitted.append((call, permission))
-        self.push(
+        self.script(
             Update(CallDecided("one", permission), 1),
             Update(CallAnswered("one", "2"), 1),
             Update(CallWanted("two", "sub", "{}", "test"), 1),
@@ -126,8 +104,12 @@ class Calling(Conversation):
             Update(CallAnswered("two", "No.", is_error=True), 1),
         )
         self.begin("")
-        self.script(Committed((1,)), Ended(Finish.END_OF_TEXT, calls=1))
-        self.push(Update(CallsLeft("Too many."), 2))
+        self.script(Committed((1,)), Ended(Finish.END_OF_TEXT, calls=1), Update(CallsLeft("Too many."), 2))
+
+
+ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
+TOO_LONG = ContextLengthError("Too long.")
+TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
 
 class OnAPipe:
@@ -148,16 +130,12 @@ class OnAPipe:
     def text(self) -> str:
         return "".join(self.out)
 
-    @property
-    def unsettled(self) -> list[str]:
-        return [text.question for text in self.follower.unsettled]
-
 
 async def test_the_time_runs_only_while_the_server_is_away() -> None:
-    asked = OnAPipe(Conversation(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut")), 0.01)
+    asked = OnAPipe(Conversation(*ALONE, LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut")), 0.01)
     assert await asked.answer()
     assert asked.remarks[:2] == ["(the server is back)", "(offline: cut)"]
-    there = Conversation(LinkChanged(LinkState.BACK))
+    there = Conversation(*ALONE, LinkChanged(LinkState.BACK))
     asked = OnAPipe(there, 0.01)
     waiting = asyncio.ensure_future(asked.answer())
     for _ in range(100):  # until all was read: nothing in it waits
@@ -169,12 +147,7 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
 
 
 async def test_the_time_counts_from_the_loss_and_not_from_where_the_answer_ended() -> None:
-    class Lost(Conversation):
-        def ask(self, question: str, options: AnswerOptions) -> None:
-            self.begin(question)
-            self.script(Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"))
-
-    conversation = Lost()
+    conversation = Conversation(Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"))
     asked = OnAPipe(conversation, 0.2)
     waiting = asyncio.ensure_future(asked.answer())
     await asyncio.wait((waiting,), timeout=0.25)  # so long the device holds its text back
@@ -193,7 +166,8 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
             await asyncio.Event().wait()  # a key that never comes
         return Permission.ONCE
 
-    conversation = Calling()
+    wanted = Update(CallWanted("one", "add", '{"a": 1}', "test"), 1)
+    conversation = Conversation(Committed((0,)), Ended(Finish.END_OF_TEXT, calls=2), wanted)
     asked = OnAPipe(conversation, permit=permit)
     assert await asked.answer()
     assert asked.text == "a\nb\n"
@@ -210,24 +184,13 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
 
 
 async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
-    conversation = Conversation()
+    conversation = Conversation(*ALONE)
     asked = OnAPipe(conversation)
     await asked.answer("first")
     earlier = asked.follower.take(conversation.told[0].tell(Refused(TOO_LONG)))
     assert earlier is not None
     assert (earlier.question, earlier.committed + earlier.provisional) == ("first", "abc")
-    assert asked.unsettled == []
-
-
-class Failing(Conversation):
-    """Tells what fails instead of an answer."""
-
-    def __init__(self, *updates: Update) -> None:
-        super().__init__()
-        self.updates_after = updates
-
-    def ask(self, question: str, options: AnswerOptions) -> None:
-        self.push(*self.updates_after)
+    assert not asked.follower.unsettled
 
 
 BEGUN, REFUSED = Update(Asked("why?"), 1), Update(Failed(TOO_LONG, taken_back=True))
@@ -239,7 +202,7 @@ WRITTEN = Update(Committed((0,), text="a"), 1)
     [((BEGUN, WRITTEN, Update(Failed(TOO_LONG, text="b"), 1)), "ab\n"), ((REFUSED,), ""), ((BEGUN, REFUSED), "")],
 )
 async def test_why_an_answer_ends_early_or_never_begins_is_an_error(updates: tuple[Update, ...], text: str) -> None:
-    asked = OnAPipe(Failing(*updates))
+    asked = OnAPipe(Conversation(*updates))
     with raises(ContextLengthError, TOO_LONG_WORDS):
         await asked.answer("why?")
     assert asked.text == text
@@ -248,6 +211,6 @@ async def test_why_an_answer_ends_early_or_never_begins_is_an_error(updates: tup
 async def test_what_failed_before_and_what_another_surface_asked_for_is_not_this_answer() -> None:
     other = Update(Asked("else"), 1), WRITTEN, Update(Ended(Finish.STOP), 1)
     mine = Update(Asked("why?"), 2), Update(Committed((1,), text="b"), 2), Update(Ended(Finish.STOP), 2)
-    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), *other, *mine))
+    asked = OnAPipe(Conversation(Update(Failed(TOO_LONG)), *other, *mine))
     assert await asked.answer("why?")
     assert (asked.text, asked.remarks) == ("b\n", [f"Error: {TOO_LONG_WORDS}"])

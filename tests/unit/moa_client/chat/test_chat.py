@@ -49,7 +49,7 @@ class Conversation:
         self.is_gone = is_gone
         self.is_closed = False
         self.asked: list[str] = []
-        self.is_offline = self.writes = self.is_corrected = self.is_kept = False
+        self.is_offline = self.is_corrected = self.is_kept = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
@@ -58,7 +58,7 @@ class Conversation:
     async def updates(self) -> AsyncGenerator[Update, None]:
         number = len(self.asked)
         yield Update(Asked(self.asked[-1]), number)
-        if self.is_offline and not self.writes:
+        if self.is_offline:
             yield Update(Ended(Finish.UNFINISHED, provisional=True), number)
             return
         if self.is_corrected and not self.is_kept:
@@ -73,7 +73,7 @@ class Conversation:
 
     def write_standalone(self) -> None:
         self.stop()
-        self.writes = True
+        self.is_offline = False
 
     def stop(self) -> None:
         if self.is_gone:

@@ -37,24 +37,102 @@ from tests.support.tool_calls import TOOLS, call, calls_of_tools, cuts, events_o
 HARMONY, GEMMA4, MISTRAL, TAGS = THINKINGS
 each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form).__name__)
 MARKS = sorted({mark for form in FORMATS for mark in (*form.openings, form.closing) if mark})
-PARTS = (
-    '{"name": "now", "arguments": {',
-    '{"name": "get_weather", "parameters": {"city": "Paris"}}',
-    '"parameters": {"a": [1, true, null]}}',
-    "get_weather[ARGS]{",
-    "<function=get_weather>\n",
-    "<parameter=city>\nParis\n</parameter>",
-    "</function>",
-    '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": "b"}',
-    'call:get_weather{city:<|"|>Paris<|"|>}',
-    "Hello",
-    *(mark for each in THINKINGS for mark in each.all),
-)
+PARIS = events_of([call("get_weather", city="Paris")])
+OBJECT = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
+NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
+TO_WEATHER = "commentary to=functions.get_weather <|constrain|>json<|message|>"
+BAD = '<tool_call>{"name": "now", "arguments": {"a": tru}}</tool_call>'
+ODD = '<tool_call>{"name": "f", "arguments": {"a": "\\ud800é", "b": -1e999}}</tool_call>'
+Case = tuple[ToolFormat, str, list[Piece]]
+
+
+def calls(form: ToolFormat, *texts: str) -> list[Case]:
+    return [(form, text, [*PARIS]) for text in texts]
+
+
+def nones(form: ToolFormat, *texts: str) -> list[Case]:
+    """What only looks like a call is text."""
+    return [(form, text, [TextPiece(text)]) for text in texts]
+
+
+CASES: list[Case] = [
+    *calls(
+        Hermes(),
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        '<tool_call>{"arguments": {"city":"Paris"}, "id": 1, "name": "get_weather"}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}\n</tool',
+    ),
+    (Hermes(), '<tool_call>{"name": "now"}</tool_call>', [*ONE]),
+    (Hermes(), f"<tool_call>{NOW}", [TextPiece("<tool_call>"), *ONE]),
+    (Hermes(), f"{NOW[:-12]}\nDone.", [*ONE, TextPiece("\nDone.")]),
+    (
+        Hermes(),
+        f"So.\n\n{NOW}\n \n{NOW}\n\nDone.",
+        [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
+    ),
+    (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
+    (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\N{REPLACEMENT CHARACTER}é", "b": -1.7976931348623157e+308}')]),
+    *nones(
+        Hermes(),
+        "Write <tool_call> before it.",
+        '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
+        '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
+        f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
+    ),
+    *calls(
+        QwenXml(),
+        "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>",
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (QwenXml(), NOW, [*ONE]),
+    (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", [*ONE]),
+    *nones(QwenXml(), "Write <function=name> and so on.", "Write <function=name></function>."),
+    *calls(Gemma4(), '<|tool_call>call:get_weather{ <|"|>city<|"|>: <|"|>Paris<|"|> }<tool_call|>'),
+    (
+        Gemma4(),
+        '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
+        [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
+    ),
+    *nones(Gemma4(), f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
+    *nones(
+        Gemma4(), *(f"<|tool_call>{each}<tool_call|>" for each in ("f{}", "call:f{a:b}", "call:f{a:1,}", "call:f{a}"))
+    ),
+    *calls(Mistral(), f"[TOOL_CALLS] {OBJECT}", f"[TOOL_CALLS] [{OBJECT}]", '[TOOL_CALLS]get_weather{"city": "Paris"}'),
+    *calls(Mistral11(), *(f'[TOOL_CALLS]get_weather{it}{{"city": "Paris"}}' for it in ("", "[CALL_ID]9mT[ARGS]"))),
+    (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
+    *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
+    (Llama(), f"{OBJECT};\n{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')]),
+    *nones(
+        Llama(),
+        f"For example: {OBJECT}",
+        '{"name": "Bob", "parameters": {"age": 3}}',
+        '{"name": "get_weather", "parameters": [1]}',
+        "{not json",
+        "<|python_tag|>print(1)",
+    ),
+    *calls(
+        Harmony(),
+        f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>',
+        f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
+        '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>',
+    ),
+    *nones(Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
+    (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
+    (Harmony(), "<|channel|>final<|mess", []),
+    (
+        Harmony(),
+        f'<|channel|>commentary<|message|>Ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
+        [TextPiece("Ask."), *PARIS],
+    ),
+]
 
 
 def model_texts() -> st.SearchStrategy[str]:
     """Text with marks and parts of calls in any order."""
-    part = st.sampled_from([*MARKS, *PARTS]) | st.sampled_from(list(' \n{}[]",;:<`|')) | st.text(max_size=3)
+    parts = [*MARKS, *(mark for each in THINKINGS for mark in each.all), *(text for _, text, _ in CASES)]
+    part = st.sampled_from(parts) | st.sampled_from(list(' \n{}[]",;:<`|')) | st.text(max_size=3)
     cut_part = st.tuples(part, st.integers(0, 40)).map(lambda pair: pair[0][: pair[1]])
     return st.lists(part | cut_part, max_size=10).map("".join)
 
@@ -163,100 +241,6 @@ def test_a_family_is_known_by_its_template() -> None:
     assert TAGS.is_open("<|im_start|>assistant\n<think>\n")
     assert not TAGS.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert GEMMA4.is_open("<|turn>model\n<|channel>thought\n")
-
-
-# ------------------------------------------------------------ examples
-
-PARIS = events_of([call("get_weather", city="Paris")])
-OBJECT = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
-NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
-TO_WEATHER = "commentary to=functions.get_weather <|constrain|>json<|message|>"
-BAD = '<tool_call>{"name": "now", "arguments": {"a": tru}}</tool_call>'
-ODD = '<tool_call>{"name": "f", "arguments": {"a": "\\ud800é", "b": -1e999}}</tool_call>'
-Case = tuple[ToolFormat, str, list[Piece]]
-
-
-def calls(form: ToolFormat, *texts: str) -> list[Case]:
-    return [(form, text, [*PARIS]) for text in texts]
-
-
-def nones(form: ToolFormat, *texts: str) -> list[Case]:
-    """What only looks like a call is text."""
-    return [(form, text, [TextPiece(text)]) for text in texts]
-
-
-CASES: list[Case] = [
-    *calls(
-        Hermes(),
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
-        '<tool_call>{"arguments": {"city":"Paris"}, "id": 1, "name": "get_weather"}</tool_call>',
-        '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}\n</tool',
-    ),
-    (Hermes(), '<tool_call>{"name": "now"}</tool_call>', [*ONE]),
-    (Hermes(), f"<tool_call>{NOW}", [TextPiece("<tool_call>"), *ONE]),
-    (Hermes(), f"{NOW[:-12]}\nDone.", [*ONE, TextPiece("\nDone.")]),
-    (
-        Hermes(),
-        f"So.\n\n{NOW}\n \n{NOW}\n\nDone.",
-        [TextPiece("So."), *ONE, CallPiece(1, "now", "{}"), TextPiece("\n\nDone.")],
-    ),
-    (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
-    (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\N{REPLACEMENT CHARACTER}é", "b": -1.7976931348623157e+308}')]),
-    *nones(
-        Hermes(),
-        "Write <tool_call> before it.",
-        '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
-        '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
-        '<tool_call>{"arguments": {}}</tool_call>',
-        '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
-        f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
-    ),
-    *calls(
-        QwenXml(),
-        "<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>",
-        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
-    ),
-    (QwenXml(), NOW, [*ONE]),
-    (QwenXml(), "<tool_call>\n<function=now>\n</function>\n</tool_call>", [*ONE]),
-    *nones(QwenXml(), "Write <function=name> and so on.", "Write <function=name></function>."),
-    *calls(Gemma4(), '<|tool_call>call:get_weather{ <|"|>city<|"|>: <|"|>Paris<|"|> }<tool_call|>'),
-    (
-        Gemma4(),
-        '<|tool_call>call:f{t:<|"|>a "b"\n\\c<|"|>,l:[<|"|>x<|"|>,1],o:{x:1.5,y:true},n:null}<tool_call|>',
-        [CallPiece(0, "f", '{"t": "a \\"b\\"\\n\\\\c", "l": ["x", 1], "o": {"x": 1.5, "y": true}, "n": null}')],
-    ),
-    *nones(Gemma4(), f"<|tool_call>call:now{{a:{'[' * MOST_DEPTH}{']' * MOST_DEPTH}}}<tool_call|>"),
-    *nones(
-        Gemma4(), *(f"<|tool_call>{each}<tool_call|>" for each in ("f{}", "call:f{a:b}", "call:f{a:1,}", "call:f{a}"))
-    ),
-    *calls(Mistral(), f"[TOOL_CALLS] {OBJECT}", f"[TOOL_CALLS] [{OBJECT}]", '[TOOL_CALLS]get_weather{"city": "Paris"}'),
-    *calls(Mistral11(), *(f'[TOOL_CALLS]get_weather{it}{{"city": "Paris"}}' for it in ("", "[CALL_ID]9mT[ARGS]"))),
-    (Mistral(), f'[TOOL_CALLS] [{OBJECT}, "and so on"]', [*PARIS, TextPiece(', "and so on"]')]),
-    *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
-    (Llama(), f"{OBJECT};\n{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')]),
-    *nones(
-        Llama(),
-        f"For example: {OBJECT}",
-        '{"name": "Bob", "parameters": {"age": 3}}',
-        '{"name": "get_weather", "parameters": [1]}',
-        "{not json",
-        "<|python_tag|>print(1)",
-    ),
-    *calls(
-        Harmony(),
-        f'<|channel|>{TO_WEATHER}{{"city": "Paris"}}<|call|>',
-        f'<|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
-        '<|start|>assistant to=functions.get_weather<|channel|>analysis<|message|>{"city": "Paris"}<|end|>',
-    ),
-    *nones(Harmony(), "<|channel|>commentary to=browser.search<|message|>{}"),
-    (Harmony(), "<|channel|>final<|message|>2 + 2 = 4.<|return|>", [TextPiece("2 + 2 = 4.")]),
-    (Harmony(), "<|channel|>final<|mess", []),
-    (
-        Harmony(),
-        f'<|channel|>commentary<|message|>Ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
-        [TextPiece("Ask."), *PARIS],
-    ),
-]
 
 
 @pytest.mark.parametrize(("form", "text", "pieces"), CASES)
