@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
@@ -42,14 +42,12 @@ GONE = UnavailableError("The daemon has ended.", hint="Ask again.")
 class Conversation:
     """Answers every question with `a`, until the process that runs it has gone."""
 
-    def __init__(self, system: str | None = None, *, is_gone: bool = False) -> None:
+    def __init__(self, system: str | None = None) -> None:
         self.facts = ConversationFacts("id", "", "tiny", "host:1", online=True, system=system)
         self.status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
         self.answers: list[AnswerText] = []
-        self.is_gone = is_gone
-        self.is_closed = False
         self.asked: list[str] = []
-        self.is_offline = self.is_corrected = self.is_kept = False
+        self.is_gone = self.is_closed = self.is_offline = self.is_corrected = self.is_kept = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
@@ -94,16 +92,9 @@ class Conversation:
 class Talk:
     """A chat on a pipe. `opens`: whether other conversations can be opened."""
 
-    def __init__(
-        self,
-        *,
-        opens: bool = True,
-        is_gone: bool = False,
-        marks: ReasoningMarks | None = None,
-        settings: ClientSettings | None = None,
-    ) -> None:
-        self.first = Conversation(is_gone=is_gone)
-        self.first.facts = replace(self.first.facts, thinking=marks)
+    def __init__(self, settings: ClientSettings | None = None, *, opens: bool = True, **facts: Any) -> None:
+        self.first = Conversation()
+        self.first.facts = replace(self.first.facts, **facts)
         self.opened: list[tuple[str | None, str | None]] = []
         self.out: list[str] = []
         self.err: list[str] = []
@@ -132,27 +123,20 @@ async def test_what_the_server_has_replaced_can_be_had_back() -> None:
 
 def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    talk = Talk()
-    talk.first.facts = replace(talk.first.facts, offer="default")
+    talk = Talk(offer="default")
     for _ in range(2):
         talk.chat.greet()
     assert ["companion set default" in line for line in talk.err] == [False, True, False]
 
 
-@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone"])
+@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/reset", "/set system brief"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
-    talk = Talk(is_gone=True)
-    assert await talk.commands.on_line(line)
-    assert talk.err == ["Error: The daemon has ended. Ask again."]
-
-
-@pytest.mark.parametrize("line", ["/reset", "/set system brief"])
-async def test_a_conversation_stays_open_if_no_other_one_can_be_opened(line: str) -> None:
     talk = Talk(opens=False)
+    talk.first.is_gone = True
     assert await talk.commands.on_line(line)
     assert talk.err == ["Error: The daemon has ended. Ask again."]
-    assert not talk.first.is_closed
-    assert talk.chat.settings.system is None
+    assert (talk.first.is_closed, talk.chat.settings.system) == (False, None)
+    talk.first.is_gone = False
     assert await talk.commands.on_line("//why?")
     assert (talk.first.asked, "".join(talk.out)) == (["/why?"], "a\n")
 
@@ -167,7 +151,8 @@ async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
 
 
 async def test_a_question_opens_a_conversation_again_whose_process_has_gone() -> None:
-    talk = Talk(is_gone=True)
+    talk = Talk()
+    talk.first.is_gone = True
     assert await talk.commands.on_line("why?")
     assert talk.opened == [("id", None)]
     assert (talk.first.asked, "".join(talk.out), talk.err) == ([], "a\n", [])
@@ -185,13 +170,13 @@ async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answe
 @pytest.mark.parametrize(("efforts", "asked"), [(("none", "high"), "none"), (("low", "high"), None)])
 async def test_a_model_is_asked_not_to_reason_where_it_can_be(efforts: tuple[str, ...], asked: str | None) -> None:
     marks = ReasoningMarks(("<think>",), ("</think>",), efforts=efforts)
-    talk = Talk(marks=marks, settings=ClientSettings(thinking="off"))
+    talk = Talk(ClientSettings(thinking="off"), thinking=marks)
     await talk.chat.ask("Why?")
     assert talk.first.options.reasoning_effort == asked
 
 
 async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
-    talk = Talk(marks=ReasoningMarks(("<",), (">",), opened=("",)))
+    talk = Talk(thinking=ReasoningMarks(("<",), (">",), opened=("",)))
     for line in ("/thinking", "Why?", "/thinking"):
         await talk.commands.on_line(line)
     assert talk.err[0] == "The last answer came without reasoning that is marked."

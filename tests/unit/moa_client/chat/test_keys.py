@@ -67,19 +67,9 @@ def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.
 WANTED = CallWanted("call_1", "add", "{}", "test")
 
 
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    ours, theirs = os.pipe()
-    yield ours, theirs
-    os.close(ours)
-    os.close(theirs)
-
-
 @pytest.mark.parametrize(("keys", "permission"), [("y", "once"), ("N", "denied"), ("xä\ra", "always")])
-async def test_a_key_answers_but_none_that_was_typed_before_the_question(
-    pipe: tuple[int, int], keys: str, permission: str
-) -> None:
-    ours, theirs = pipe
+async def test_a_key_answers_but_none_that_was_typed_before_the_question(keys: str, permission: str) -> None:
+    ours, theirs = os.pipe()
     said: list[str] = []
 
     def say(words: str) -> None:
@@ -91,6 +81,8 @@ async def test_a_key_answers_but_none_that_was_typed_before_the_question(
     assert await asyncio.wait_for(asking(WANTED), 20) is Permission(permission)
     assert (said, asking.take_typed(), asking.take_typed()) == ([ASK_WORDS], "yes, and", "")
     assert os.read(ours, 9) == b"z"
+    os.close(ours)
+    os.close(theirs)
 
 
 async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_the_rest_is_denied() -> None:
@@ -109,7 +101,6 @@ async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_th
         ("/st", ["/status", "/standalone", "/stats"]),
         ("/set te", ["/set temperature"]),
         ("/file FOLDER/some n", ["/file FOLDER/some notes.txt"]),
-        ("/nothing ", []),
         ("a /se", []),
         ("//se", []),
         ("/set\nte", []),

@@ -39,8 +39,6 @@ from tests.support.answer_events import Told, letters
 GOOD, AWAY = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.GOOD, LinkState.OFFLINE))
 SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
 ENDED_ALONE = Ended(Finish.STOP, provisional=True)
-
-
 LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
 LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
 ALONE = (Committed((0,)), Provisional((1,)), ENDED_ALONE)

@@ -105,7 +105,6 @@ BECOMES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("chat", {"loop_guard": False, "stop": ["a", "b"]}, {"loop_guard": False, "stop": ("a", "b")}),
     ("chat", {"logprobs": True, "stream_options": {"include_usage": True}}, {"chances": WantedChances()}),
     ("chat", {"logprobs": True, "top_logprobs": 20, "moa": {"logprobs": "raw"}}, {"chances": WantedChances(20)}),
-    ("chat", {"logprobs": False, "temperature": None, "user": "x", "n": 1}, {"chances": None}),
     ("chat", {"response_format": {"type": "json_object"}}, JSON),
     ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}, SCHEMA),
     ("text", form(json=SCHEMA["constraint"].text), SCHEMA),
@@ -117,7 +116,6 @@ BECOMES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("text", {"logprobs": 0, "moa": {"logprobs": "processed"}}, {"chances": WantedChances(processed=True)}),
     ("responses", SAMPLED | {"max_output_tokens": 7, "stop": "END"}, SAMPLED | ENDED),
     ("responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, SCHEMA),
-    ("responses", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}, JSON),
     ("anthropic", SAMPLED | {"stop_sequences": ["a", "b"]}, SAMPLED | {"max_tokens": 9, "stop": ("a", "b")}),
     ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": OBJECT}}}, SCHEMA),
     ("anthropic", {"moa": {"unverified": "end"}}, {"unverified": "end", "defaults": API_DEFAULTS}),
@@ -133,10 +131,8 @@ BECOMES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("chat", {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, ONE),
     ("chat", {"tools": [TOOL], "tool_choice": TOOL}, ONE),
     ("responses", {"tools": [FLAT], "tool_choice": FLAT}, ONE),
-    ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "none"}}, {"offer": ToolOffer()}),
     ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, ONE),
     ("anthropic", {"tools": [CUSTOM], "tool_choice": {"type": "tool", "name": "now"}}, ONE),
-    ("ollama", {"tools": [TOOL]}, ANY),
 ]
 
 

@@ -105,7 +105,6 @@ async def test_special_tokens_that_mark_calls_are_read(monkeypatch: pytest.Monke
 async def test_the_model_has_its_name_and_another_name_for_all() -> None:
     async with asking() as (client, _):
         assert [model.id for model in (await client.models.list()).data] == [MODEL]
-        assert (await client.models.retrieve(MODEL)).owned_by == "moa"
         assert (await client.models.retrieve("default")).id == MODEL
         with pytest.raises(openai.NotFoundError) as caught:
             await chat(client, model="gpt-4o")
@@ -281,12 +280,7 @@ async def test_chances_are_told_with_each_text_and_none_of_text_of_this_device()
 # ------------------------------------------------------------ responses, and which of them are kept
 
 ASKED: dict[str, Any] = {"model": MODEL, "input": "Hi there", "extra_body": {"seed": 5}}
-NOW: FunctionToolParam = {
-    "type": "function",
-    "name": "now",
-    "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
-    "strict": True,
-}
+NOW: FunctionToolParam = {"type": "function", "name": "now", "parameters": {"type": "object"}, "strict": True}
 CALLING = ("Let me see.", '\n<tool_call>\n{"name": "now", "arguments": {"zo', 'ne": "UTC"}}\n</tool_call>')
 
 
@@ -386,12 +380,12 @@ async def test_what_cannot_be_kept_says_so_and_what_fails_or_whose_client_leaves
 
 # ------------------------------------------------------------ health
 
-READY = {"phase": "ready", "wants_online": True, "state": "good", "target": "tiny", "rtt_ms": 12.0, "conversations": 3}
 AWAY = UnavailableError("Nothing answers at gpu:50051.", hint="Start it.")
 
 
 async def test_health_needs_no_key_and_asks_the_server_once_for_many() -> None:
-    status: dict[str, Any] = dict(READY)
+    status: dict[str, Any] = {"state": "good", "target": "tiny", "rtt_ms": 12.0, "conversations": 3}
+    status |= {"phase": "ready", "wants_online": True}
     asked, failures, now = 0, list[UnavailableError](), 100.0
 
     async def ask() -> None:

@@ -14,7 +14,6 @@ from moa_client.tools.answer_reader import (
     DEFAULT,
     FORMATS,
     AnswerReader,
-    AnswerSplit,
     CallPiece,
     Piece,
     ReasoningPiece,
@@ -77,7 +76,6 @@ CASES: list[Case] = [
         "Write <tool_call> before it.",
         '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
         '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
-        '<tool_call>{"arguments": {}}</tool_call>',
         '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
         f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
     ),
@@ -109,7 +107,6 @@ CASES: list[Case] = [
         f"For example: {OBJECT}",
         '{"name": "Bob", "parameters": {"age": 3}}',
         '{"name": "get_weather", "parameters": [1]}',
-        "{not json",
         "<|python_tag|>print(1)",
     ),
     *calls(
@@ -254,10 +251,8 @@ def test_calls_as_models_write_them_and_what_is_text(form: ToolFormat, text: str
         ({"type": "string"}, "5", "5"),
         ({"type": "string"}, "", ""),
         ({"type": "number"}, "5", 5),
-        ({"type": "number"}, "five", "five"),
         ({"type": "boolean"}, "True", True),
         ({"type": ["string", "null"]}, "null", None),
-        ({"type": ["string", "null"]}, "5", "5"),
         ({"type": "array"}, '["a", 1]', ["a", 1]),
         ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
         ({"enum": [1, 2]}, "1", 1),
@@ -339,9 +334,6 @@ def test_reasoning_grows_apart_from_the_text_and_is_counted() -> None:
     split.read("<think>Hm</think>An", 4)
     split.read("<think>Hm</think>An answer", 5)
     assert split.reasoning_tokens == 4
-    plain = AnswerSplit()
-    plain.read("An answer", 2)
-    assert (plain.text, plain.reasoning_tokens, plain.ahead(" more")) == ("An answer", 0, ("", " more"))
 
 
 @given(st.lists(st.integers(0, len(ANSWER))))

@@ -71,15 +71,6 @@ def turns_of(chat_template: str, tools: Sequence[Tool] = TOOLS, system: str | No
     return ConversationTurns(tokenizer, system, 1 << 20, frozenset([END]), tools)
 
 
-def talk(turns: ConversationTurns, chat_template: str, *, is_cut: bool = False) -> str:
-    """A question, an answer of calls, and their results."""
-    tokenizer = Characters(chat_template)
-    tokens = list(turns.of("Rome?")([]))
-    tokens += tokenizer.encode(CALLED if is_cut else f"{CALLED}<|im_end|>")
-    tokens += turns.of("", RESULTS)(tokens)
-    return tokenizer.decode(tokens)
-
-
 def test_tools_have_the_template_that_the_model_has_for_them() -> None:
     tokenizer: Any = Characters("plain {{ messages[-1].content }}", "tools {{ tools | length }}{# tool_calls #}")
     for tools, said in (((), "plain Rome?"), (TOOLS, "tools 2")):
@@ -98,7 +89,9 @@ def test_results_follow_their_calls_as_the_template_has_them(chat_template: str,
     ]
     given = template_input(find_format(chat_template), chat_template, said, TOOLS)
     whole = render(chat_template, {}, given.messages, add_generation_prompt=True, arguments=given.arguments)
-    assert talk(turns_of(chat_template, system="Be brief."), chat_template, is_cut=is_cut) == whole
+    turns, tokenizer = turns_of(chat_template, system="Be brief."), Characters(chat_template)
+    tokens = [*turns.of("Rome?")([]), *tokenizer.encode(CALLED if is_cut else f"{CALLED}<|im_end|>")]
+    assert tokenizer.decode([*tokens, *turns.of("", RESULTS)(tokens)]) == whole
 
 
 def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
