@@ -69,8 +69,6 @@ def asked(api: str, given: dict[str, Any]) -> ChatAsk:
     return ask
 
 
-# ------------------------------------------------------------ requests
-
 OBJECT = {"type": "object", "properties": {"é": {"type": "integer"}}}
 FUNCTION = {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
 TOOL, FLAT = {"type": "function", "function": FUNCTION}, {"type": "function", **FUNCTION}
@@ -212,6 +210,17 @@ LOOKED: Said = [
     ToolResult("1", "now", "Error: no"),
 ]
 EXTRA = {"cache_control": {"type": "ephemeral"}, "extra_content": {"google": {}}, "caller": None, "index": 0}
+
+
+def with_more(value: Any, name: str = "") -> Any:
+    """A request with fields that nobody knows, at every depth that it describes itself."""
+    if isinstance(value, list):
+        return [with_more(each) for each in value]
+    if not isinstance(value, dict) or "properties" in value or name in ("arguments", "logit_bias", "metadata", "input"):
+        return value  # a program's own
+    return {key: with_more(each, key) for key, each in value.items()} | EXTRA
+
+
 BECOMES += [
     ("chat", {"messages": CHAT}, {"messages": CHATTED}),
     ("chat", {"messages": [USER, assistant(parsed=None, tool_calls=[CALL]), NOON]}, {"messages": ANSWERED}),
@@ -228,11 +237,7 @@ def test_what_a_request_becomes_whatever_else_it_has(api: str, given: dict[str, 
     assert found == becomes
     seeded = {"options": given.get("options", {}) | {"seed": 1}} if api in ("ollama", "generate") else {"seed": 1}
     body: dict[str, Any] = LEAST[api] | given | seeded
-    more = body | EXTRA
-    for name in ("messages", "input", "tools"):
-        if isinstance(body.get(name), list):
-            more[name] = [each | EXTRA for each in body[name]]
-    assert asked(api, more) == asked(api, body)
+    assert asked(api, with_more(body)) == asked(api, body)
 
 
 def test_a_result_of_ollamas_finds_its_call_by_id_by_name_or_in_turn() -> None:
@@ -247,9 +252,6 @@ def test_a_result_of_ollamas_finds_its_call_by_id_by_name_or_in_turn() -> None:
     found = [(each.call_id, each.name) for each in made if isinstance(each, ToolResult)]
     assert found == [(second, "then"), (first, "now"), (third, "now"), (last, "now")]
     assert (last, len({first, second, third, last})) == ("x", 4)
-
-
-# ------------------------------------------------------------ what is ignored, and what is refused
 
 
 @pytest.mark.parametrize("api", KINDS)
@@ -321,8 +323,6 @@ def test_what_cannot_be_used_is_refused_by_its_name(case: str) -> None:
     assert caught.value.param
     assert words.startswith(caught.value.param) or caught.value.param in body
 
-
-# ------------------------------------------------------------ answers
 
 OBJECT_CALL = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
 WORDS_OF = ("<think>Hmm</think>", "I look.\n", OBJECT_CALL)
