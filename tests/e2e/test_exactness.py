@@ -41,7 +41,7 @@ DRAFTS = {
     "none": {"drafter": "none"},
     "shipped chain": {"drafter": "default", "mode": "chain", "length": 5},
     "shipped chain, streamed": {"drafter": "default", "mode": "chain", "length": 5},
-    "shipped tree": {"drafter": "default", "mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
+    "shipped tree": {"drafter": "default", "mode": "tree"},
     "look-up": {"drafter": "lookup"},
 }
 GREEDY_TOKENS = 20
