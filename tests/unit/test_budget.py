@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21204, 121),
+    "client": (("client",), 21202, 121),
     "client: endpoint": (("client/moa_client/endpoint",), 2762, 12),
     "client: tools": (("client/moa_client/tools",), 1729, 13),
     "client: link": (("client/moa_client/link",), 2030, 10),
     "client: chat": (("client/moa_client/chat",), 2377, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4951, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4949, 25,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2732, 15,
@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3296, 20,
     ),
     "server": (("server",), 15051, 88),
-    "shared": (("shared",), 15933, 102),
+    "shared": (("shared",), 15931, 102),
     "training": (("training",), 4659, 30),
     "bench": (("bench",), 5257, 42),
     "netsim": (("netsim",), 4238, 25),

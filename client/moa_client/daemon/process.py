@@ -1,4 +1,4 @@
-"""The daemon's process from outside: its files, starting, finding and ending it, and what starts it at login.
+"""The daemon's process from outside: its files, starting, finding and ending it.
 
 The lock is held by the process as long as it lives, and let go by any death. Invariant: its holder owns the socket; a
 socket without a holder is stale.

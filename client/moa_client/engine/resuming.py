@@ -34,8 +34,6 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.stream import FrameReader
 
 InboxItem = FrameReceived | StreamOpened | StreamLost | DrafterResult | Callable[[], Reaction]
-
-
 Inbox = asyncio.Queue[InboxItem]  # what a conversation's engine handles, one thing at a time
 
 
@@ -274,8 +272,8 @@ class ServerSession:
                     self._on_verdict(message, now)
                 case Memory():
                     self.answers.figures.memory_bytes += len(message.payload)
-                    if taken := drafting.memory.on_memory(now, message, self._conversation.hashes):
-                        self.connection.queue_frame(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
+                    if read := drafting.memory.on_memory(now, message, self._conversation.hashes):
+                        self.connection.queue_frame(pb.ClientFrame(credit=pb.Credit(bytes=read)))
                 case pb.Beat():
                     took, window = availability.monitor.on_beat(now, message.stamp), drafting.online.window
                     if took is not None:

@@ -141,7 +141,7 @@ _VARIANTS = [(name, label, kind) for kind in KINDS.values() for name, label in k
 FORMS = {name: Form(name, label, rank, name not in kind.not_run) for rank, (name, label, kind) in enumerate(_VARIANTS)}
 
 
-PLACES = PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
+PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
 
 
 @dataclass(frozen=True, slots=True)

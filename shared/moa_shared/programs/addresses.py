@@ -3,9 +3,9 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 MOST_SUCCESSORS = 8  # that a server may name: a client asks each of them
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
@@ -70,7 +70,6 @@ class Proxy:
     host: str
     port: int
     variable: str  # that names it
-    login: str = field(default="", repr=False)  # "user:password"; empty: it wants none
 
     def __str__(self) -> str:
         return f"proxy {self.host}:{self.port}, which {self.variable} names"
@@ -89,8 +88,7 @@ def find_proxy(address: str, environment: Mapping[str, str] = os.environ) -> Pro
         return None
     if url.scheme != "http" or not url.hostname:
         return None  # nor does gRPC know others
-    login = unquote(url.netloc.rpartition("@")[0])
-    return Proxy(url.hostname, port, variable, login)
+    return Proxy(url.hostname, port, variable)
 
 
 def except_loopback(environment: MutableMapping[str, str] = os.environ) -> None:
