@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from moa_shared.errors import ConfigError, MoaError, UnavailableError
+from moa_shared.plain_text import without_controls
 from moa_shared.programs.entry import StartLine, write_output
-from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.keys import KeyPermission, quiet_keys, unasked

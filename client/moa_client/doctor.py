@@ -18,7 +18,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.call_reasons import TlsReason
+from moa_shared.protocol.handshake_checks import TlsReason
 
 from moa_client.device import drafter_catalog as catalog
 from moa_client.device.fetching import WINDOW_BYTES, fetch_manifest

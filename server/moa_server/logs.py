@@ -12,8 +12,8 @@ from functools import partial
 from typing import Literal, TextIO
 
 import structlog
+from moa_shared.plain_text import plain_line
 from moa_shared.programs.progress import SilentProgress, Task
-from moa_shared.text.plain_text import plain_line
 
 MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 

@@ -8,7 +8,7 @@ enters messages: an error is always one line without control characters.
 
 from typing import ClassVar
 
-from moa_shared.text.plain_text import plain_line
+from moa_shared.plain_text import plain_line
 
 
 class MoaError(Exception):

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from moa_shared.errors import ConfigError
+from moa_shared.plain_text import plain_line
 from moa_shared.programs.entry import install_extra
-from moa_shared.text.plain_text import plain_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -158,7 +158,7 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     from moa_shared.drafter.checkpoint.statistics import write_confidence
     from moa_shared.drafter.companion import cache_file
     from moa_shared.drafter.companion import write_confidence as write_learned
-    from moa_shared.drafting.confidence import Confidence
+    from moa_shared.drafting.estimates import Confidence
     from moa_shared.models.sources.cache import cache_root
 
     from moa_training.evaluation.calibrate import calibrate as measure

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from moa_shared.drafter.kinds import KINDS
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.values import plain_words
+from moa_shared.programs.config import plain_words
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
 from pydantic import (

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.plain_text import plain_line
 from moa_shared.programs.config import load_settings
 from moa_shared.sampling.settings import SEED_LIMIT
-from moa_shared.text.plain_text import plain_line
 
 from moa_client.chat import messages
 from moa_client.chat.chat import Chat

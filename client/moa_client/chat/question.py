@@ -19,7 +19,7 @@ from select import select
 from typing import TextIO
 
 from moa_shared.errors import ConfigError, DataError, NotFoundError
-from moa_shared.text.plain_text import is_text, plain_line
+from moa_shared.plain_text import is_text, plain_line
 
 MOST_CHARACTERS = 1 << 20  # of standard input: far beyond any context
 QUIET_SECONDS = 2.0  # a program that writes a question has begun by then

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from moa_shared.text.plain_text import without_controls
+from moa_shared.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 from wcwidth import wrap
 

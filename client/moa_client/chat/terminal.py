@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
-from moa_shared.text.plain_text import marked_text
+from moa_shared.plain_text import marked_text
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document

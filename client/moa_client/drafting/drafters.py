@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.constraints.grammar import DraftForm
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.confidence import Confidence, chance_of
-from moa_shared.drafting.conversation_draft import ConversationDraft
-from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
+from moa_shared.drafting.estimates import Confidence, chance_of
+from moa_shared.drafting.growing import CHAIN, ConversationDraft, Growth, GrowthShape
 from moa_shared.drafting.guesses import SHORTEST_STANDALONE, TextGuesser, TextIndex, chance_of_copy
 from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Constraint, Sampling

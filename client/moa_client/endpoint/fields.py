@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.values import plain_words
+from moa_shared.programs.config import plain_words
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from moa_shared.plain_text import plain_line, without_controls
 from moa_shared.programs.command_line import table
-from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.conversation.events import Provenance
 from moa_client.history.reading import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary

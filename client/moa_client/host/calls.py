@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from moa_shared.plain_text import marked_text
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.plain_text import marked_text
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Turn

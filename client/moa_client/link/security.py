@@ -18,8 +18,8 @@ import grpc
 import grpc.aio
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.addresses import Proxy, find_proxy, host_of, is_loopback
-from moa_shared.protocol import call_reasons
-from moa_shared.protocol.call_reasons import TlsReason, tls_reason
+from moa_shared.protocol import handshake_checks as checks
+from moa_shared.protocol.handshake_checks import TlsReason, tls_reason
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -161,7 +161,7 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     """
     host, context = host_of(address), security.context()
     has_none = security.certificate is None
-    refusal = call_reasons.WANTS_CERTIFICATE if has_none else call_reasons.OWN_REFUSED
+    refusal = checks.WANTS_CERTIFICATE if has_none else checks.OWN_REFUSED
     try:
         reader, writer = await asyncio.open_connection(
             host, int(address.rpartition(":")[2]), ssl=context, server_hostname=security.server_name or host
@@ -170,9 +170,9 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
         words = error.verify_message
         return tls_reason(words) or TlsReason(f"its certificate is refused ({words.rstrip('.')})", "Have it renewed.")
     except (ssl.SSLEOFError, ConnectionResetError, ConnectionAbortedError):
-        return call_reasons.CLOSES_BEFORE_TLS
+        return checks.CLOSES_BEFORE_TLS
     except ssl.SSLError as error:
-        return refusal if any(each in str(error.reason) for each in REFUSALS) else call_reasons.NO_TLS
+        return refusal if any(each in str(error.reason) for each in REFUSALS) else checks.NO_TLS
     try:  # in TLS 1.3 this end is done before the server has looked at this device's certificate
         async with asyncio.timeout(FIRST_BYTES_SECONDS):
             is_refused = await reader.read(1) == b""

@@ -23,8 +23,8 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import AuthenticationError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, ip_of, is_loopback, successors_among
-from moa_shared.protocol.call_reasons import NOT_CONNECTED, TlsReason, call_reason, tls_reason
-from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
+from moa_shared.protocol import handshake_checks as checks
+from moa_shared.protocol.handshake_checks import TlsReason, check_protocol, clean_texts, error_from_rpc
 from moa_shared.tracing import TRACEPARENT
 
 from moa_client.link.rank import ServerRank
@@ -152,7 +152,7 @@ class Server:
             took_ms = 1e3 * (time.monotonic() - began)
             if was_open or self.rtt_ms is None:
                 self.rtt_ms = took_ms if was_open else took_ms / (DESCRIBE_ROUND_TRIPS + self.security.tls)
-            check_protocol(served.protocol_version, PROTOCOL_VERSION)
+            check_protocol(served.protocol_version, checks.PROTOCOL_VERSION)
         except MoaError as error:
             self.error = error
             self.renew(number)
@@ -256,7 +256,7 @@ class Server:
         reason = error_from_rpc(error, has_answered=has_answered)
         if self.security.new_key and isinstance(reason, AuthenticationError):
             reason.hint = self.security.new_key  # what to do on this device
-        is_own = CODE_KEY in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]  # a moa server's words
+        is_own = checks.CODE_KEY in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]  # a moa server's words
         if is_own or (seconds is None and proxy is None) or not isinstance(reason, UnavailableError):
             return reason
         words, hint = error.details() or "", reason.hint
@@ -265,12 +265,12 @@ class Server:
             hint = f"Ask who runs it; or, if the server is reached without it, put {without} into no_proxy."
         if seconds is None:
             return UnavailableError(f"{reason.message} It was tried by way of the {proxy}.", hint=hint)
-        why = call_reason(error.code(), words, has_answered=has_answered)
+        why = checks.call_reason(error.code(), words, has_answered=has_answered)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"nothing answered within {seconds:g} s"
         elif error.code() is grpc.StatusCode.UNAVAILABLE:
-            is_known = why in NOT_CONNECTED or (has_answered and self.security.certificate is None)
-            found: object = tls_reason(words)
+            is_known = why in checks.NOT_CONNECTED or (has_answered and self.security.certificate is None)
+            found: object = checks.tls_reason(words)
             if found is None and self.security.tls and not is_known and proxy is None:
                 with suppress(OSError):  # a timeout too
                     async with asyncio.timeout(min(seconds, PROBE_SECONDS)):

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.types import CONNECTION_CLOSED
 from moa_shared.errors import ConfigError, UnavailableError
-from moa_shared.text.plain_text import plain_line
+from moa_shared.plain_text import plain_line
 
 from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall, Tool, ToolCall, check_tools

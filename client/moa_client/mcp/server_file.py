@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.values import plain_words
-from moa_shared.text.plain_text import parse_request
+from moa_shared.plain_text import parse_request
+from moa_shared.programs.config import plain_words
 from pydantic import BaseModel, ValidationError, model_validator
 
 SHAPE = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}, or "url" in place of "command"'

@@ -12,7 +12,7 @@ from string import ascii_letters, digits
 from typing import Any, Protocol
 
 from moa_shared.errors import ConfigError
-from moa_shared.text.plain_text import parse_json
+from moa_shared.plain_text import parse_json
 
 MOST_TOOLS = 128  # as OpenAI has it
 MOST_SCHEMAS = 3 << 16  # bytes of all together: they fit into one constraint with the markup around them

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import uvicorn
 from moa_shared.errors import ConfigError, MoaError
-from moa_shared.text.plain_text import parse_request
+from moa_shared.plain_text import parse_request
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware

@@ -16,7 +16,7 @@ from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
 from moa_shared.errors import RateLimitError
-from moa_shared.text.plain_text import plain_line
+from moa_shared.plain_text import plain_line
 
 
 class Right(StrEnum):

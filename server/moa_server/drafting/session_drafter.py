@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.constraints.grammar import DraftForm
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.estimates import DrafterTrial, Smoothed
-from moa_shared.drafting.growing import GrowthShape
+from moa_shared.drafting.growing import ConversationDraft, GrowthShape
 from moa_shared.drafting.guesses import NgramTable, TextGuesser
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane

@@ -42,9 +42,9 @@ from moa_shared.models.sources.source import (
     installed_models,
 )
 from moa_shared.models.tensors import read_metadata
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.plain_text import parse_json
 from rich.filesize import decimal
 
 

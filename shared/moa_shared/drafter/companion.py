@@ -18,7 +18,7 @@ from moa_kernels import F16, F32, Cache, KernelError, variant_name
 from moa_shared.drafter.checkpoint.checkpoint import write_record
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.weights import INT8
-from moa_shared.drafting.confidence import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
+from moa_shared.drafting.estimates import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.network import Network, Weights
@@ -26,8 +26,8 @@ from moa_shared.models.network.served import check_kernels
 from moa_shared.models.sources.cache import cache_root, combine, recall, remember
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
+from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.plain_text import parse_json, plain_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ from moa_shared.models.sources.cache import (
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
 from moa_shared.models.tensors import read_metadata
 from moa_shared.models.tokenizer.trial import hash_tokenizer
+from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.plain_text import parse_json, plain_line
 
 _WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
-from moa_shared.drafting.confidence import Guess
+from moa_shared.drafting.estimates import Guess
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore

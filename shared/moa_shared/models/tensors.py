@@ -25,7 +25,7 @@ from moa_kernels import KernelError, QuantisedMatrix, guard
 
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ModelSourceError
-from moa_shared.text.plain_text import parse_json
+from moa_shared.plain_text import parse_json
 
 GROUP = 32  # inputs that share a scale in Q8_0
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
+from moa_shared.plain_text import is_text
 from moa_shared.programs.config import (
     CONFIG_VARIABLE,
     Setting,
@@ -18,11 +19,10 @@ from moa_shared.programs.config import (
     SettingsBase,
     flag_of,
     load_settings_and_origins,
+    plain_kind,
     settings_of,
 )
 from moa_shared.programs.entry import write_output
-from moa_shared.programs.values import plain_kind
-from moa_shared.text.plain_text import is_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLACEHOLDERS: dict[object, str] = {int: "N", float: "X", str: "TEXT"}

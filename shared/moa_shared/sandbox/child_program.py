@@ -22,7 +22,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import MOST_REPLY
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer, read_bos, read_special, read_templates, read_tokenizer
+from moa_shared.sandbox.tokenizer_json import JsonTokenizer, read_bos, read_special, read_templates, read_tokenizer
 
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
 MOST_MESSAGE = 500  # characters of an error, which may be the template's own

@@ -12,7 +12,7 @@ from statistics import median
 from moa_kernels import set_threads
 from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafter.companion import kind_confidence
-from moa_shared.drafting.confidence import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
+from moa_shared.drafting.estimates import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import resolve
 from moa_shared.models.sources.files import asked_sampling

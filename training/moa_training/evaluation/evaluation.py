@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from moa_kernels import set_threads
-from moa_shared.drafting.confidence import Confidence, LearnedConfidence, TokenConfidence
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.estimates import Confidence, LearnedConfidence, TokenConfidence
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.sources.cache import cache_root

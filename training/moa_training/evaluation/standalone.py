@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 import numpy as np
 from moa_shared.defaults import LEAST_CHANCE
-from moa_shared.drafting.confidence import TokenConfidence, chance_of
+from moa_shared.drafting.estimates import TokenConfidence, chance_of
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore, log_softmax
 from moa_shared.sampling.settings import Sampling

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafting.base import ConversationDrafter, Drafter
-from moa_shared.drafting.confidence import TokenConfidence, TokenOrigin, WrittenToken
-from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
-from moa_shared.drafting.growing import CHAIN
+from moa_shared.drafting.estimates import TokenConfidence, TokenOrigin, WrittenToken
+from moa_shared.drafting.growing import CHAIN, ConversationDraft
 from moa_shared.drafting.guesses import TextGuesser, TextIndex, chance_of_copy
 from moa_shared.models.network.network import Weights
 from moa_shared.protocol.messages import Plane, ThinMemory

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from moa_shared.drafter.checkpoint.statistics import NgramArrays
-from moa_shared.drafting.confidence import ReliabilityCounts, ReliabilityCurve
+from moa_shared.drafting.estimates import ReliabilityCounts, ReliabilityCurve
 from moa_shared.drafting.guesses import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
 from moa_shared.errors import DataError
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from moa_shared.text.plain_text import marked_text
+from moa_shared.plain_text import marked_text
 
 from moa_client.tools.grammars import Grammar
 from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall, is_deeper, is_name

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.entry import install_drafters
-from moa_shared.text.plain_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DRAFTER_FILE = "drafter.safetensors"

@@ -17,7 +17,7 @@ from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.gguf.keys import MOST_LAYERS
 from moa_shared.models.network.network import Weights
-from moa_shared.text.plain_text import parse_json, plain_line
+from moa_shared.plain_text import parse_json, plain_line
 
 if TYPE_CHECKING:
     import torch

@@ -28,9 +28,9 @@ from moa_shared.models.sources.cache import (
 )
 from moa_shared.models.sources.files import GENERATION_CONFIG, ModelFiles, gguf_fingerprint, read_config
 from moa_shared.models.tokenizer.trial import accept_tokenizer
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
-from moa_shared.text.plain_text import parse_json
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE)
 _COUNT = "split.count"

@@ -14,7 +14,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
-from moa_shared.tokenization.tokenizer_json import (
+from moa_shared.sandbox.tokenizer_json import (
     BYTE_LEVEL,
     DEFAULT,
     GPT_4O,

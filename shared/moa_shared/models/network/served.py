@@ -18,7 +18,7 @@ from moa_shared.models.families import EARLIEST, FAMILIES
 from moa_shared.models.gguf.keys import FULL, MOST_LAYERS, SLIDING
 from moa_shared.models.network.layer_sizes import mistake_in_mixture, mistake_in_sizes
 from moa_shared.models.network.plan import Plan, plan_of
-from moa_shared.text.plain_text import plain_line
+from moa_shared.plain_text import plain_line
 
 MOST_SIZE = 1 << 24  # of other sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")

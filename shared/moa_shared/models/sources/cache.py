@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from moa_shared.errors import ChecksumError, ConfigError, DiskFullError, NotFoundError
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.plain_text import parse_json
 
 if TYPE_CHECKING:
     import filelock

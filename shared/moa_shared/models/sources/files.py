@@ -17,9 +17,9 @@ from moa_shared.models.families import EARLIEST
 from moa_shared.models.network.served import check_family
 from moa_shared.models.sources.cache import canonical_json, combine, remembered_hash
 from moa_shared.models.tokenizer.trial import accept_tokenizer
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults, sampling_defaults
-from moa_shared.text.plain_text import parse_json
 
 RAW_TEXT_ONLY = "it continues raw text, and answers no chat"  # of a model without a chat template
 # What enters the mathematics. Other keys come and go with transformers' versions and must not change the fingerprint.

@@ -45,10 +45,10 @@ from moa_shared.models.sources.hub import (
 from moa_shared.models.sources.packaged import PACKAGED, find_installed, resolve_packaged
 from moa_shared.models.tensors import map_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.text.plain_text import parse_json
-from moa_shared.tokenization.tokenizer_json import DEFAULT as DEFAULT_TEMPLATE
-from moa_shared.tokenization.tokenizer_json import read_templates
+from moa_shared.sandbox.tokenizer_json import DEFAULT as DEFAULT_TEMPLATE
+from moa_shared.sandbox.tokenizer_json import read_templates
 
 _OLLAMAS_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the user that it runs as
 _OLLAMAS_WEIGHTS, _ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"

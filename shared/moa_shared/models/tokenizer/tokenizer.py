@@ -20,7 +20,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
-from moa_shared.tokenization.tokenizer_json import (
+from moa_shared.sandbox.tokenizer_json import (
     DEFAULT,
     GUARD,
     WITH_TOOLS,

@@ -14,9 +14,9 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.cache import canonical_json, combine, recall, remember, remembered_hash
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.machine import collector_paused
 from moa_shared.sandbox.child import ChildError, TextChild
-from moa_shared.text.plain_text import parse_json
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
 _SAVE = (

@@ -25,9 +25,9 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors import Floats, is_of_expert, map_file
 from moa_shared.models.weights.packing import PAGE, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
-from moa_shared.text.plain_text import parse_json
 
 _MAGIC = b"moatiles"
 _START = struct.Struct("<8sQQ")  # magic, start and size of the table

@@ -27,8 +27,8 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_shared.errors import ContextLengthError
+from moa_shared.plain_text import without_controls
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.plain_text import without_controls
 from wcwidth import wcswidth
 
 from tests.support.answer_events import Told

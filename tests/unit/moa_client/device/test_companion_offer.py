@@ -18,7 +18,7 @@ from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion import cache_file, confidence_beside, write_confidence
-from moa_shared.drafting.confidence import LearnedConfidence
+from moa_shared.drafting.estimates import LearnedConfidence
 from moa_shared.errors import ChecksumError, MismatchError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.weights.weights import EMBEDDINGS

@@ -28,7 +28,7 @@ from moa_client.settings import ClientSettings
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.drafting.confidence import Agreement
+from moa_shared.drafting.estimates import Agreement
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)

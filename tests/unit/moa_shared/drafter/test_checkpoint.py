@@ -32,7 +32,7 @@ from moa_shared.drafter.checkpoint.statistics import (
 )
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.drafting.confidence import (
+from moa_shared.drafting.estimates import (
     BINS,
     Confidence,
     ReliabilityCounts,

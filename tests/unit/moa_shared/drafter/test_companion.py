@@ -24,12 +24,12 @@ from moa_shared.drafter.companion import (
     write_confidence,
 )
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.drafting.confidence import PRIOR_EVIDENCE, Agreement, LearnedConfidence
+from moa_shared.drafting.estimates import PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer
+from moa_shared.sandbox.tokenizer_json import JsonTokenizer
 
 from tests.support.decoders import Rows
 from tests.support.skipping import examples

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.conversation_draft import barred_after
 from moa_shared.drafting.dynamic_tree import CandidatePool, TreeShape, draft_chain, draft_tree
-from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
+from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape, barred_after
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree

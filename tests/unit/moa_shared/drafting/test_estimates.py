@@ -6,28 +6,26 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.confidence import (
+from moa_shared.drafting.estimates import (
     BINS,
     MOST_EVIDENCE,
     MOST_TOKENS,
     PRIOR_EVIDENCE,
-    Agreement,
-    Confidence,
-    LearnedConfidence,
-    ReliabilityCounts,
-    ReliabilityCurve,
-    TokenOrigin,
-    WrittenToken,
-    chance_of,
-    likelier,
-)
-from moa_shared.drafting.estimates import (
     RIGHT_SHARE,
     TRIAL_TOKENS,
     AcceptanceEstimate,
+    Agreement,
+    Confidence,
     DrafterTrial,
+    LearnedConfidence,
+    ReliabilityCounts,
+    ReliabilityCurve,
     Smoothed,
+    TokenOrigin,
     TreeAcceptance,
+    WrittenToken,
+    chance_of,
+    likelier,
 )
 from moa_shared.tree import DraftTree
 

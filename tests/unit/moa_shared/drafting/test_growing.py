@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.layers.state import DraftNodes
-from moa_shared.drafting.confidence import TokenOrigin
-from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.dynamic_tree import draft_chain
-from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
+from moa_shared.drafting.estimates import TokenOrigin
+from moa_shared.drafting.growing import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore, largest, log_softmax

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.constraints.grammar import DraftForm
-from moa_shared.drafting.conversation_draft import ConversationDraft
-from moa_shared.drafting.growing import CHAIN, GrowingDraft, GrowthShape
+from moa_shared.drafting.growing import CHAIN, ConversationDraft, GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from moa_shared.programs.values import read_value
+from moa_shared.programs.config import read_value
 
 
 @pytest.mark.parametrize(

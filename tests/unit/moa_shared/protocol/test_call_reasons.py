@@ -4,7 +4,7 @@ import grpc
 import grpc.aio
 import pytest
 from moa_shared.errors import InternalError
-from moa_shared.protocol.call_reasons import (
+from moa_shared.protocol.handshake_checks import (
     CLOSED,
     CLOSES,
     ENDED,
@@ -28,9 +28,9 @@ from moa_shared.protocol.call_reasons import (
     UNKNOWN_NAME,
     WENT_SILENT,
     call_reason,
+    error_from_rpc,
     tls_reason,
 )
-from moa_shared.protocol.handshake_checks import error_from_rpc
 
 from tests.support.messages import GRPC_WORDS
 

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from moa_shared.drafting.confidence import TokenOrigin, WrittenToken
+from moa_shared.drafting.estimates import TokenOrigin, WrittenToken
 from moa_training.evaluation.calibrate import fit_confidence, format_gates, gated
 from moa_training.evaluation.subjects import StandaloneRun
 

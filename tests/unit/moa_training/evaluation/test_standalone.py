@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from moa_shared.drafting.confidence import TokenOrigin, WrittenToken
-from moa_shared.drafting.conversation_draft import barred_after
+from moa_shared.drafting.estimates import TokenOrigin, WrittenToken
+from moa_shared.drafting.growing import barred_after
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.standalone import (
     AnswerAfterCut,
@@ -86,7 +86,7 @@ def test_a_drafter_repeats_no_run_unless_it_may(
     files: ModelFiles, reused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = 2  # what an untrained drafter repeats within 60 tokens
-    monkeypatch.setattr("moa_shared.drafting.conversation_draft.barred_after", partial(barred_after, run=run))
+    monkeypatch.setattr("moa_shared.drafting.growing.barred_after", partial(barred_after, run=run))
     (one,) = subject_of(files, reused, guarded=False).runs(PROMPT, ANSWER, [8], WritingLimit(60))
     free = one.tokens
     assert len(set(pairwise(free))) < 59

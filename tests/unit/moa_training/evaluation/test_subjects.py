@@ -10,8 +10,8 @@ from moa_server.engine.stepper import below_chain
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafting.confidence import TokenOrigin, chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.estimates import TokenOrigin, chance_of
 from moa_shared.drafting.growing import GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.models import ModelFiles, WeightReader, load_target_model

@@ -8,7 +8,7 @@ from moa_shared.models.gguf.header import read_header
 from moa_shared.models.gguf.vocabulary import _SPLITS, write_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.tokenization.tokenizer_json import read_tokenizer
+from moa_shared.sandbox.tokenizer_json import read_tokenizer
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 

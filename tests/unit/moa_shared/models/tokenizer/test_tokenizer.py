@@ -10,7 +10,7 @@ from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sandbox import chat_template
 from moa_shared.sandbox.child import text_child
-from moa_shared.tokenization.tokenizer_json import JsonTokenizer
+from moa_shared.sandbox.tokenizer_json import JsonTokenizer
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.messages import says

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, error_from_code
+from moa_shared.plain_text import is_text, marked_text, parse_request, plain_line, without_controls
 from moa_shared.protocol.handshake_checks import MAX_TEXT_CHARACTERS, clean_texts
-from moa_shared.text.plain_text import is_text, marked_text, parse_request, plain_line, without_controls
 
 from tests.support.messages import says
 

@@ -17,8 +17,8 @@ from typing import Any
 from tokenizers import PreTokenizedString, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer, Sequence
 
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.machine import collector_paused
-from moa_shared.text.plain_text import parse_json
 
 GUARD = "\ufdd0"  # no character: within what spells a token, it keeps that from being found
 

@@ -1,1 +1,0 @@
-"""Text: as tokens come, as the chat template wants it, harmless for terminals."""
