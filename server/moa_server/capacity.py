@@ -18,7 +18,7 @@ from moa_shared.programs.machine import free_memory_bytes, ms_since
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.engine.sessions.registry import SessionSize
+from moa_server.engine.registry import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings

@@ -19,9 +19,9 @@ from moa_server.cluster.rules import Consumption, FleetView, Report, State
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Stepper, Work
-from moa_server.memory.feed import most_nbytes
 from moa_server.service import host as host_module
 from moa_server.service.host import Host
+from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import ConfigError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings

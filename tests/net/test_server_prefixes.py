@@ -14,7 +14,7 @@ from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
-from moa_server.memory.feed import most_nbytes
+from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings

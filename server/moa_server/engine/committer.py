@@ -15,14 +15,14 @@ from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.tree import DraftTree
 
+from moa_server.engine.forward_planner import ForwardPart
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import AnswerStep, Observer
-from moa_server.engine.planning.forward_planner import ForwardPart
-from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.prefixes.sharing import PageMoves
+from moa_server.engine.page_sharing import PageMoves
+from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.stepper import CodedRows, Stepper
-from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.session.memory_feed import Chunk, MemoryFeed
 from moa_server.session.session import SessionPhase
 from moa_server.session.verification import Verification
 

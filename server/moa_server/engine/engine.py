@@ -17,15 +17,15 @@ from moa_shared.programs.machine import ms_since
 
 from moa_server.drafting.forward_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts, RowCoder
+from moa_server.engine.forward_planner import ForwardPart, ForwardPlanner, SlowForms
 from moa_server.engine.inference_thread import InferenceThread, RunningJob, SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import Observer
-from moa_server.engine.planning.forward_planner import ForwardPart, ForwardPlanner, SlowForms
-from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.prefixes.sharing import PageMoves, PrefixSharing
+from moa_server.engine.page_sharing import PageMoves, PrefixSharing
+from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
-from moa_server.memory.feed import Chunk, KeptPlane
+from moa_server.session.memory_feed import Chunk, KeptPlane
 from moa_server.session.verification import Verification
 
 T = TypeVar("T")

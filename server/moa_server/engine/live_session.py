@@ -18,7 +18,7 @@ from moa_shared.tracing import begin_span
 from moa_server.access.limits import Caller, TokenMeter
 from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import CodedRows, SessionTensors
-from moa_server.memory.feed import MemoryBudget, MemoryFeed
+from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
 from moa_server.session.session import Session, SessionPhase
 
 

@@ -11,7 +11,7 @@ from functools import wraps
 import structlog
 from moa_shared.protocol.finish_rule import Finish
 
-from moa_server.engine.planning.schedule import Rows
+from moa_server.engine.schedule import Rows
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from moa_shared.tree import ROOT
 from moa_server.drafting.forward_cost import CostLine, DraftRecord, GrowthRule
 from moa_server.drafting.session_drafter import DrafterRecord, Guess, OwnDrafter, ReadingRoom, SessionDrafter
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
-from moa_server.memory.feed import KeptPlane
+from moa_server.session.memory_feed import KeptPlane
 from moa_server.session.session import Session
 from moa_server.session.verification import StepPlan, Verification
 

@@ -19,7 +19,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.tree import ROOT
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
-from moa_server.memory.feed import Chunk, KeptPlane, OwnPlane, RowStore
+from moa_server.session.memory_feed import Chunk, KeptPlane, OwnPlane, RowStore
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Request
 

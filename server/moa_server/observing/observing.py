@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
-from moa_server.engine.planning.schedule import Rows
-from moa_server.engine.sessions.registry import SessionRegistry
+from moa_server.engine.registry import SessionRegistry
+from moa_server.engine.schedule import Rows
 from moa_server.observing.http_port import TEXT, HttpPage, HttpPort
 from moa_server.service.host import Host
 from moa_server.service.service import own_version

@@ -27,10 +27,10 @@ from moa_server.engine.engine import Engine
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import Account, LiveSession, Usage
 from moa_server.engine.observer import Observer
-from moa_server.engine.planning.schedule import FairQueue, Schedule
-from moa_server.engine.prefixes.index import PrefixIndex
-from moa_server.engine.prefixes.sharing import PrefixSharing
-from moa_server.engine.sessions.registry import KVPool, SessionRegistry, SessionSize
+from moa_server.engine.page_index import PrefixIndex
+from moa_server.engine.page_sharing import PrefixSharing
+from moa_server.engine.registry import KVPool, SessionRegistry, SessionSize
+from moa_server.engine.schedule import FairQueue, Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from moa_client.drafting.settings import DraftingSettings
-from moa_server.engine.planning.schedule import MOST_ROWS
+from moa_server.engine.schedule import MOST_ROWS
 from moa_shared.errors import InternalError
 from moa_shared.programs.progress import make_progress
 

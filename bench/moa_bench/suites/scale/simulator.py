@@ -17,7 +17,7 @@ from moa_client.drafting.online import DraftExtended, DraftRule, DraftStep, Onli
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.memory import MemoryPlan
 from moa_server.drafting.forward_cost import DraftRecord, GrowthRule, RowShares
-from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
+from moa_server.engine.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.drafting.growing import Growth

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from moa_server.engine.planning.schedule import HasSession, Rows, Schedule
+from moa_server.engine.schedule import HasSession, Rows, Schedule
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
 from moa_server.session.session import Session, SessionLimits, SessionPhase

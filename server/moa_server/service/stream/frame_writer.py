@@ -20,8 +20,8 @@ from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
 
 from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.service.stream.frames import MemoryQueue, merge_verdicts
+from moa_server.session.memory_feed import Chunk, MemoryFeed
 
 LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
 

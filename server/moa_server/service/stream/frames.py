@@ -11,7 +11,7 @@ from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
 from moa_shared.protocol.messages import Memory, Verdict
 
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
+from moa_server.session.memory_feed import START_BYTES, Chunk, MemoryFeed
 
 Parsed = TypeVar("Parsed", bound=Message)
 

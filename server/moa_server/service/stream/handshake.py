@@ -19,9 +19,9 @@ from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume
 from moa_server.engine.server_drafts import drafting_source
 from moa_server.engine.stepper import MemorySource
-from moa_server.memory.feed import MemoryBudget, MemoryFeed
 from moa_server.service.host import Lifecycle
 from moa_server.service.services import Services
+from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from moa_bench.suites.single.measure import ask_peer, ask_round, choose
 from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, oracle_methods
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, plain_over, render
 from moa_server.drafting.forward_cost import RowShares
-from moa_server.engine.planning.schedule import HasSession, Schedule
+from moa_server.engine.schedule import HasSession, Schedule
 from moa_server.engine.server_drafts import ServerDrafts
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits

@@ -12,10 +12,10 @@ from moa_server.access.limits import TokenMeter
 from moa_server.drafting.forward_cost import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PagesNotKept, PrefixSharing
+from moa_server.engine.page_sharing import Adoption, FilledPages, PagesNotKept, PrefixSharing
+from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
-from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.session.memory_feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRangeError

@@ -7,7 +7,7 @@ from moa_server.access.limits import Caller, TokenMeter
 from moa_server.engine.live_session import Account, Attachment, Listener, LiveSession, Usage
 from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import MemorySource
-from moa_server.memory.feed import KeptPlane
+from moa_server.session.memory_feed import KeptPlane
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper, Work
-from moa_server.memory.feed import Chunk
+from moa_server.session.memory_feed import Chunk
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_server.service.stream import frame_writer
 from moa_server.service.stream.frame_writer import QUEUE_BYTES, BoundedWriter, FrameWriter
+from moa_server.session.memory_feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec, row_bytes

@@ -17,9 +17,9 @@ from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 from moa_server.access.limits import Caller
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.prefixes.index import PrefixIndex, TextPage
+from moa_server.engine.page_index import PrefixIndex, TextPage
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
-from moa_server.memory.feed import KeptPlane, RowStore, most_nbytes
+from moa_server.session.memory_feed import KeptPlane, RowStore, most_nbytes
 from moa_server.verifier.kernel_target import KernelCache
 
 StateKind = tuple[MemorySource, KeptPlane]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 from moa_server.access.limits import Caller
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.prefixes.index import PrefixIndex
-from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
+from moa_server.engine.page_index import PrefixIndex
+from moa_server.engine.page_sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import MemorySource, Stepper, Work
-from moa_server.memory.feed import Chunk, RowStore
+from moa_server.session.memory_feed import Chunk, RowStore
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
 from moa_server.verifier import Target

@@ -5,7 +5,7 @@ from unittest.mock import Mock, create_autospec
 import pytest
 from moa_server.access.limits import Caller, CallerLimits
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.sessions.registry import SessionRegistry
+from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_shared.errors import OverloadedError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moa_server.access.limits import Caller
 from moa_server.drafting.forward_cost import DraftRecord, RowShares
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.planning.schedule import (
+from moa_server.engine.schedule import (
     LEAST_SLICE,
     LONGEST_TURN,
     MOST_ROWS,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.page_index import PrefixIndex
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.skipping import examples

@@ -19,9 +19,9 @@ from rich.filesize import decimal
 from moa_server.access.limits import Caller
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.live_session import Attachment, LiveSession
-from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.page_index import PrefixIndex
 from moa_server.engine.stepper import Stepper
-from moa_server.memory.feed import KeptPlane, most_nbytes
+from moa_server.session.memory_feed import KeptPlane, most_nbytes
 from moa_server.session.session import SessionPhase
 from moa_server.verifier import KVCache
 

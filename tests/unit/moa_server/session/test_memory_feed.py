@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moa_kernels import Page
-from moa_server.memory.feed import (
+from moa_server.session.memory_feed import (
     GAIN,
     LOAN_STEPS,
     Chunk,

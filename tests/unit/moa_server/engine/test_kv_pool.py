@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_server.access.limits import Caller, CallerLimits
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.prefixes.index import PrefixIndex
-from moa_server.engine.sessions.registry import KVPool
+from moa_server.engine.page_index import PrefixIndex
+from moa_server.engine.registry import KVPool
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError

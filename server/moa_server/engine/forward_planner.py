@@ -17,11 +17,11 @@ from moa_shared.programs.machine import ms_since
 
 from moa_server.engine.inference_thread import SessionJobs, SessionLosses
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.planning.schedule import FairQueue, Schedule, StepCandidate
-from moa_server.engine.prefixes.sharing import PageMoves
+from moa_server.engine.page_sharing import PageMoves
+from moa_server.engine.schedule import FairQueue, Schedule, StepCandidate
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder
 from moa_server.engine.stepper import CodedRows, NewestRows
-from moa_server.memory.feed import MemoryFeed
+from moa_server.session.memory_feed import MemoryFeed
 from moa_server.session.verification import NO_DRAFT, StepPlan
 
 # A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger

@@ -8,14 +8,14 @@ from unittest.mock import create_autospec
 
 import pytest
 from moa_server.drafting.forward_cost import DraftRecord
+from moa_server.engine.forward_planner import NO_CODING, ForwardPlanner, SlowForms, newest_coding
 from moa_server.engine.inference_thread import SessionLosses
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.planning.forward_planner import NO_CODING, ForwardPlanner, SlowForms, newest_coding
-from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.prefixes.sharing import PageMoves
+from moa_server.engine.page_sharing import PageMoves
+from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import SessionDrafting
 from moa_server.engine.stepper import SessionTensors
-from moa_server.memory.feed import MemoryFeed
+from moa_server.session.memory_feed import MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -1,1 +1,0 @@
-"""What the next forward does."""

@@ -1,1 +1,0 @@
-"""The sessions of a server, and the memory that they share."""

@@ -1,1 +1,0 @@
-"""Memory rows: kept, chosen and paid for."""
