@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,12 +260,18 @@ def turn_of(question: str, _: object = None) -> Turn:
     return lambda _: QUESTIONS[question]
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[HistoryStore]:
+    with closing(HistoryStore(tmp_path)) as made:
+        yield made
+
+
 class Life:
     """One program after another over one history; each ends when it is left."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, store: HistoryStore) -> None:
         self._world = world
-        self._store = HistoryStore(folder)
+        self._store = store
         self._identifier = self._store.create(ConversationOrigin("toy"))
         self.chat, self._publisher = self._begin(offline=False)
 
@@ -316,9 +323,9 @@ class Life:
 @pytest.mark.parametrize("kills", [(), (1,), (2,), (1, 2)])
 @simulated
 async def test_what_was_written_standalone_is_verified_as_if_the_program_had_never_ended(
-    world: World, tmp_path: Path, kills: tuple[int, ...]
+    world: World, store: HistoryStore, kills: tuple[int, ...]
 ) -> None:
-    life = Life(world, tmp_path)
+    life = Life(world, store)
     await life.ask("first")
     life.begin(offline=True)
     for number, question in enumerate(("second", "third"), 1):
@@ -333,9 +340,9 @@ async def test_what_was_written_standalone_is_verified_as_if_the_program_had_nev
 @pytest.mark.parametrize("offline", [False, True], ids=["committed text", "and text of the device"])
 @simulated
 async def test_an_answer_in_the_middle_of_which_the_program_ends_is_continued(
-    world: World, tmp_path: Path, offline: bool
+    world: World, store: HistoryStore, offline: bool
 ) -> None:
-    life, seen = Life(world, tmp_path), {Committed: 0, Provisional: 0}
+    life, seen = Life(world, store), {Committed: 0, Provisional: 0}
 
     def killed(event: Event) -> bool:
         if isinstance(event, Committed | Provisional):
@@ -354,8 +361,8 @@ async def test_an_answer_in_the_middle_of_which_the_program_ends_is_continued(
 
 
 @simulated
-async def test_a_rewound_conversation_is_that_of_who_never_asked(world: World, tmp_path: Path) -> None:
-    life = Life(world, tmp_path)
+async def test_a_rewound_conversation_is_that_of_who_never_asked(world: World, store: HistoryStore) -> None:
+    life = Life(world, store)
     await life.ask("first")
     await life.ask("second")
     for question in ("third", "second", "third"):
