@@ -13,12 +13,14 @@ import math
 from moa_shared.drafting.estimates import Smoothed
 
 LEARN_WEIGHT = 1 / 2  # of a later answer (the RFC: 1/4): what is waited for then covers one twice as late
-FORGET_WEIGHT = 1 / 32  # of an earlier one: with a beat a second, half is forgotten after 22 s
+FORGET_WEIGHT = 1 / 8  # of an earlier one: with a beat each 4 s, half is forgotten after 21 s
 DEVIATIONS = 4.0
 MOST_LATE_MS = 1000.0  # what comes later was held up by an outage; those are to be noticed, not to be got used to
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
-BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
+BEAT_EVERY_MS = 4000.0  # while frames come: keeps the round-trip time fresh, and costs a server as much as two tokens
+BEAT_AGAIN_MS = 1000.0  # in one silence
+MOST_SILENCE_MS = 500.0  # of a server that answers beats, before the next one
 # Times what usually lies between two frames of an answer, before silence is worth a beat. A server with 64 users steps
 # every 0.1 s, and a beat with each token costs it as much as the token's own frame.
 USUAL_GAPS = 1.5
@@ -152,13 +154,14 @@ class LinkMonitor:
     def _beat_due_ms(self) -> float:
         """Some time after the last frame, once for each silence; otherwise at regular intervals."""
         silent_ms = self._heard_ms + self._beat_after_ms
-        regular_ms = self._beat_ms + BEAT_EVERY_MS
-        return regular_ms if self._beat_ms >= self._heard_ms else min(silent_ms, regular_ms)
+        if self._beat_ms >= self._heard_ms:
+            return self._beat_ms + BEAT_AGAIN_MS
+        return min(silent_ms, self._beat_ms + BEAT_EVERY_MS)
 
     @property
     def _beat_after_ms(self) -> float:
         thinks_ms = self._half_timer_ms * (1 << min(self._answered, MOST_DOUBLINGS))
-        return max(self._half_timer_ms, min(BEAT_EVERY_MS / 2, max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)))
+        return max(self._half_timer_ms, min(MOST_SILENCE_MS, max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)))
 
     @property
     def _half_timer_ms(self) -> float:

@@ -325,7 +325,7 @@ class DraftRecord:
         """
         if not blind:
             self.acceptance.learn(arrived, taken)
-        right = bool(taken) and arrived.child_with(ROOT, taken[0]) is not None
+        right = bool(arrived and taken) and arrived.child_with(ROOT, taken[0]) is not None
         self.fruitless_steps = 0 if right else self.fruitless_steps + 1
 
     def survival(self, arrived: DraftTree) -> Sequence[float]:

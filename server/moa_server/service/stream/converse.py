@@ -37,7 +37,7 @@ from moa_server.engine.stepper import CodedRows
 from moa_server.service.admission import Allowance
 from moa_server.service.host import LAST_WORD_SECONDS, Lifecycle, OpenCall
 from moa_server.service.services import Services
-from moa_server.service.stream.frame_writer import FrameWriter
+from moa_server.service.stream.frame_writer import LINGER_MS, FrameWriter
 from moa_server.service.stream.frames import check_lengths, check_order, parse_frame
 from moa_server.service.stream.handshake import open_session
 from moa_server.session.session import SessionPhase
@@ -261,7 +261,8 @@ class ConverseStream(Listener, OpenCall):
     def send_verdict(self, verdict: Verdict) -> None:
         self._busy_at = self._services.clock()
         self._undrafted = 0 if verdict.drafted or verdict.stale else self._undrafted + 1
-        lingers = verdict.shared and self._undrafted > UNDRAFTED and verdict.finish is Finish.UNFINISHED
+        is_undrafted = self._undrafted > UNDRAFTED and verdict.finish is Finish.UNFINISHED
+        lingers = verdict.shared and is_undrafted and verdict.step_ms < LINGER_MS  # or the next one came too late
         self._frame_writer.put_verdict(verdict, lingers=lingers)
         if self._lifecycle.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
             self._send_away(self._live)

@@ -63,7 +63,7 @@ class BoundedWriter(Generic[Sent]):
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
-LINGER_SECONDS = 0.05  # a frame costs server and device about as much Python as a step, and no eye sees so short a wait
+LINGER_MS = 50.0  # a frame costs server and device about as much Python as a step, and no eye sees so short a wait
 
 VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
 
@@ -97,7 +97,7 @@ class FrameWriter:
         if not lingers:
             self.put(verdict)
         elif self.put(verdict, is_due=False) and self._lingering is None:
-            self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._poke.set)
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_MS / 1e3, self._poke.set)
 
     def put(self, item: Verdict | pb.ServerFrame, *, is_due: bool = True) -> bool:
         self._urgent_bytes += _size(item)
