@@ -53,11 +53,13 @@ class RowCoder:
     def may_code(self, live: LiveSession, *, busy: bool, has_time: bool) -> bool:
         """Whether there is time to encode older rows; if not, the session's stream learns when there is.
 
-        `busy`: a forward is under way; `has_time`: it has time for drafts. If not, rows of a thin memory wait: a device
-        writes nearly as well with its states alone.
+        `busy`: a forward is under way; `has_time`: it has time for drafts. If not, they wait where a device has states
+        too: with those alone it writes nearly as well.
         """
         stream = live.stream
-        waits = stream.feed is not None and stream.feed.thin is not None and not has_time
+        waits = (
+            not has_time and stream.feed is not None and (stream.feed.thin is not None or len(stream.feed.planes) > 1)
+        )
         if not busy or (stream.budget.allows_older and not waits):
             return True
         self._short_of_time.add(live)
