@@ -5,7 +5,7 @@ from pathlib import Path
 
 from moa_bench.report import with_section
 from moa_client.settings import ClientSettings
-from moa_server.listing.drafters import known_table
+from moa_server.listing import known_table
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.programs.command_line import options_table

@@ -32,7 +32,7 @@ from moa_server.tls.listener import files_of
 if TYPE_CHECKING:
     from moa_server.observing.observing import Observing
     from moa_server.tls.listener import TlsListener
-    from moa_server.verifier.parallel.group import Watch
+    from moa_server.verifier.group import Watch
 
 log = structlog.get_logger()
 

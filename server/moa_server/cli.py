@@ -33,8 +33,8 @@ COMMANDS = {
         "moa_server.commands.doctor:capacity",
         "Say how many sessions of which length fit into a budget of memory.",
     ),
-    "config": ("moa_server.commands.config:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_server.commands.config:completion", "Print a script that completes commands by Tab."),
+    "config": ("moa_server.commands.doctor:config", "Print each setting that is in force, and where it comes from."),
+    "completion": ("moa_server.commands.doctor:completion", "Print a script that completes commands by Tab."),
 }
 
 

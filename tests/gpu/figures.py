@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from moa_server.verifier import Request
-from moa_server.verifier.paged.attention import Attention, FlashInferAttention, SessionAttention
+from moa_server.verifier.attention import Attention, FlashInferAttention, SessionAttention
 from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
-from moa_server.verifier.paged.attention import FlashInferAttention, SessionAttention
-from moa_server.verifier.paged.pool import over_arrays
+from moa_server.verifier.attention import FlashInferAttention, SessionAttention
+from moa_server.verifier.pool import over_arrays
 from moa_server.verifier.torch_loading import CudaGraphs
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors

@@ -1,4 +1,4 @@
-"""`moa-server doctor`: examines what a server would meet on this machine, and says what to do."""
+"""`moa-server config`, `completion`, `doctor` and `capacity`: what is set, and what a server would meet here."""
 
 import json
 from itertools import chain
@@ -7,11 +7,16 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.command_line import completion_command, config_command, settings_options
 from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.entry import write_output
 
 from moa_server.settings import SECTION, ServerSettings
+
+config = config_command(ServerSettings, SECTION)
+
+
+completion = completion_command("moa-server")
 
 
 @click.command()

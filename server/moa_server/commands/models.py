@@ -30,7 +30,7 @@ def models(folders: tuple[Path, ...], as_json: bool) -> None:
     """
     from moa_shared.programs.progress import SilentProgress, make_progress
 
-    from moa_server.listing.drafters import list_models, models_json, models_text
+    from moa_server.listing import list_models, models_json, models_text
 
     progress = make_progress() if sys.stderr.isatty() else SilentProgress()
     listed = list_models(folders, progress)
@@ -49,7 +49,7 @@ def drafters(model: str, cache_dir: Path | None, as_json: bool) -> None:
     """
     from moa_shared.programs.progress import SilentProgress, make_progress
 
-    from moa_server.listing.drafters import drafters_json, drafters_text, list_drafters
+    from moa_server.listing import drafters_json, drafters_text, list_drafters
 
     progress = make_progress() if sys.stderr.isatty() else SilentProgress()
     write_output((drafters_json if as_json else drafters_text)(list_drafters(model, cache_dir, progress)))

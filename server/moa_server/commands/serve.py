@@ -20,7 +20,7 @@ from moa_server.settings import SECTION, ServerSettings
 
 if TYPE_CHECKING:
     from moa_server.loading import LoadExecution
-    from moa_server.verifier.parallel.group import Group
+    from moa_server.verifier.group import Group
 
 
 @click.command()
@@ -67,18 +67,18 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         from moa_server.app import serve as serve_host
         from moa_server.loading import load_host
         from moa_server.verifier.execution_level import load_execution
-        from moa_server.verifier.parallel.rank import rank_of
+        from moa_server.verifier.rank import rank_of
 
     observing = None
     group: Group | None = None
     try:
         rank = rank_of(os.environ)
         if rank is not None:
-            from moa_server.verifier.parallel.group import join
+            from moa_server.verifier.group import join
 
             group = join(rank, settings.hang_seconds)
             if rank.number:
-                from moa_server.verifier.parallel.leader import follow
+                from moa_server.verifier.group import follow
 
                 follow(settings, progress, group)
                 return

@@ -42,7 +42,7 @@ from moa_server.verifier.memory_check import require_memory
 from moa_server.verifier.startup_check import SelfTest, compare_tree, compare_with_float32, measure_times
 
 if TYPE_CHECKING:
-    from moa_server.verifier.parallel.group import Group
+    from moa_server.verifier.group import Group
 
 AUTO = "auto"
 CUDA = "cuda"

@@ -15,8 +15,7 @@ from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
-from moa_server.verifier.cache import KVCache
-from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape, is_chain
+from moa_server.verifier.target import KVCache, Request, Rows, Target, TargetOutput, TargetShape, is_chain
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint

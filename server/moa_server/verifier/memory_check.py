@@ -22,8 +22,7 @@ from moa_shared.programs.machine import FreeMemory, free_memory
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.cache import KVCache
-from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape
+from moa_server.verifier.target import KVCache, Request, Rows, Target, TargetOutput, TargetShape
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint

@@ -38,8 +38,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights.tile_file import TiledWeights
 from moa_shared.programs.machine import ms_since
 
-from moa_server.verifier.cache import KVCache
-from moa_server.verifier.target import Rows, Target, TargetOutput
+from moa_server.verifier.target import KVCache, Rows, Target, TargetOutput
 
 CHAIN = 5
 PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3, 4, 7

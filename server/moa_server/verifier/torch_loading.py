@@ -15,10 +15,9 @@ from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention
-from moa_server.verifier.parallel.group import Group
-from moa_server.verifier.parallel.leader import LeaderTarget
-from moa_server.verifier.parallel.rank import check_shares
+from moa_server.verifier.attention import Attention, AttentionShape, SessionAttention
+from moa_server.verifier.group import Group, LeaderTarget
+from moa_server.verifier.rank import check_shares
 from moa_server.verifier.torch_target import TorchTarget, attention_shape, free_kv_bytes
 
 log = structlog.get_logger()
@@ -54,7 +53,7 @@ def choose_attention(dtype: torch.dtype, head_dim: int, shape: AttentionShape) -
     elif not shape.is_plain:
         reason = "FlashInfer computes neither sliding windows nor caps of scores here"
     else:
-        from moa_server.verifier.paged.attention import FlashInferAttention
+        from moa_server.verifier.attention import FlashInferAttention
 
         return FlashInferAttention
     log.info("attention by torch, one conversation after the other", reason=reason)

@@ -22,11 +22,17 @@ from moa_shared.programs.machine import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
 
-from moa_server.verifier.cache import KVCache, as_lsa_input
-from moa_server.verifier.paged import attention
-from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention
-from moa_server.verifier.paged.forward import Forward, Layers, Record
-from moa_server.verifier.paged.pool import (
+from moa_server.verifier.attention import (
+    NAME,
+    Attention,
+    AttentionShape,
+    Forward,
+    Layers,
+    Record,
+    SessionAttention,
+    register,
+)
+from moa_server.verifier.pool import (
     BatchPart,
     PagedCache,
     PagePool,
@@ -38,7 +44,16 @@ from moa_server.verifier.paged.pool import (
     lay_out,
     over_arrays,
 )
-from moa_server.verifier.target import KV_SHARE, Request, Target, TargetOutput, TargetShape, is_chain
+from moa_server.verifier.target import (
+    KV_SHARE,
+    KVCache,
+    Request,
+    Target,
+    TargetOutput,
+    TargetShape,
+    as_lsa_input,
+    is_chain,
+)
 
 
 class TorchTarget(Target):
@@ -69,8 +84,8 @@ class TorchTarget(Target):
     ) -> None:
         config = model.config
         check_torch(config.to_dict(), type(model).__name__)
-        attention.register()
-        model.set_attn_implementation(attention.NAME)
+        register()
+        model.set_attn_implementation(NAME)
         self.model = model
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device

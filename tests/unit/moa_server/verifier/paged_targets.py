@@ -7,8 +7,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import torch
-from moa_server.verifier.paged.attention import Attention, FlashInferAttention, SessionAttention
-from moa_server.verifier.paged.forward import Record, Run, States
+from moa_server.verifier.attention import Attention, FlashInferAttention, Record, Run, SessionAttention, States
 from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel
 

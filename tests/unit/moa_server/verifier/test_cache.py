@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from moa_kernels import Cache, Heads
 from moa_server.verifier import KVCache
 from moa_server.verifier.kernel_target import KernelCache
-from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
+from moa_server.verifier.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree import add_depths, path_to
 

@@ -14,8 +14,8 @@ from moa_kernels.library import VARIANT_VARIABLE
 from moa_server.settings import ServerSettings
 from moa_server.verifier import execution_level
 from moa_server.verifier.execution_level import Conversion, Execution, load_execution
+from moa_server.verifier.group import Group
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_server.verifier.parallel.group import Group
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve

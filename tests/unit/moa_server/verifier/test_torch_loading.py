@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from moa_server.verifier import torch_loading
-from moa_server.verifier.paged.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
+from moa_server.verifier.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
 from moa_server.verifier.torch_loading import choose_attention, choose_device, warm_up
 from structlog.testing import capture_logs
 

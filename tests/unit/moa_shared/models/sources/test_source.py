@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.listing.drafters import models_in
+from moa_server.listing import models_in
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.gguf.entry import storage_label

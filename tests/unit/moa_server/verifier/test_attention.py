@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_server.verifier.paged.attention import Attention
-from moa_server.verifier.paged.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
+from moa_server.verifier.attention import Attention
+from moa_server.verifier.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
 
 from tests.support.skipping import examples
 from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, fake_flashinfer

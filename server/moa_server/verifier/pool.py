@@ -12,7 +12,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.tree import ancestor_matrix
 from rich.filesize import decimal
 
-from moa_server.verifier.cache import KVCache
+from moa_server.verifier.target import KVCache
 
 PAGE_ROWS = 64
 SPARE_PAGE = 0  # no conversation's: rows that fill a batch are written there

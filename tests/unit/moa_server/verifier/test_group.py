@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.verifier.paged.pool import PAGE_ROWS, BatchPart, Run
-from moa_server.verifier.parallel.group import Move, Order, Read, Stop, decode, encode
-from moa_server.verifier.parallel.rank import Rank, check_shares, rank_of
+from moa_server.verifier.group import Move, Order, Read, Stop, decode, encode
+from moa_server.verifier.pool import PAGE_ROWS, BatchPart, Run
+from moa_server.verifier.rank import Rank, check_shares, rank_of
 from moa_shared.errors import ConfigError
 from moa_shared.tree import add_depths
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier import KVCache, Request
-from moa_server.verifier.paged.forward import MOST_GRAPH_ROWS, Record, Run, States
+from moa_server.verifier.attention import MOST_GRAPH_ROWS, Record, Run, States
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.tree import path_to
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_server.listing import drafters
-from moa_server.listing.drafters import (
+from moa_server import listing
+from moa_server.listing import (
     FORMS,
     KNOWN,
     Drafter,
@@ -34,7 +34,7 @@ from tests.support.published_drafters import EAGLE_CONFIG, MOA_CONFIG, eagle_ten
 
 pytestmark = pytest.mark.torch
 
-README = Path(__file__).parents[4] / "README.md"
+README = Path(__file__).parents[3] / "README.md"
 QWEN3_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151936}
 
 
@@ -214,7 +214,7 @@ def test_without_any_it_says_what_could_be_fetched(
     )
     forms = (FORMS[name] for name in ("peagle", "eagle2", "moa"))
     known = [Drafter(f"a/{form.name}", form, "a/b") for form in forms]
-    monkeypatch.setattr(drafters, "known_for", lambda *_: known)
+    monkeypatch.setattr(listing, "known_for", lambda *_: known)
     assert chosen(files)[1] == snapshot(
         ["There is no drafter for tiny-llama3 on this machine. To fetch one: --drafter a/moa (Mixture of Attentions)."]
     )

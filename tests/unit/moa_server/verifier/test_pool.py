@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier.paged.pool import (
+from moa_server.verifier.pool import (
     FILLER,
     PAGE_ROWS,
     BatchPart,

@@ -1,1 +1,0 @@
-"""The models that are on this machine, as an operator sees them."""
