@@ -2,13 +2,11 @@
 
 import contextlib
 import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.addresses import host_of, is_host_port, is_loopback
+from moa_shared.programs.addresses import is_host_port, is_loopback
 
-_THIS_MACHINE = "127.0.0.1", "::1"
 ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # of documentation: no machine has them
 OPTIONS = "--host or --port"
 METRICS_OPTIONS = "--metrics-host or --metrics-port"
@@ -51,11 +49,8 @@ def host_port(host: str, port: int) -> str:
 
 
 def reachable_address(address: str) -> str:
-    """The address by which other machines reach this one: this, or for 127.0.0.1 or ::1 that of the way out, if any.
-
-    Other loopback addresses are chosen on purpose, such as two nodes on one machine.
-    """
-    if address not in _THIS_MACHINE:
+    """This one, or for 127.0.0.1 or ::1 that of the way out, if any: other loopback addresses are chosen on purpose."""
+    if address not in ("127.0.0.1", "::1"):
         return address
     for family, far in ELSEWHERE:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
@@ -64,33 +59,20 @@ def reachable_address(address: str) -> str:
     return address
 
 
-DNS = "dns:"
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The replicas of a fleet, the one that is told among them or not."""
+class Peers(NamedTuple):
+    """The replicas of a fleet, the one that is told among them or not; `name`: NAME:PORT in DNS of all of them."""
 
     addresses: tuple[str, ...] = ()
     name: str = ""
-
-    def at(self, found: Iterable[str]) -> tuple[str, ...]:
-        """HOST:PORT of each, where the name has these addresses."""
-        return tuple(host_port(each, int(self.name.rpartition(":")[2])) for each in found)
-
-    @property
-    def host(self) -> str:
-        return host_of(self.name)
 
 
 def parse_peers(text: str) -> Peers:
     """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: no one."""
     named = [each.strip() for each in text.split(",")] if text.strip() else []
-    if any(each.startswith(DNS) for each in named):
+    if any(each.startswith("dns:") for each in named):
         if len(named) > 1:
             raise ValueError("dns:NAME:PORT stands alone: the name has all addresses")
-        name = named[0].removeprefix(DNS)
-        if not is_host_port(name):
+        if not is_host_port(name := named[0].removeprefix("dns:")):
             raise ValueError(f"{named[0]!r} is not dns:NAME:PORT")
         return Peers(name=name)
     if wrong := [each for each in named if not is_host_port(each)]:

@@ -1,7 +1,4 @@
-"""The server process, from the loaded target to a clean end: `start` makes a server that listens, `serve` its life.
-
-State: one event loop, the host.
-"""
+"""The server process, from the loaded target to a clean end: `start` makes a server that listens, `serve` its life."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -25,7 +21,6 @@ from moa_server.addresses import cannot_listen, connect_command, host_port, pars
 from moa_server.fleet import FleetWatch
 from moa_server.service.host import LAST_WORD_SECONDS, Host
 from moa_server.service.service import Health, MoaService
-from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
 from moa_server.tls.listener import files_of
 
@@ -72,15 +67,9 @@ def make_tls(settings: ServerSettings) -> TlsListener | None:
 
 
 async def serve(
-    host: Host,
-    announce: Callable[[str, str], None],
-    observing: Observing | None = None,
-    ranks: Watch | None = None,
+    host: Host, announce: Callable[[str, str], None], observing: Observing | None = None, ranks: Watch | None = None
 ) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third stops at once. SIGHUP reloads.
-
-    `ranks`: watches the processes that share the target; None: there are no others.
-    """
+    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third stops at once. SIGHUP reloads."""
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[str] = asyncio.Queue(maxsize=8)
@@ -99,9 +88,17 @@ async def serve(
     wants_keys = host.admission.gate.wants_keys
     connect = connect_command(settings.host, running.port, tls=running.tls is not None, keys=wants_keys)
     target = services.served.identity.target_id
-    log.info("serving", target=target, address=where, connect=connect, loop=loop_name(), **_capacity(services))
+    context = services.served.context_tokens
+    fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in (min(TYPICAL_TOKENS, context), context)}
+    facts = {"target": target, "address": where, "connect": connect, "kv_bytes": services.pool.budget}
+    log.info("serving", **facts, conversations_by_tokens=fits)
     if settings.ready_file is not None:  # before it is announced: a reader of the line finds the file
-        _write_ready(settings.ready_file, where)
+        try:
+            with whole_file(settings.ready_file) as partial:  # who waits for it never reads half an address
+                partial.write_text(where + "\n", "utf-8")
+        except OSError as error:
+            message = f"The ready file {settings.ready_file} cannot be written: {error.strerror}."
+            raise ConfigError(message, hint="Check --ready-file.") from None
     announce(where, connect)
     tell_manager(f"READY=1\nSTATUS=serving {target} on {where}")
     name = await signals.get()
@@ -115,13 +112,6 @@ async def serve(
         raise ranks.loss
     await _first_of(running.close(), signals.get())
     log.info("stopped")
-
-
-def _capacity(services: Services) -> dict[str, int | dict[str, int]]:
-    """Facts for the log: bytes of keys and values, and how many conversations of which length they hold."""
-    lengths = sorted({min(tokens, services.served.context_tokens) for tokens in (TYPICAL_TOKENS, 1 << 30)})
-    fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in lengths}
-    return {"kv_bytes": services.pool.budget, "conversations_by_tokens": fits}
 
 
 def _offer(signals: asyncio.Queue[str], name: str) -> None:
@@ -138,33 +128,14 @@ async def _first_of(*works: Awaitable[str | None]) -> None:
         task.result()
 
 
-def _write_ready(path: Path, where: str) -> None:
-    try:
-        with whole_file(path) as partial:  # who waits for it never reads half an address
-            partial.write_text(where + "\n", "utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"The ready file {path} cannot be written: {error.strerror}.", hint="Check --ready-file."
-        ) from None
-
-
-def loop_name() -> str:
-    """The package of the running loop, for logs: `uvloop` or `asyncio`."""
-    packages = {kind.__module__.partition(".")[0] for kind in type(asyncio.get_running_loop()).__mro__}
-    return "uvloop" if "uvloop" in packages else "asyncio"
-
-
 IDLE_MS = 60_000  # of a connection without a call; a client in a conversation has one
 
 
 def channel_options(frame_bytes: int, settings: ServerSettings) -> list[tuple[str, int]]:
     """Options of the gRPC server; docs/architecture.md, "gRPC settings", says why."""
-    age = [
-        ("grpc.max_connection_age_ms", round(1e3 * settings.connection_age_seconds)),
-        ("grpc.max_connection_age_grace_ms", round(1e3 * settings.connection_age_grace_seconds)),
-    ]
+    age = {"": settings.connection_age_seconds, "_grace": settings.connection_age_grace_seconds}
     return [
-        *(age if settings.connection_age_seconds else []),
+        *((f"grpc.max_connection_age{name}_ms", round(1e3 * each)) for name, each in age.items() if age[""]),
         ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse with our own message
         ("grpc.max_send_message_length", 2 * frame_bytes),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # identity only: 1 kB of gzip holds a million tokens

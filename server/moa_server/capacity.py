@@ -1,56 +1,41 @@
 """What a server with some settings would be here: how many conversations of which length fit, and how fast it is."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from moa_kernels import PAGE_ROWS, set_threads, threads
+from moa_kernels import set_threads, threads
 from moa_shared.defaults import INT8
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError
-from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.command_line import table
 from moa_shared.programs.machine import free_memory_bytes, ms_since
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.engine.registry import SessionSize
-from moa_server.engine.stepper import Stepper
-from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
+from moa_server.loading import ServerPlan
 from moa_server.settings import ServerSettings
 from moa_server.verifier import PREFILL_CHUNK_TOKENS
-from moa_server.verifier.execution_level import Execution, check_kv, choose_level
-from moa_server.verifier.memory_check import PROCESS_BYTES, SizedTarget, weights_nbytes
+from moa_server.verifier.execution_level import Execution
+from moa_server.verifier.memory_check import LEAST_TOKENS, PROCESS_BYTES
 from moa_server.verifier.startup_check import measure_times
-from moa_server.verifier.target import KV_SHARE
 
 READ_BYTES = 1 << 28  # beyond the caches of most processors
-READS = 5
 TYPICAL_TOKENS = 1024  # of a chat of several turns
 
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
-    """A plain step after TYPICAL_TOKENS.
+    """A plain step after TYPICAL_TOKENS."""
 
-    `nbytes`: that it reads: weights, keys and values. `memory_bytes_per_s`: of this machine, with as many threads as
-    the target has.
-    """
-
-    nbytes: int
-    memory_bytes_per_s: float
-
-    @property
-    def step_ms(self) -> float:
-        return 1e3 * self.nbytes / self.memory_bytes_per_s
+    nbytes: int  # that it reads: weights, keys and values
+    memory_bytes_per_s: float  # of this machine, with as many threads as the target has
 
     @property
     def tokens_per_s(self) -> float:
-        return 1e3 / self.step_ms
+        return self.memory_bytes_per_s / self.nbytes
 
     def __str__(self) -> str:
         return (
@@ -59,34 +44,30 @@ class StepEstimate:
         )
 
 
-def estimate_step(target: SizedTarget, level: str, weights_nbytes: int, thread_count: int) -> StepEstimate | None:
-    """The estimate; None on a level that torch computes, which is bound by other things, and may run on a GPU.
-
-    `weights_nbytes`: of what each step reads.
-    """
-    if level != INT8:
-        return None
-    set_threads(thread_count)
-    tokens = min(TYPICAL_TOKENS, target.context_length)
-    return StepEstimate(weights_nbytes + -(-tokens // PAGE_ROWS) * target.page_nbytes, memory_bytes_per_s(threads()))
-
-
 def memory_bytes_per_s(thread_count: int) -> float:
     """What so many threads read together: dot products, which are bound by memory."""
     array = np.ones(READ_BYTES // 4, np.float32)
     parts = np.array_split(array, thread_count)
     best = 0.0
     with ThreadPoolExecutor(thread_count) as pool:
-        for _ in range(READS):  # other processes only take time
+        for _ in range(5):  # other processes only take time
             began = time.perf_counter()
             list(pool.map(lambda part: np.dot(part, part), parts))
             best = max(best, array.nbytes / (time.perf_counter() - began))
     return best
 
 
+def estimate_step(plan: ServerPlan) -> StepEstimate | None:
+    """None on a level that torch computes, which is bound by other things, and may run on a GPU."""
+    if plan.level != INT8:
+        return None
+    set_threads(plan.settings.threads)
+    keys_values = plan.target.new_cache().most_nbytes(min(TYPICAL_TOKENS, plan.target.context_length))
+    return StepEstimate(plan.needed.weights - plan.needed.idle + keys_values, memory_bytes_per_s(threads()))
+
+
 READING_TOKENS_PER_S = 5.0  # a little faster than people read
 PROMPT_TOKENS = 2.0  # that are new, for each token of an answer: 400 before an answer of 200
-READINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +90,7 @@ def measure_speed(execution: Execution) -> Speed:
     target, test = execution.target, execution.test or measure_times(execution.target)
     tokens = min(PREFILL_CHUNK_TOKENS, target.context_length)
     took = []
-    for _ in range(READINGS):  # other processes only add time
+    for _ in range(2):  # other processes only add time
         cache = target.new_cache()
         began = time.perf_counter()
         target.forward(cache, [1] * tokens, None, slice(tokens - 1, None))
@@ -118,41 +99,8 @@ def measure_speed(execution: Execution) -> Speed:
     return Speed(test.step_ms, test.row_ms, min(took) / tokens)
 
 
-LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document; then they double
-
-
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """The memory that is taken before anybody talks to the server, in bytes, besides the program's own.
-
-    `idle`: of `weights`: those of experts that a step of one row does not read, and that the system may drop; it reads
-    those again that are chosen.
-    """
-
-    weights: int
-    drafters: int
-    idle: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.drafters + PROCESS_BYTES
-
-    @property
-    def least(self) -> int:
-        """What is needed where experts are read from the disk when a token goes to them."""
-        return self.total - self.idle
-
-    def kv_budget(self, memory: int) -> int:
-        """The bytes that all keys and values get on a machine with so much memory; 0: it does not hold the model."""
-        left = memory - (self.total if self.total < memory else self.least)
-        return int(KV_SHARE * max(0, left))
-
-
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> dict[str, Any]:
-    """What fits, as --json says it.
-
-    `memory`: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
-    """
+    """What fits, as --json says it. `memory`: of the whole server, if not `settings.kv_bytes` says; 0: what is free."""
     plan = ServerPlan(settings, progress)
     needed, memory = plan.needed, memory or free_memory_bytes()
     budget = settings.kv_bytes or needed.kv_budget(memory)
@@ -161,10 +109,10 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> 
             f"{decimal(memory)} of memory do not hold the model: it takes {decimal(needed.least)} before anybody asks.",
             hint="Plan with more --memory, or a smaller model.",
         )
-    context, lengths = plan.target.context_length, [*LENGTHS]
-    while lengths[-1] < context:
-        lengths.append(2 * lengths[-1])
-    sizes = {tokens: plan.session_nbytes(tokens) for tokens in sorted({min(each, context) for each in lengths})}
+    context = plan.target.context_length
+    # Of a chat of several turns, and of one over a document; then they double.
+    lengths = sorted({min(LEAST_TOKENS << step, context) for step in (0, *range(2, 20))})
+    sizes = {tokens: plan.session_nbytes(tokens) for tokens in lengths}
     tokens, nbytes = next(iter(sizes.items()))
     if nbytes > budget:
         raise ConfigError(
@@ -184,9 +132,9 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> 
             {"tokens": tokens, "bytes_each": nbytes, "that_fit": budget // nbytes} for tokens, nbytes in sizes.items()
         ],
     }
-    if (estimate := plan.estimate()) is not None:
+    if (estimate := estimate_step(plan)) is not None:
         told["estimated"] = {
-            "step_ms": round(estimate.step_ms, 2),
+            "step_ms": round(1e3 / estimate.tokens_per_s, 2),
             "step_bytes": estimate.nbytes,
             "memory_bytes_per_s": round(estimate.memory_bytes_per_s),
         }
@@ -208,51 +156,3 @@ def capacity_text(told: Mapping[str, Any]) -> str:
         estimate = StepEstimate(found["step_bytes"], found["memory_bytes_per_s"])
         text += f"\nSpeed of one user here: {estimate}.\n`moa-server doctor --measure` loads the model and measures.\n"
     return text
-
-
-class ServerPlan:
-    """What a server with these settings would be here, each part found when it is first asked for; loads no weights."""
-
-    def __init__(self, settings: ServerSettings, progress: Progress) -> None:
-        self.settings = settings
-        self._progress = progress
-
-    @cached_property
-    def files(self) -> ModelFiles:
-        files = resolve(self.settings.model, self.settings.cache_dir, self._progress)
-        check_context_length(self.settings, files)
-        return files
-
-    @cached_property
-    def level(self) -> str:
-        return choose_level(self.settings, self.files.config, self.files.target_id)[0]
-
-    @cached_property
-    def drafters(self) -> dict[str, Checkpoint]:
-        """By name, of those that would be served."""
-        paths = drafter_paths(self.settings.drafter, self.files, self.settings.cache_dir, self._progress)
-        return {name: check_drafter(path, self.files) for name, path in paths}
-
-    @cached_property
-    def needed(self) -> Needed:
-        tensors = sum(tensor.nbytes for each in self.drafters.values() for tensor in each.tensors.values())
-        found = weights_nbytes(self.files, self.level, self.settings.weights)
-        return Needed(found.total, tensors, found.idle if self.level == INT8 else 0)  # which maps them
-
-    @cached_property
-    def target(self) -> SizedTarget:
-        settings = self.settings
-        check_kv(settings.kv, self.level)
-        return SizedTarget(self.files.config, self.level, settings.context_length or None, kv=settings.kv)
-
-    @cached_property
-    def session_nbytes(self) -> Callable[[int], int]:
-        drafters = list(self.drafters.values())
-        sources = [source for each in drafters if (source := memory_source(each, self.target)) is not None]
-        if self.settings.drafts_here:
-            sources = with_drafters(sources, drafters, self.files, load_first=False)
-        return SessionSize(Stepper(self.target, sources), self.settings.draft_nodes).largest
-
-    def estimate(self) -> StepEstimate | None:
-        read = self.needed.weights - self.needed.idle
-        return estimate_step(self.target, self.level, read, self.settings.threads)

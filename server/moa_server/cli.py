@@ -10,31 +10,22 @@ from moa_shared.programs.entry import output_errors, prepare_process, tolerate_e
 
 # Name: (where, what it does).
 COMMANDS = {
-    "serve": ("moa_server.commands.serve:serve", "Serve a model."),
-    "fetch": (
-        "moa_server.commands.models:fetch",
-        "Fetch and convert a model now, so that serving starts from the cache.",
-    ),
-    "models": (
-        "moa_server.commands.models:models",
-        "List the models on this machine, with size, format, family and whether they are served.",
-    ),
-    "drafters": (
-        "moa_server.commands.models:drafters",
-        "List the drafters for a model: on this machine, and published ones that are known.",
-    ),
-    "pull": ("moa_server.commands.models:pull", "Fetch a model from the hub, a GGUF file of it if there are several."),
-    "cluster": ("moa_server.commands.cluster:cluster", "Run replicas of the server on a Ray cluster."),
-    "keys": ("moa_server.commands.setup:keys", "Make, list and revoke the API keys of a server's users."),
-    "setup": ("moa_server.commands.setup:setup", "Make certificate, key and settings for a server that others reach."),
-    "invite": ("moa_server.commands.setup:invite", "Invite another device."),
-    "doctor": ("moa_server.commands.doctor:doctor", "Examine what a server would meet on this machine."),
-    "capacity": (
-        "moa_server.commands.doctor:capacity",
-        "Say how many sessions of which length fit into a budget of memory.",
-    ),
-    "config": ("moa_server.commands.doctor:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_server.commands.doctor:completion", "Print a script that completes commands by Tab."),
+    name: (f"moa_server.commands.{module}:{name}", text)
+    for name, module, text in (
+        ("serve", "serve", "Serve a model."),
+        ("fetch", "models", "Fetch and convert a model now, so that serving starts from the cache."),
+        ("models", "models", "List the models here, with size, format, family and whether they are served."),
+        ("drafters", "models", "List the drafters for a model: on this machine, and published ones that are known."),
+        ("pull", "models", "Fetch a model from the hub, a GGUF file of it if there are several."),
+        ("cluster", "cluster", "Run replicas of the server on a Ray cluster."),
+        ("keys", "setup", "Make, list and revoke the API keys of a server's users."),
+        ("setup", "setup", "Make certificate, key and settings for a server that others reach."),
+        ("invite", "setup", "Invite another device."),
+        ("doctor", "doctor", "Examine what a server would meet on this machine."),
+        ("capacity", "doctor", "Say how many sessions of which length fit into a budget of memory."),
+        ("config", "doctor", "Print each setting that is in force, and where it comes from."),
+        ("completion", "doctor", "Print a script that completes commands by Tab."),
+    )
 }
 
 

@@ -1,7 +1,4 @@
-"""Examines what a server with these settings would meet here, step by step, as the system's files say it.
-
-State: which steps have failed so far. A step is skipped if one that it needs has failed.
-"""
+"""Examines what a server with these settings would meet here, step by step, as the system's files say it."""
 
 import os
 import shutil
@@ -22,33 +19,27 @@ from rich.filesize import decimal
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
 from moa_server.access.keys import KeyBook, keys_in, read_key_file
 from moa_server.addresses import METRICS_OPTIONS, check_address, host_port
-from moa_server.capacity import READING_TOKENS_PER_S, Needed, ServerPlan, Speed, StepEstimate, measure_speed
+from moa_server.capacity import READING_TOKENS_PER_S, Speed, StepEstimate, estimate_step, measure_speed
+from moa_server.loading import ServerPlan
 from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.tls.certificates import read_certificate
 from moa_server.tls.listener import SOON_DAYS, files_of
 from moa_server.verifier.execution_level import load_execution
-
-PROC = Path("/proc")
-SYS = Path("/sys")
+from moa_server.verifier.memory_check import Needed
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The processors of a machine, or of a container on it.
-
-    Args:
-        threads: hardware threads that this process may use, `cores`: how many whole cores they are.
-        quota: cores that the container may keep busy; None: no limit.
-    """
+    """The processors of a machine, or of a container on it."""
 
     cpu: str
-    threads: int
-    cores: int
-    quota: float | None = None
+    threads: int  # hardware threads that this process may use
+    cores: int  # how many whole cores these are
+    quota: float | None = None  # cores that the container may keep busy; None: no limit
 
 
-def read_machine(proc: Path = PROC, system: Path = SYS) -> Machine:
+def read_machine(proc: Path = Path("/proc"), system: Path = Path("/sys")) -> Machine:
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     models = [line for line in _lines(proc / "cpuinfo") if line.startswith("model name")]
     # Threads of one core have the same list of siblings.
@@ -70,8 +61,6 @@ def _lines(file: Path) -> list[str]:
 
 
 PROBLEM = 1  # the program's exit code
-OWN_FILES = 128  # besides connections: libraries, the model, pipes
-LITTLE_DISK = 1_000_000_000
 SLOW_VARIANTS = {
     "avx2": "A CPU with AVX-VNNI, AVX-512 or AMX multiplies bytes several times faster.",
     "numpy": "Install a C compiler and then moa again, or use a CPU with AVX2 or the NEON dot product.",
@@ -87,8 +76,7 @@ def _judged(name: str, message: str, hint: str = "") -> Check:
 def judge_memory(free: FreeMemory, needed: Needed, kv_bytes: int, longest: tuple[int, int]) -> Check:
     """Whether what is free holds the model and what all sessions may take.
 
-    `kv_bytes`: that were asked for; 0: a share of what is left. `longest`: the tokens of the longest conversation, and
-    the bytes that it takes.
+    `kv_bytes`: 0: a share of what is left. `longest`: the tokens of the longest conversation, and its bytes.
     """
     limit = f" (the container's limit is {decimal(free.limit)})" if free.limit is not None else ""
     asked = f" and keys and values may take {decimal(kv_bytes)}" if kv_bytes else ""
@@ -112,7 +100,7 @@ def judge_memory(free: FreeMemory, needed: Needed, kv_bytes: int, longest: tuple
 
 
 def judge_disk(folder: str, free: int) -> Check:
-    hint = "Another model may not fit: free space, or name another --cache-dir." if free < LITTLE_DISK else ""
+    hint = "Another model may not fit: free space, or name another --cache-dir." if free < 10**9 else ""
     return _judged("disk", f"{decimal(free)} are free in {folder}", hint)
 
 
@@ -124,10 +112,7 @@ def judge_cpu(name: str, variant: str, explained: str) -> Check:
 
 
 def judge_threads(threads: int, machine: Machine) -> Check:
-    """The target's threads against the cores.
-
-    `threads`: that were asked for; 0: one for each that the process may use.
-    """
+    """The target's threads against the cores; 0: one for each hardware thread that the process may use."""
     used = threads or machine.threads
     usable = machine.cores if machine.quota is None else min(float(machine.cores), machine.quota)
     message = f"{used} for {machine.cores} core{'s' * (machine.cores != 1)}"
@@ -167,7 +152,7 @@ def judge_estimate(level: str, estimate: StepEstimate | None) -> Check:
 def judge_open_files(limit: int | None, max_connections: int) -> Check:
     if limit is None:
         return Check("open files", "ok", "no limit")
-    needed = max_connections + OWN_FILES
+    needed = max_connections + 128  # libraries, the model, pipes
     raised = f"Raise the limit (ulimit -n {needed}; in a unit: LimitNOFILE={needed}), or lower --max-connections."
     message = f"{limit} may be open; {max_connections} connections and the program need {needed}"
     return _judged("open files", message, raised if limit < needed else "")
@@ -216,41 +201,45 @@ def check_keys(settings: ServerSettings, environment: Mapping[str, str], now: da
 
 
 class MachineExamination:
+    """Steps whose checks are given as they end; one is skipped if another that it needs has failed."""
+
     def __init__(
         self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None], *, measures: bool = False
     ) -> None:
-        self._settings = settings
-        self._measures = measures
-        self._progress = progress
-        self._waiting = waiting
+        self._settings, self._progress, self._waiting, self._measures = settings, progress, waiting, measures
         self._machine = read_machine()
         self._plan = ServerPlan(settings, progress)
-        self._failed: set[str] = set()
 
     def run(self) -> Iterator[Check]:
         settings, now = self._settings, datetime.now(UTC)
-        steps: list[tuple[str, Callable[[], Check]]] = [
-            ("model", self._find_model),
-            ("drafter", self._find_drafters),
-            *([("companion", self._find_companion)] if settings.companion else []),
-            ("memory", self._plan_memory),
-            ("disk", self._check_disk),
-            ("port", self._check_port),
-            ("TLS", lambda: check_tls(settings, now)),
-            ("keys", lambda: check_keys(settings, os.environ, now)),
-            ("CPU", self._find_kernels),
-            ("threads", lambda: judge_threads(settings.threads, self._machine)),
-            ("speed", self._measure if self._measures else self._estimate),
-            ("open files", lambda: judge_open_files(most_open_files(), settings.max_connections)),
+        speed = (("model", "memory"), self._measure) if self._measures else (("model", "drafter"), self._estimate)
+        steps: list[tuple[str, tuple[str, ...], Callable[[], Check]]] = [
+            ("model", (), self._find_model),
+            ("drafter", ("model",), self._find_drafters),
+            *([("companion", ("model",), self._find_companion)] if settings.companion else []),
+            ("memory", ("model", "drafter"), self._plan_memory),
+            ("disk", (), self._check_disk),
+            ("port", (), self._check_port),
+            ("TLS", (), lambda: check_tls(settings, now)),
+            ("keys", (), lambda: check_keys(settings, os.environ, now)),
+            ("CPU", (), self._find_kernels),
+            ("threads", (), lambda: judge_threads(settings.threads, self._machine)),
+            ("speed", *speed),
+            ("open files", (), lambda: judge_open_files(most_open_files(), settings.max_connections)),
         ]
-        for name, step in steps:
+        failed: set[str] = set()
+        for name, needs, step in steps:
             self._waiting(f"{name} ...")
-            try:
-                check = step()
-            except MoaError as error:
-                check = Check(name, "fail", error.message.rstrip("."), error.hint, PROBLEM)
+            if lacking := [each for each in needs if each in failed]:
+                check = Check(name, "skip", f"not examined, for want of: {', '.join(lacking)}")
+            else:
+                try:
+                    check = step()
+                except (MoaError, KernelError) as error:
+                    message, hint = (error.message, error.hint) if isinstance(error, MoaError) else (str(error), "")
+                    check = Check(name, "fail", message.rstrip("."), hint, PROBLEM)
             if check.state in ("fail", "skip"):
-                self._failed.add(name)
+                failed.add(name)
             yield check
 
     def _find_model(self) -> Check:
@@ -258,18 +247,14 @@ class MachineExamination:
         return Check("model", "ok", f"{files.target_id}, {_size(files.weights)}, checked, in {files.folder}")
 
     def _find_drafters(self) -> Check:
-        if "model" in self._failed:
-            return Check("drafter", "skip", "not looked for: there is no model")
         if found := self._plan.drafters:
-            return Check("drafter", "ok", ", ".join(found))
+            return Check("drafter", "ok", ", ".join(each.name for each in found))
         if self._settings.drafter == "none":
             return Check("drafter", "ok", "none, as wished")
         hint = "`moa-server drafters` lists some; without one devices neither draft nor write offline."
         return _judged("drafter", "none for this model is on this machine", hint)
 
     def _find_companion(self) -> Check:
-        if "model" in self._failed:
-            return Check("companion", "skip", "not looked for: there is no model")
         settings = self._settings
         found = offered_companion(settings.companion, self._plan.files, settings.cache_dir, self._progress)
         trust = "its text was measured" if found.confidence is not None else "its text was not measured"
@@ -277,28 +262,19 @@ class MachineExamination:
         return Check("companion", "ok", f"{found.files.target_id}, {size}; the same vocabulary; {trust}")
 
     def _plan_memory(self) -> Check:
-        if self._failed & {"model", "drafter"}:
-            return Check("memory", "skip", "not planned: model or drafter failed")
         tokens = self._plan.target.context_length
         longest = tokens, self._plan.session_nbytes(tokens)
         return judge_memory(free_memory(), self._plan.needed, self._settings.kv_bytes, longest)
 
     def _estimate(self) -> Check:
-        if self._failed & {"model", "drafter"}:
-            return Check("speed", "skip", "not estimated: the model is not there")
-        return judge_estimate(self._plan.level, self._plan.estimate())
+        return judge_estimate(self._plan.level, estimate_step(self._plan))
 
     def _measure(self) -> Check:
-        if self._failed & {"model", "memory"}:
-            return Check("speed", "skip", "not measured: the model does not fit or is not there")
         execution = load_execution(self._plan.files, self._settings, self._progress)
         return judge_speed(execution.level, measure_speed(execution))
 
     def _find_kernels(self) -> Check:
-        try:
-            return judge_cpu(self._machine.cpu, variant_name(), explain())
-        except KernelError as error:
-            return Check("CPU", "fail", str(error).rstrip("."), "", PROBLEM)
+        return judge_cpu(self._machine.cpu, variant_name(), explain())
 
     def _check_disk(self) -> Check:
         folder = cache_root(self._settings.cache_dir)
@@ -307,11 +283,11 @@ class MachineExamination:
     def _check_port(self) -> Check:
         settings = self._settings
         check_address(settings.host, settings.port)
-        served = host_port(settings.host, settings.port)
-        if settings.metrics_port is None:
-            return Check("port", "ok", f"{served} is free")
-        check_address(settings.metrics_host, settings.metrics_port, METRICS_OPTIONS)
-        return Check("port", "ok", f"{served} and {host_port(settings.metrics_host, settings.metrics_port)} are free")
+        free = host_port(settings.host, settings.port)
+        if settings.metrics_port is not None:
+            check_address(settings.metrics_host, settings.metrics_port, METRICS_OPTIONS)
+            free += f" and {host_port(settings.metrics_host, settings.metrics_port)}"
+        return Check("port", "ok", f"free: {free}")
 
 
 def _size(paths: tuple[Path, ...]) -> str:

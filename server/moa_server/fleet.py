@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
 
 import structlog
-from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_host_port
+from moa_shared.programs.addresses import MOST_SUCCESSORS, is_host_port
 from moa_shared.programs.run_loop import look_up
 
-from moa_server.addresses import Peers
+from moa_server.addresses import Peers, host_port
 
 
 class Membership:
@@ -39,11 +39,7 @@ LookUp = Callable[[str, float], Awaitable[Sequence[str]]]
 
 class FleetWatch:
     def __init__(self, fleet: Membership, peers: Peers, own: str, look_up: LookUp = look_up) -> None:
-        self._fleet = fleet
-        self._peers = peers
-        self._own = own
-        self._look_up = look_up
-        self._fails = False
+        self._fleet, self._peers, self._own, self._look_up, self._fails = fleet, peers, own, look_up, False
         self._tell(peers.addresses)
 
     async def run(self) -> None:
@@ -56,9 +52,9 @@ class FleetWatch:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def look(self) -> None:
-        found = await self._look_up(self._peers.host, LOOK_UP_SECONDS)
-        if found:
-            self._tell(self._peers.at(found))
+        name, _, port = self._peers.name.rpartition(":")
+        if found := await self._look_up(name.strip("[]"), LOOK_UP_SECONDS):
+            self._tell([host_port(each, int(port)) for each in found])
         elif not self._fails:
             log.warning("the fleet's name has no address; what was known stays", name=self._peers.name)
         self._fails = not found
@@ -71,29 +67,18 @@ class FleetWatch:
 
 
 def is_own(address: str, own: str) -> bool:
-    """Whether an address is that of this server.
-
-    `own`: where clients reach it, or where it listens; that may be every address of the machine.
-    """
-    if address == own:
-        return True
-    if address.rpartition(":")[2] != own.rpartition(":")[2] or not _is_any(host_of(own)):
-        return False
-    return host_of(address) in (socket.gethostname(), socket.getfqdn()) or _is_of_this_machine(host_of(address))
-
-
-def _is_any(host: str) -> bool:
+    """Whether an address is that of this server: `own`, or of this machine where that is every address."""
+    (host, _, port), (own_host, _, own_port) = address.rpartition(":"), own.rpartition(":")
+    if address == own or port != own_port:
+        return address == own
     try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _is_of_this_machine(host: str) -> bool:
-    try:
-        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as tried:
-            tried.bind((host, 0))
+        if not ip_address(own_host.strip("[]")).is_unspecified:
+            return False
+        if host in (socket.gethostname(), socket.getfqdn()):
+            return True
+        found = ip_address(host.strip("[]"))
+        with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_STREAM) as tried:
+            tried.bind((str(found), 0))
     except (ValueError, OSError):  # a name, or another machine's
         return False
     return True

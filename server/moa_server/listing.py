@@ -1,11 +1,9 @@
 """The models on this machine, and the drafters for each: shipped ones, cached ones and published ones; the best one.
 
-Known is the table `published.csv`, which docs/drafters.md has too: each row was seen on the page that it names, and
-what a page does not say, such as a licence, is left empty. A newer one need not be there: `--drafter` takes any id. Of
-one target the better known come first. `--drafter auto`, where none comes with the model, takes the most promising form
-that is on this machine and fetches nothing. One that is not known to be for the model is neither taken nor listed,
-however well its sizes fit: the user may name it. Of what the hub's cache has only headers are read, and pickled
-files whole.
+Known is the table `published.csv`: each row was seen on the page that it names; of one target the better known come
+first. `--drafter auto`, where none comes with the model, takes the most promising form that is on this machine. One
+that is not known to be for the model is neither taken nor listed, however well its sizes fit: the user may name it. Of
+what the hub's cache has only headers are read, and pickled files whole.
 """
 
 import contextlib
@@ -14,7 +12,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from moa_shared.drafter.checkpoint.shipped import (
     CONFIG_KEY,
@@ -51,13 +49,8 @@ from rich.filesize import decimal
 def list_models(folders: Sequence[Path], progress: Progress) -> list[tuple[Examined, Sequence[str]]]:
     """Each with the drafters that come with moa for it."""
     models = [*installed_models(), *(model for folder in folders for model in models_in(folder))]
-    listed = []
-    with progress.task("Reading the headers of models", len(models)) as task:
-        for model in models:
-            examined = examine(model)
-            listed.append((examined, _shipped_for(examined)))
-            task.advance(1)
-    return listed
+    with progress.task("Reading the headers of models"):
+        return [(examined, _shipped_for(examined)) for examined in map(examine, models)]
 
 
 def _shipped_for(examined: Examined) -> Sequence[str]:
@@ -77,16 +70,13 @@ def _gguf_fingerprint(examined: Examined) -> str:
     return gguf_fingerprint(identify(read_parts(examined.files, arrays=False)))
 
 
-NOTHING = """\
-No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
-`moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.
-"""
 _MOST_REASON = 100  # characters; --json has all
 
 
 def models_text(listed: Sequence[tuple[Examined, Sequence[str]]]) -> str:
     if not listed:
-        return NOTHING
+        places = "neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named"
+        return f"No models are here: {places}.\n`moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.\n"
     rows = [("name", "where", "size", "format", "family", "drafter", "served")]
     for each, drafters in listed:
         size = decimal(each.nbytes) if each.nbytes else "-"
@@ -129,8 +119,7 @@ def _served(each: Examined) -> str:
     return f"no: {reason if len(reason) <= _MOST_REASON else reason[: _MOST_REASON - 3] + '...'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     name: str
     label: str
     rank: int
@@ -168,9 +157,7 @@ KNOWN = tuple(
 
 
 def known_for(names: Iterable[str], config: Mapping[str, Any] | None = None) -> tuple[Drafter, ...]:
-    """The drafters that were trained for a model of these names, in the table's order; of other sizes than those of
-    `config`, its config.json, it only has the name.
-    """
+    """Those that were trained for a model of these names and of the sizes in `config`, if that is known."""
     keys = set(map(model_key, names))
     sizes = tuple(config.get(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size")) if config else None
     return tuple(each for each in KNOWN if model_key(each.target) in keys and sizes in (None, each.sizes))
@@ -191,10 +178,9 @@ _NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError)
 def choose_drafter(
     files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
 ) -> tuple[str, Path] | None:
-    """The id on the hub of the drafter to take, and its checkpoint's file; None: there is none.
+    """The drafter to take, by its id on the hub and its checkpoint's file. Says what and why, or what could be fetched.
 
-    One that cannot be used after all, such as a quantised one, is passed over. Says what it takes and why, or what
-    could be fetched.
+    One that cannot be used after all, such as a quantised one, is passed over.
     """
     root, progress = cache_root(cache_dir), progress or SilentProgress()
     names = names_of(files.target_id, files.weights)
@@ -208,8 +194,7 @@ def choose_drafter(
         progress.note(f"The drafter is {each.name}: {why}.")
         return each.name, path
     nothing = f"There is no drafter for {files.target_id} on this machine"
-    fetchable = [each for each in known_for(names, files.config) if each.form.is_run]
-    if fetchable:
+    if fetchable := [each for each in known_for(names, files.config) if each.form.is_run]:
         best = min(fetchable, key=lambda each: each.form.rank)
         progress.note(f"{nothing}. To fetch one: --drafter {best.name} ({best.form.label}).")
     else:
@@ -230,10 +215,7 @@ def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
 
 
 def cached_drafters(names: Collection[str], config: Mapping[str, Any], fingerprint: str) -> list[Drafter]:
-    """The drafters in the hub's cache that are known to be for a model, best first.
-
-    `names`: as of `names_of`; `config`: its config.json; empty: it is not here, so what fits its sizes is not known.
-    """
+    """The drafters in the hub's cache that are known to be for a model, best first. `config`: empty: it is not here."""
     found = []
     for name, snapshot in hub_snapshots(hub_cache()):
         with contextlib.suppress(*_NO_DRAFTER):
@@ -266,25 +248,21 @@ def _examine(
 
 
 def known_table() -> str:
+    """The table in docs/drafters.md."""
     lines = ["| model | most promising | others |", "| --- | --- | --- |"]
     for target in dict.fromkeys(each.target for each in KNOWN):
-        first, *others = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.form.rank)
-        lines.append(f"| {first.model}: {target} | {_cell(first)} | {'; '.join(map(_cell, others))} |")
+        known = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.form.rank)
+        first, *others = [
+            f"[{each.name}]({each.seen}) ({', '.join(filter(None, (each.form.label, each.licence)))})" for each in known
+        ]
+        lines.append(f"| {known[0].model}: {target} | {first} | {'; '.join(others)} |")
     return "\n".join(lines)
 
 
-def _cell(known: Drafter) -> str:
-    licence = f", {known.licence}" if known.licence else ""
-    return f"[{known.name}]({known.seen}) ({known.form.label}{licence})"
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterList:
-    """The drafters for a model, best first. `is_here`: whether the model is on this machine."""
-
+class DrafterList(NamedTuple):
     model: str
-    is_here: bool
-    drafters: Sequence[Drafter]
+    is_here: bool  # whether the model is on this machine
+    drafters: Sequence[Drafter]  # best first
 
 
 def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> DrafterList:
@@ -316,27 +294,20 @@ def _find(spec: str, root: Path, progress: Progress) -> LocalModel | None:
     """The model on this machine; None: it is on the hub, if anywhere."""
     path = Path(spec).expanduser()
     if spec.strip() and path.exists():
-        return _the_one_in(path)
+        models = list(models_in(path))
+        if len(models) == 1:
+            return models[0]
+        names = ", ".join(model.name for model in models)
+        hint = "Name one of them." if models else "Name a model's folder or file."
+        raise ModelSourceError(f"{path} holds {f'several models: {names}' if models else 'no model'}.", hint=hint)
     found = find_model(spec.removeprefix(PREFIX), installed_models())
     name = found.name if found is not None else spec
     if name in PACKAGED and (found is None or found.pieces):
         return LocalModel(name, "package", packaged_file(name, PACKAGED[name], root, progress))
     if found is None and (HubModel.parse(spec) is None or path.is_absolute()):
-        raise NotFoundError(
-            f"There is no model {spec!r}: no such file or folder, and no id on the hub.",
-            hint="Name it as for `moa-server serve`; `moa-server models` shows those on this machine.",
-        )
+        hint = "Name it as for `moa-server serve`; `moa-server models` shows those on this machine."
+        raise NotFoundError(f"There is no model {spec!r}: no such file or folder, and no id on the hub.", hint=hint)
     return found
-
-
-def _the_one_in(path: Path) -> LocalModel:
-    models = list(models_in(path))
-    if len(models) != 1:
-        holds = f"holds several models: {', '.join(model.name for model in models)}" if models else "holds no model"
-        raise ModelSourceError(
-            f"{path} {holds}.", hint="Name one of them." if models else "Name a model's folder or file."
-        )
-    return models[0]
 
 
 def drafters_text(listed: DrafterList) -> str:

@@ -1,9 +1,10 @@
-"""Makes a host from settings: loads the target and its drafters, computes what both ends compare."""
+"""Makes a host from settings: plans it, loads the target and its drafters, computes what both ends compare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 from moa.v1 import moa_pb2 as pb
@@ -36,15 +37,16 @@ from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.observer import Observer
+from moa_server.engine.sessions.registry import SessionSize
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
-from moa_server.service.services import Served, find_pooling
+from moa_server.service.services import ModelPooling, Served, find_pooling
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
-from moa_server.verifier.execution_level import Execution, load_execution
-from moa_server.verifier.memory_check import LEAST_TOKENS
+from moa_server.verifier.execution_level import Execution, check_kv, choose_level, load_execution
+from moa_server.verifier.memory_check import LEAST_TOKENS, Needed, SizedTarget, needed_memory
 
 log = structlog.get_logger()
 
@@ -56,84 +58,97 @@ AUTO = "auto"
 LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
 
 
+class NamedDrafter(NamedTuple):
+    name: str  # by which clients know it
+    path: Path
+    checkpoint: Checkpoint
+
+
+class ServerPlan:
+    """What a server with these settings would be here, each part found when it is first asked for; loads no weights."""
+
+    def __init__(self, settings: ServerSettings, progress: Progress) -> None:
+        self.settings = settings
+        self._progress = progress
+
+    @cached_property
+    def files(self) -> ModelFiles:
+        files = resolve(self.settings.model, self.settings.cache_dir, self._progress)
+        trained = int(files.config["max_position_embeddings"])
+        if self.settings.context_length > trained:
+            said = f"The context length is {self.settings.context_length}, {files.target_id} holds {trained} tokens."
+            raise ConfigError(said, hint="Lower --context-length, or leave it out.")
+        return files
+
+    @cached_property
+    def level(self) -> str:
+        return choose_level(self.settings, self.files.config, self.files.target_id)[0]
+
+    @cached_property
+    def drafters(self) -> tuple[NamedDrafter, ...]:
+        """Whose memory rows are served; the first is for clients that name none."""
+        paths = drafter_paths(self.settings.drafter, self.files, self.settings.cache_dir, self._progress)
+        return tuple(NamedDrafter(name, path, check_drafter(path, self.files)) for name, path in paths)
+
+    @cached_property
+    def needed(self) -> Needed:
+        nbytes = sum(tensor.nbytes for each in self.drafters for tensor in each.checkpoint.tensors.values())
+        return needed_memory(self.files, self.level, self.settings.weights, nbytes)
+
+    @cached_property
+    def target(self) -> SizedTarget:
+        settings = self.settings
+        check_kv(settings.kv, self.level)
+        return SizedTarget(self.files.config, self.level, settings.context_length or None, kv=settings.kv)
+
+    def session_nbytes(self, tokens: int) -> int:
+        """The most that a conversation of so many tokens takes."""
+        return self._session_size.largest(tokens)
+
+    @cached_property
+    def _session_size(self) -> SessionSize:
+        sources = self.sources(self.target, load_first=False)
+        return SessionSize(Stepper(self.target, sources), self.settings.draft_nodes)
+
+    def sources(self, target: Target, *, load_first: bool = True) -> list[MemorySource]:
+        """Of the drafters' memory rows. `load_first`: as of `with_drafters`."""
+        named, files = self.drafters, self.files
+        sources = [source for each in named if (source := memory_source(each.checkpoint, target)) is not None]
+        if not self.settings.drafts_here:
+            return sources
+        ngrams = ngrams_for(files.fingerprint, named[0].path) if named else None
+        trials = {each.checkpoint.fingerprint: _trial(each.name, files) for each in named}
+        checkpoints, context = [each.checkpoint for each in named], target.context_length
+        return with_drafters(sources, checkpoints, files, ngrams, trials, context=context, load_first=load_first)
+
+
 def load_host(
-    settings: ServerSettings,
-    progress: Progress,
-    load: LoadExecution | None = None,
-    observer: Observer | None = None,
+    settings: ServerSettings, progress: Progress, load: LoadExecution | None = None, observer: Observer | None = None
 ) -> Host:
     """Loads what `settings` names. `load`: makes the target; None: `load_execution`."""
-    gate = Gate.of(settings.keys_file)
-    files = resolve(settings.model, settings.cache_dir, progress)
-    # Cheap checks come before loading the target, which takes many seconds.
-    check_context_length(settings, files)
+    gate, plan = Gate.of(settings.keys_file), ServerPlan(settings, progress)
+    files = plan.files  # cheap checks come before loading the target, which takes many seconds
     read_sampling_defaults(files)  # clients read them: who can correct them learns of it here
-    pooling = find_pooling(files)
-    paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
-    if settings.drafter == AUTO and paths and paths[0][0] in SHIPPED_DRAFTERS:
-        log.info("drafters that come with moa for this model", drafters=", ".join(name for name, _ in paths))
-    named = [(name, path, check_drafter(path, files)) for name, path in paths]
+    pooling, drafters = find_pooling(files), plan.drafters
+    if settings.drafter == AUTO and drafters and drafters[0].name in SHIPPED_DRAFTERS:
+        log.info("drafters that come with moa for this model", drafters=", ".join(each.name for each in drafters))
     companion = None
     if settings.companion:
         companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
     elif fitting := fitting_companions(files.config):
         log.info("no companion is offered", fitting=[each.hub for each in fitting])
     execution = (load or load_execution)(files, settings, progress)
-    target = execution.target
-    tokenizer = load_tokenizer(files)
-    if not tokenizer.chat_template:
-        log.warning("the model has no chat template", meaning=RAW_TEXT_ONLY)
-    ends = end_of_text(files, tokenizer.eos_token_id)
-    sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
-    if settings.drafts_here:
-        ngrams = ngrams_for(files.fingerprint, named[0][1]) if named else None
-        trials = {drafter.fingerprint: _trial(name, files) for name, _, drafter in named}
-        sources = with_drafters(
-            sources, [drafter for _, _, drafter in named], files, ngrams, trials, context=target.context_length
-        )
-    drafters = [
-        pb.Drafter(
-            name=name,
-            fingerprint=bytes.fromhex(drafter.fingerprint),
-            reused_layers=drafter.config.reused_layers,
-            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
-        )
-        for name, _, drafter in named
-    ]
-
-    constraints = constraint_compiler(tokenizer, target.vocab_size, ends)
-    if constraints is not None:
-        constraints.prepare()
-    served = Served(
-        identity=pb.Identity(
-            target_id=files.target_id,
-            target_fingerprint=bytes.fromhex(files.fingerprint),
-            tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-            drafter_fingerprint=drafters[0].fingerprint if drafters else b"",
-            execution=execution.fingerprint(ends),
-        ),
-        execution=execution.described(),
-        vocab_size=target.vocab_size,
-        context_tokens=target.context_length,
-        end_of_text=ends,
-        decode=tokenizer.shown,
-        drafters=tuple(drafters),
-        step_ms=execution.test.step_ms if execution.test else 0.0,
-        row_shares=RowShares.of_times(execution.test.step_ms, execution.test.times) if execution.test else TORCH,
-        constraints=constraints,
-        pooling=pooling,
-        raw_text_only=not tokenizer.chat_template,
-    )
+    served = _served(files, execution, drafters, pooling)
     offered = [
-        DrafterFile(path, drafter.config.reused_layers, not drafter.config.traits.has_own_head)
-        for _, path, drafter in named
+        DrafterFile(path, checkpoint.config.reused_layers, not checkpoint.config.traits.has_own_head)
+        for _, path, checkpoint in drafters
     ]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
     parts.prepare()
     host = Host.assemble(
         served,
-        Stepper(target, sources),
+        Stepper(execution.target, plan.sources(execution.target)),
         settings,
         drafter_files=parts,
         gate=gate,
@@ -149,6 +164,45 @@ def load_host(
             hint="Give several times as much, or leave it out: then it is three quarters of the free memory.",
         )
     return host
+
+
+def _served(files: ModelFiles, execution: Execution, drafters: Sequence[NamedDrafter], pooling: ModelPooling) -> Served:
+    target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
+    if not tokenizer.chat_template:
+        log.warning("the model has no chat template", meaning=RAW_TEXT_ONLY)
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    constraints = constraint_compiler(tokenizer, target.vocab_size, ends)
+    if constraints is not None:
+        constraints.prepare()
+    offered = [
+        pb.Drafter(
+            name=name,
+            fingerprint=bytes.fromhex(checkpoint.fingerprint),
+            reused_layers=checkpoint.config.reused_layers,
+            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
+        )
+        for name, _, checkpoint in drafters
+    ]
+    return Served(
+        identity=pb.Identity(
+            target_id=files.target_id,
+            target_fingerprint=bytes.fromhex(files.fingerprint),
+            tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+            drafter_fingerprint=offered[0].fingerprint if offered else b"",
+            execution=execution.fingerprint(ends),
+        ),
+        execution=execution.described(),
+        vocab_size=target.vocab_size,
+        context_tokens=target.context_length,
+        end_of_text=ends,
+        decode=tokenizer.shown,
+        drafters=tuple(offered),
+        step_ms=test.step_ms if test else 0.0,
+        row_shares=RowShares.of_times(test.step_ms, test.times) if test else TORCH,
+        constraints=constraints,
+        pooling=pooling,
+        raw_text_only=not tokenizer.chat_template,
+    )
 
 
 def drafter_paths(
@@ -175,15 +229,6 @@ def drafter_paths(
     return paths
 
 
-def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
-    trained = int(files.config["max_position_embeddings"])
-    if settings.context_length > trained:
-        raise ConfigError(
-            f"The context length is {settings.context_length}, {files.target_id} holds {trained} tokens.",
-            hint="Lower --context-length, or leave it out.",
-        )
-
-
 def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     checkpoint = load_checkpoint(path)
     config, target = checkpoint.config, files.config
@@ -198,10 +243,8 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
     for what, (theirs, ours) in shapes.items():
         if theirs != ours:
-            raise CheckpointError(
-                f"The drafter {path} is for another target: its {what} is {theirs}, {files.target_id} has {ours}.",
-                hint="Give another --drafter, or --drafter none.",
-            )
+            said = f"The drafter {path} is for another target: its {what} is {theirs}, {files.target_id} has {ours}."
+            raise CheckpointError(said, hint="Give another --drafter, or --drafter none.")
     reason = plan_of(target).why_not_alone(config.target_layers - config.reused_layers) if config.reused_layers else ""
     if reason:
         raise CheckpointError(
@@ -215,13 +258,11 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
 
 
 def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
-    """What makes the drafter's rows, in the target's precision; None for a drafter that reads nothing of the target."""
+    """What makes the drafter's rows, in the target's precision; None for one that reads nothing of the target."""
     config = drafter.config
     if lacking := config.traits.not_served(config):
-        raise CheckpointError(
-            f"A drafter without {lacking} cannot be served.",
-            hint="It is for comparison: moa-train evaluate measures it.",
-        )
+        hint = "It is for comparison: moa-train evaluate measures it."
+        raise CheckpointError(f"A drafter without {lacking} cannot be served.", hint=hint)
     if config.memory_width == 0:
         return None
     rows, fingerprint = target.memory_rows(drafter), bytes.fromhex(drafter.fingerprint)
@@ -230,12 +271,9 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
-        last = (target.layer_count,)
-        return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
+        return MemorySource(encode, config.memory_width, None, (target.layer_count,), fingerprint)
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
-    return MemorySource(
-        rows, config.memory_width, state_layer, reads_layers=config.state_entries, fingerprint=fingerprint
-    )
+    return MemorySource(rows, config.memory_width, state_layer, config.state_entries, fingerprint)
 
 
 def with_drafters(
@@ -251,12 +289,8 @@ def with_drafters(
     """The sources with the drafters that read their rows, for drafts of the server's own.
 
     Of drafters that read the same rows the first drafts here, whichever the device has: a deeper one takes longer than
-    its guesses are worth.
-
-    Args:
-        ngrams: of the target; None: there is no table for it.
-        context: the most tokens of a conversation; 0: as many as the target was made for.
-        load_first: the first one's weights are loaded now; others' when a session needs them.
+    its guesses are worth. `context`: the most tokens of a conversation; 0: as many as the target was made for.
+    `load_first`: the first one's weights are loaded now; others' when a session needs them.
     """
     found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
     able: list[MemorySource] = []

@@ -26,30 +26,25 @@ def configure_logs(
 ) -> bool:
     """Sets up structlog for the process; returns whether it writes JSON.
 
-    `stream`: default: standard error, so that standard output stays free. `on_event`: called with the level of each
-    line, on any thread.
+    `stream`: None: standard error. `on_event`: called with the level of each line, on any thread.
     """
     stream = sys.stderr if stream is None else stream
     plain = log_format == "plain" or (log_format == "auto" and stream.isatty())
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        if plain
-        else structlog.processors.JSONRenderer()
-    )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _clip,
+        partial(_clip, on_event),
         structlog.processors.StackInfoRenderer(),
     ]
-    if on_event is not None:
-        processors.insert(2, partial(_tell, on_event))
-    if not plain:
+    if plain:
+        formatter = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=formatter))
+    else:
         transformer = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-        processors.append(structlog.processors.ExceptionRenderer(transformer))
+        processors += [structlog.processors.ExceptionRenderer(transformer), structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[*processors, renderer],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
@@ -57,21 +52,17 @@ def configure_logs(
     return not plain
 
 
-def _tell(
-    on_event: Callable[[str], None], logger: object, method: str, event: structlog.typing.EventDict
+def _clip(
+    on_event: Callable[[str], None] | None, logger: object, method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    on_event(str(event["level"]))
-    return event
-
-
-def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Clips long values and removes terminal control characters."""
-    return {name: _clean(value) if isinstance(value, str) else value for name, value in event.items()}
-
-
-def _clean(text: str) -> str:
-    shown = plain_line(text[:MOST_CHARACTERS])
-    return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"
+    if on_event is not None:
+        on_event(str(event["level"]))
+    for name, value in event.items():
+        if isinstance(value, str):
+            more = f"... ({len(value)} characters)" if len(value) > MOST_CHARACTERS else ""
+            event[name] = plain_line(value[:MOST_CHARACTERS]) + more
+    return event
 
 
 class LogProgress(SilentProgress):

@@ -36,7 +36,6 @@ from moa_server.tls.certificates import (
     read_file,
 )
 
-HEAD = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n"
 FIRST_DEVICE = "device"  # the name of the first one's key
 NO_LIMITS = CallerLimits()
 _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
@@ -61,16 +60,14 @@ class SetupFolder:
             "keys_file": str(self.keys),
             "metrics_port": metrics_port,
         }
-        return f"{HEAD}[server]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+        head = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n[server]\n"
+        return head + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
 def set_up(
     folder: SetupFolder, hosts: Sequence[str], port: int, now: datetime, metrics_port: int = METRICS_PORT
 ) -> str:
-    """Makes the folder; the key of the first device.
-
-    `hosts`: names and addresses under which devices reach the server, the first one that of invitations.
-    """
+    """Makes the folder, for names and addresses of which invitations say the first; gives the first device's key."""
     for host in hosts:
         general_name(host)  # an error now, not after the authority is made
     authority_key, key = new_private_key(), new_private_key()
@@ -94,10 +91,8 @@ def _new_folder(path: Path) -> Iterator[Path]:
     """Gives a temporary folder that becomes `path` when the block ends; if it fails, nothing is left."""
     with _writing(path):
         if path.is_dir() and any(path.iterdir()):
-            raise ConfigError(
-                f"{path} holds a server's files already.",
-                hint="Another device: moa-server invite NAME. A new certificate: moa-server setup --renew.",
-            )
+            hint = "Another device: moa-server invite NAME. A new certificate: moa-server setup --renew."
+            raise ConfigError(f"{path} holds a server's files already.", hint=hint)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=path.parent))  # its owner's alone
         try:
@@ -134,14 +129,11 @@ def find_key_file(config_file: Path | None, named: Path | None = None) -> tuple[
     if settings.keys_file is not None:
         return settings.keys_file, origins["keys_file"].name
     if config_file is None:
-        raise ConfigError(
-            "No configuration of a server was found, so it is not known which file of keys it reads.",
-            hint="Make one: moa-server setup HOST. Or name your server's: --config FILE, or --keys-file FILE.",
-        )
-    raise ConfigError(
-        f"{config_file} names no file of keys, so a server with it asks for no keys.",
-        hint='Write keys_file = "FILE" there, or name a file with --keys-file FILE.',
-    )
+        hint = "Make one: moa-server setup HOST. Or name your server's: --config FILE, or --keys-file FILE."
+        said = "No configuration of a server was found, so it is not known which file of keys it reads."
+        raise ConfigError(said, hint=hint)
+    hint = 'Write keys_file = "FILE" there, or name a file with --keys-file FILE.'
+    raise ConfigError(f"{config_file} names no file of keys, so a server with it asks for no keys.", hint=hint)
 
 
 def add_key(
@@ -168,9 +160,8 @@ def invitation_with(folder: SetupFolder, key: str) -> Invitation:
     )
     port = load_settings(ServerSettings, SECTION, {}, folder.settings).port
     if not port:
-        raise ConfigError(
-            f"{folder.settings} names no port, so devices cannot be told one.", hint="Write port = 50051 there."
-        )
+        said = f"{folder.settings} names no port, so devices cannot be told one."
+        raise ConfigError(said, hint="Write port = 50051 there.")
     return Invitation(host_port(names_in(server)[0], port), key, authority.public_bytes(Encoding.DER))
 
 

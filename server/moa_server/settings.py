@@ -66,24 +66,17 @@ class ServerSettings(SettingsBase):
 
     model: str = setting(
         "default",
-        "What to serve: 'default', a hub id, a local folder, a .gguf file, or a name that `moa-server models` shows.",
+        "'default', a hub id, a folder, a .gguf file, a name that `moa-server models` shows.",
         flag="MODEL",
     )
-    host: str = setting(
-        "127.0.0.1", "Address to listen on; beyond this machine with a certificate, or --insecure.", "ADDRESS"
-    )
-    # gRPC's customary port
-    port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)
+    host: str = setting("127.0.0.1", "Where to listen; beyond this machine with TLS, or --insecure.", "ADDRESS")
+    port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)  # gRPC's customary one
     tls_cert: Path | None = setting(
-        None,
-        "Encrypt with this certificate, in PEM with those between it and its authority; read again when it changes.",
-        "FILE",
+        None, "Certificate, with those between it and its authority, in PEM; read again when it changes.", "FILE",
         shown="none",
-    )
+    )  # fmt: skip
     tls_key: Path | None = setting(None, "Its private key; others must not be able to read it.", "FILE", shown="none")
-    tls_client_ca: Path | None = setting(
-        None, "Accept only clients that show a certificate of these authorities.", "FILE", shown="none"
-    )
+    tls_client_ca: Path | None = setting(None, "Accept only clients of these authorities.", "FILE", shown="none")
     insecure: bool = setting(False, "Listen beyond this machine without encryption.")
     execution: Literal["auto", "int8", "float32", "bf16"] = setting(
         "auto",
@@ -96,16 +89,13 @@ class ServerSettings(SettingsBase):
         "little more than half the memory and time, and are less exact; the head stays at 8.",
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto",
-        "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",
+        "auto", "Where torch computes float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU."
     )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
     cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
     max_streams: int = setting(256, "Conversations that may be open at once.", ge=1, le=100_000)
-    kv_bytes: int = setting(
-        0, "Keys and values of all sessions together; 0: three quarters of the free memory.", "BYTES", ge=0
-    )
+    kv_bytes: int = setting(0, "Keys and values of all sessions; 0: 3/4 of the free memory.", "BYTES", ge=0)
     kv: Literal["f16", "q8"] = setting(
         "f16",
         "How keys and values are kept on the level int8. q8: 8 bits with a scale for each head and position, half the "
@@ -113,24 +103,20 @@ class ServerSettings(SettingsBase):
     )
     memory_check: bool = setting(True, "Refuse a model that the free memory does not hold, before it is loaded.")
     share_prefixes: Literal["off", "client", "all"] = setting(
-        "client",
-        "Who shares the keys and values of text that begins alike: the conversations of one client, those of all, or "
-        "none. A fast first token shows that somebody has sent the same text.",
-    )
+        "client", "Who shares keys and values of text that begins alike: the conversations of one client, or all. A "
+        "fast first token shows that somebody has sent the same text.",
+    )  # fmt: skip
     drafter: str = setting(
-        "auto",
-        "The drafter whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
+        "auto", "Whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
         "auto|default|deep|none|PATH|ID",
-    )
+    )  # fmt: skip
     companion: str = setting(
-        "",
-        "An ordinary small model of the same vocabulary that devices may fetch, to write with while the link is cut.",
-        "FILE|FOLDER|ID",
-        shown="none",
-    )
+        "", "A small model of the same vocabulary that devices may fetch, to write with while the link is cut.",
+        "FILE|FOLDER|ID", shown="none",
+    )  # fmt: skip
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
-        "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",
+        "Who drafts. server: this server, while that pays; device: clients' devices; auto: both; off: nobody.",
     )
     # a key's own limits go before these two
     requests_per_minute: int = setting(
@@ -141,17 +127,11 @@ class ServerSettings(SettingsBase):
     )
     # a tenth of a core, at 2 ms each, refused or not; all the chats of an office make fewer
     peer_requests_per_minute: int = setting(
-        3000,
-        "Calls from one address in a minute, of each key, and of all that have none; 0: any number.",
-        "CALLS",
-        ge=0,
-        le=10_000_000,
-    )
+        3000, "Calls from one address in a minute, of each key, and of all that have none; 0: any number.", "CALLS",
+        ge=0, le=10_000_000,
+    )  # fmt: skip
     keys_file: Path | None = setting(
-        None,
-        "File of API keys (moa-server keys); without one everybody who reaches the port may call.",
-        "FILE",
-        shown="none",
+        None, "API keys (moa-server keys); without them everybody who reaches the port may call.", "FILE", shown="none"
     )
     # 30 kB each
     max_connections: int = setting(1000, "Connections held; more are refused.", ge=1, le=1_000_000)
@@ -162,34 +142,21 @@ class ServerSettings(SettingsBase):
     # 600 tokens of the default target
     grace_seconds: float = setting(30.0, "How long running answers may continue after SIGTERM.", "SECONDS", ge=0)
     peers: str = setting(
-        "",
-        "The servers that clients may go on at when this one is full or gone; or a name in DNS that has the addresses "
-        "of all. This server itself is left out.",
-        "HOST:PORT,...|dns:NAME:PORT",
-        shown="none",
-        check=parse_peers,
-    )
+        "", "Where clients may go on when this server, which is left out, is full or gone; or a name in DNS of all.",
+        "HOST:PORT,...|dns:NAME:PORT", shown="none", check=parse_peers,
+    )  # fmt: skip
     advertise: str = setting(
-        "",
-        "Where clients reach this server itself, without a proxy: so it knows itself among --peers.",
-        "HOST:PORT",
-        shown="where it listens",
-        check=parse_advertised,
-    )
+        "", "Where clients reach this server itself, without a proxy: so it knows itself among --peers.", "HOST:PORT",
+        shown="where it listens", check=parse_advertised,
+    )  # fmt: skip
     tracing: Literal["off", "otlp"] = setting(
         "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."
     )
     metrics_port: int | None = setting(
-        None,
-        "Port for metrics (/metrics) and health (/livez, /readyz, /startupz); 0: any free one.",
-        "PORT",
-        shown="none",
-        ge=0,
-        le=65535,
-    )
-    metrics_host: str = setting(
-        "127.0.0.1", "Address for --metrics-port. Whoever reaches it may read, without a key.", "ADDRESS"
-    )
+        None, "Port for metrics (/metrics) and health (/livez, /readyz, /startupz); 0: any free one.", "PORT",
+        shown="none", ge=0, le=65535,
+    )  # fmt: skip
+    metrics_host: str = setting("127.0.0.1", "Address for it. Whoever reaches it reads, without a key.", "ADDRESS")
     log_format: Literal["auto", "json", "plain"] = setting(
         "auto", "Format of the log on standard error; auto: plain on a terminal, otherwise json."
     )

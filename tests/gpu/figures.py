@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from moa_server.verifier import Request
 from moa_server.verifier.attention import Attention, FlashInferAttention, SessionAttention
-from moa_server.verifier.torch_loading import CudaGraphs
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget, cuda_graphs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT = 1000
@@ -97,7 +96,7 @@ def main() -> None:
     for attention in attentions.values():
         for graphs in (True, False) if attention.has_graphs else (False,):
             target = TorchTarget(
-                make_model(layers), attends=attention, fills=True, record=CudaGraphs().record if graphs else None
+                make_model(layers), attends=attention, fills=True, record=cuda_graphs() if graphs else None
             )
             results[f"{attention.name}, {'graphs' if graphs else 'no graphs'}"] = measure(target, prompt)
             del target

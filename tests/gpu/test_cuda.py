@@ -12,8 +12,7 @@ import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
 from moa_server.verifier.attention import FlashInferAttention, SessionAttention
 from moa_server.verifier.pool import over_arrays
-from moa_server.verifier.torch_loading import CudaGraphs
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget, cuda_graphs
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 
 from tests.support.decoders import EVEN, normal
@@ -36,7 +35,7 @@ def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = Tr
         kv_bytes=KV_BYTES,
         attends=FlashInferAttention if name == "flashinfer" else SessionAttention,
         fills=True,
-        record=CudaGraphs().record if graphs and name == "flashinfer" else None,
+        record=cuda_graphs() if graphs and name == "flashinfer" else None,
     )
 
 

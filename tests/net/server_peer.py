@@ -1,6 +1,7 @@
 """A tiny random target behind a real server on loopback, and the bare peer that talks to it frame by frame."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -56,7 +57,7 @@ def tiny_target() -> KernelTarget:
 
 def toy_source(target: Target) -> MemorySource:
     """Memory rows that depend on every number of a token's keys and values."""
-    width = 2 * target.kv_heads * target.head_dim * LAYERS
+    width = math.prod(target.new_cache().lsa_input(0, 0).shape[1:])
     weight = (np.random.default_rng(5).standard_normal((width, ROW_WIDTH)) / width**0.5).astype(np.float32)
 
     def encode(kv: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

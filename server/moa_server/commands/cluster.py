@@ -22,7 +22,7 @@ from moa_shared.programs.entry import install_extra, write_output
 from moa_server.settings import SECTION, ServerSettings
 
 if TYPE_CHECKING:
-    from moa_server.cluster.rules import Report
+    pass
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto",
@@ -60,12 +60,7 @@ def cluster() -> None:
 )  # fmt: skip
 @settings_options(ServerSettings, SECTION, ONE_SERVER)
 def up(
-    config_file: Path | None,
-    address: str | None,
-    name: str,
-    min_replicas: int,
-    max_replicas: int | None,
-    **flags: Any,
+    config_file: Path | None, address: str | None, name: str, min_replicas: int, max_replicas: int | None, **flags: Any
 ) -> None:
     """Serve MODEL by replicas, or update those that serve: one by one, while their conversations go on elsewhere.
 
@@ -97,8 +92,13 @@ def status(address: str | None, name: str, as_json: bool) -> None:
         replicas, state = control.reports(name), control.state_of(name)
     if as_json:
         write_output(json.dumps({"state": state, "replicas": [each.facts() for each in replicas]}) + "\n")
-    else:
-        write_output(_table(state, replicas))
+        return
+    rows = [("address", "state", "load", "memory", "queue s", "sessions", "answering", "model", "process")]
+    for each in replicas:
+        load = f"{each.load:.0%}", f"{each.kv_used:.0%}", f"{each.queue_seconds:.1f}"
+        what = str(each.sessions), str(each.answering), f"{each.serving.model} {each.serving.level}", str(each.process)
+        rows.append((each.address, str(each.state), *load, *what))
+    write_output(f"Ray: {state}\n{table(rows)}")
 
 
 @cluster.command()
@@ -111,18 +111,6 @@ def down(address: str | None, name: str) -> None:
 
         control.down(name)
     click.echo(f"The fleet {name} is down.", err=True)
-
-
-def _table(state: str, replicas: list[Report]) -> str:
-    heads = ("address", "state", "load", "memory", "queue s", "sessions", "answering", "model", "process")
-    rows = [
-        (
-            each.address, str(each.state), f"{each.load:.0%}", f"{each.kv_used:.0%}", f"{each.queue_seconds:.1f}",
-            str(each.sessions), str(each.answering), f"{each.serving.model} {each.serving.level}", str(each.process),
-        )
-        for each in replicas
-    ]  # fmt: skip
-    return f"Ray: {state}\n" + table([heads, *rows])
 
 
 HERE = "auto"
@@ -160,7 +148,6 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _reach(where: str) -> None:
-    """Refuses an address at which nothing listens."""
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit():  # "auto", for example
         return

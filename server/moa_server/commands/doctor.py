@@ -14,8 +14,6 @@ from moa_shared.programs.entry import write_output
 from moa_server.settings import SECTION, ServerSettings
 
 config = config_command(ServerSettings, SECTION)
-
-
 completion = completion_command("moa-server")
 
 
@@ -59,12 +57,6 @@ PLANNED = ("model", "execution", "device", "threads", "cores", "context_length",
 OTHERS = [name for name in settings_of(ServerSettings) if name not in (*PLANNED, "cache_dir")]
 
 
-def _refuse_measure(_: click.Context, __: click.Parameter, given: bool) -> None:
-    if given:
-        hint = "Take `moa-server doctor --measure`: it says how many users this machine's speed feeds."
-        raise ConfigError("`moa-server capacity` loads nothing, and has no --measure.", hint=hint)
-
-
 @click.command()
 @settings_options(ServerSettings, SECTION, OTHERS)
 @click.option(
@@ -73,20 +65,20 @@ def _refuse_measure(_: click.Context, __: click.Parameter, given: bool) -> None:
     type=click.IntRange(1),
     help="Of the whole server, weights included.  [default: what is free here]",
 )
-@click.option("--measure", is_flag=True, hidden=True, expose_value=False, callback=_refuse_measure)
+@click.option("--measure", is_flag=True, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def capacity(memory: int | None, as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def capacity(memory: int | None, measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Say how many sessions of which length fit into the memory of a server of MODEL, and how fast it would be here.
 
     The answer comes from sizes alone: nothing is loaded, so a large machine can be planned on a small one.
     """
-    settings = load_settings(ServerSettings, SECTION, flags, config_file)
-    if memory:
-        if flags["kv_bytes"] is not None:
-            raise ConfigError(
-                "--memory is of the whole server, --kv-bytes of keys and values alone.", hint="Give one of the two."
-            )
-        settings = load_settings(ServerSettings, SECTION, {**flags, "kv_bytes": 0}, config_file)
+    if measure:
+        hint = "Take `moa-server doctor --measure`: it says how many users this machine's speed feeds."
+        raise ConfigError("`moa-server capacity` loads nothing, and has no --measure.", hint=hint)
+    if memory and flags["kv_bytes"] is not None:
+        said = "--memory is of the whole server, --kv-bytes of keys and values alone."
+        raise ConfigError(said, hint="Give one of the two.")
+    settings = load_settings(ServerSettings, SECTION, flags | ({"kv_bytes": 0} if memory else {}), config_file)
     from moa_shared.programs.machine import parse_cores, pin_to_cores
     from moa_shared.programs.progress import make_progress
 

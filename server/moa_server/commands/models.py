@@ -13,21 +13,18 @@ cache_dir_option = click.option(
 )
 
 
-def _refuse_cache(_: click.Context, __: click.Parameter, folder: str | None) -> None:
-    if folder is not None:
-        hint = "Leave it out: moa 0.2.0 was the last that had it."
-        raise ConfigError("`moa-server models` keeps nothing, and has no --cache-dir.", hint=hint)
-
-
 @click.command()
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--cache-dir", hidden=True, expose_value=False, callback=_refuse_cache)
+@click.option("--cache-dir", hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
-def models(folders: tuple[Path, ...], as_json: bool) -> None:
+def models(folders: tuple[Path, ...], cache_dir: str | None, as_json: bool) -> None:
     """List the models on this machine: in the hub's cache, in ollama's and LM Studio's folders, and below each FOLDER.
 
     `moa-server serve` takes their names. Only headers are read; a file that is broken is listed with what is wrong.
     """
+    if cache_dir is not None:
+        hint = "Leave it out: moa 0.2.0 was the last that had it."
+        raise ConfigError("`moa-server models` keeps nothing, and has no --cache-dir.", hint=hint)
     from moa_shared.programs.progress import SilentProgress, make_progress
 
     from moa_server.listing import list_models, models_json, models_text

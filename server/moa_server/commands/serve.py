@@ -55,19 +55,20 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         from moa_server.observing.observing import Metrics
 
         metrics = Metrics()
-    is_json = configure_logs(
-        settings.log_format, settings.log_level, on_event=metrics.on_log if metrics is not None else None
-    )
+    on_event = metrics.on_log if metrics is not None else None
+    is_json = configure_logs(settings.log_format, settings.log_level, on_event=on_event)
     pin_to_cores(parse_cores(settings.cores))
     progress = LogProgress() if is_json else make_progress()
     shown = progress if sys.stderr.isatty() else SilentProgress()
     with shown.task("Starting moa-server"):  # a second, of imports: who waits at a terminal sees that it has begun
+        from moa_shared.models import resolve
+
         from moa_server.addresses import check_address
         from moa_server.app import make_tls
         from moa_server.app import serve as serve_host
         from moa_server.loading import load_host
         from moa_server.verifier.execution_level import load_execution
-        from moa_server.verifier.rank import rank_of
+        from moa_server.verifier.target import rank_of
 
     observing = None
     group: Group | None = None
@@ -78,9 +79,12 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
 
             group = join(rank, settings.hang_seconds)
             if rank.number:
-                from moa_server.verifier.group import follow
+                from moa_server.verifier.torch_target import follow
 
-                follow(settings, progress, group)
+                files = resolve(settings.model, settings.cache_dir, progress)
+                execution = load_execution(files, settings, progress, group)
+                execution.before()
+                follow(execution.target, group)
                 return
             load = load or partial(load_execution, group=group)
         check_address(settings.host, settings.port)

@@ -1,7 +1,7 @@
 """`moa-server setup`: a certificate, a key and settings for a server that others reach, in one command."""
 
 import json
-import sys
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,9 @@ from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_fol
 @click.command()
 @click.argument("hosts", metavar="HOST...", nargs=-1)
 @click.option(
-    "--folder",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    "--folder", metavar="FOLDER", type=click.Path(path_type=Path),
     help="Where the files go.  [default: moa/server in the user's configuration folder]",
-)
+)  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535), default=50051, help="Port to listen on.  [default: 50051]")
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), default=METRICS_PORT,
@@ -46,21 +44,16 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: 
         folder = in_force.parent if in_force is not None else usual_folder()
     where = SetupFolder(folder.expanduser().absolute())
     if renews:
-        names = renew(where, hosts, now)
-        print(
-            f"The certificate for {', '.join(names)} is valid for a year. A running server takes it by itself.",
-            file=sys.stderr,
-        )
+        names = ", ".join(renew(where, hosts, now))
+        click.echo(f"The certificate for {names} is valid for a year. A running server takes it by itself.", err=True)
         return
     if not hosts:
-        raise ConfigError(
-            "Devices must know this machine by some name.",
-            hint="Name it as they reach it: moa-server setup gpu.example, or an IP address.",
-        )
+        hint = "Name it as they reach it: moa-server setup gpu.example, or an IP address."
+        raise ConfigError("Devices must know this machine by some name.", hint=hint)
     key = set_up(where, hosts, port, now, metrics_port)
     write_output(f"{invitation_with(where, key).line()}\n")
-    print(invitation_words(FIRST_DEVICE, where.settings, None), end="", file=sys.stderr)
-    print(f"To serve: moa-server serve --config {where.settings}", file=sys.stderr)
+    click.echo(invitation_words(FIRST_DEVICE, where.settings, None), nl=False, err=True)
+    click.echo(f"To serve: moa-server serve --config {where.settings}", err=True)
 
 
 @click.command()
@@ -77,10 +70,8 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     from moa_server.setting_up import SetupFolder, add_key, find_key_file, invitation_with, invitation_words
 
     if config_file is None:
-        raise ConfigError(
-            "No configuration of a server was found.",
-            hint="Make one: moa-server setup HOST. Or name your server's: --config FILE.",
-        )
+        hint = "Make one: moa-server setup HOST. Or name your server's: --config FILE."
+        raise ConfigError("No configuration of a server was found.", hint=hint)
     whole, now = config_file.expanduser().absolute(), datetime.now(UTC)
     where = SetupFolder(whole.parent, whole.name)
     until = read_expiry(expires, now)
@@ -88,8 +79,8 @@ def invite(name: str, expires: str | None, config_file: Path | None) -> None:
     keys_file, _ = find_key_file(whole)
     key = add_key(keys_file, name, now, until)
     write_output(f"{invitation_with(where, key).line()}\n")
-    print(f"The key {name} is in {keys_file}.", file=sys.stderr)
-    print(invitation_words(name, where.settings, until), end="", file=sys.stderr)
+    click.echo(f"The key {name} is in {keys_file}.", err=True)
+    click.echo(invitation_words(name, where.settings, until), nl=False, err=True)
 
 
 file_option = click.option(
@@ -98,6 +89,7 @@ file_option = click.option(
 )  # fmt: skip
 server_config = config_option(ServerSettings, SECTION)
 limit = click.IntRange(min=1)
+LIMITS = [each.name for each in fields(CallerLimits)]
 
 
 @click.group()
@@ -118,12 +110,7 @@ def keys() -> None:
 @file_option
 @server_config
 def add(
-    name: str,
-    rights: str,
-    expires: str | None,
-    keys_file: Path | None,
-    config_file: Path | None,
-    **limits: int | None,
+    name: str, rights: str, expires: str | None, keys_file: Path | None, config_file: Path | None, **limits: int | None
 ) -> None:
     """Make a key called NAME and print it: it is shown this once, and the file has only its hash."""
     from moa_server.access.keys import read_expiry
@@ -131,7 +118,12 @@ def add(
 
     now, path = datetime.now(UTC), _path(keys_file, config_file)
     given = CallerLimits(**{limit: value for limit, value in limits.items() if value})
-    key = add_key(path, name, now, read_expiry(expires, now), _rights(rights), given)
+    known = {right.value: right for right in Right}
+    words = [word.strip() for word in rights.split(",")]
+    if unknown := [word for word in words if word not in known]:
+        raise ConfigError(f"--rights has {', '.join(map(repr, unknown))}.", hint=f"Choose among {', '.join(known)}.")
+    granted = frozenset(known[word] for word in words)
+    key = add_key(path, name, now, read_expiry(expires, now), granted, given)
     write_output(f"{key}\n")
     click.echo(
         f"The key {name} is in it, as a hash; a server that reads this file takes it in within a second. On the "
@@ -153,9 +145,9 @@ def list_keys(as_json: bool, keys_file: Path | None, config_file: Path | None) -
     entries = read_key_file(_path(keys_file, config_file)).entries.values()
     rows: list[dict[str, Any]] = []
     for entry in entries:
-        fields = {"name": entry.name, "id": entry.identifier, **entry_fields(entry)}
-        del fields["sha256"]
-        rows.append({**fields, "expired": entry.has_expired(now)})
+        row = {"name": entry.name, "id": entry.identifier, **entry_fields(entry), "expired": entry.has_expired(now)}
+        del row["sha256"]
+        rows.append(row)
     if as_json:
         write_output("".join(json.dumps(row) + "\n" for row in rows))
         return
@@ -164,7 +156,9 @@ def list_keys(as_json: bool, keys_file: Path | None, config_file: Path | None) -
         return
     lines = [("name", "id", "rights", "limits", "created", "expires")]
     for row in rows:
-        limits = [f"{row[field]} {words}" for field, words in _LIMITS.items() if field in row]
+        limits = [
+            f"{row[each.name]} {each.name.replace('_', ' ')}" for each in fields(CallerLimits) if each.name in row
+        ]
         until = f"{row['expires'][:10]}{' (expired)' if row['expired'] else ''}" if "expires" in row else "never"
         what = ", ".join(row["rights"]), ", ".join(limits) or "the server's"
         lines.append((row["name"], row["id"], *what, row.get("created", "")[:10], until))
@@ -186,26 +180,9 @@ def revoke(name: str, keys_file: Path | None, config_file: Path | None) -> None:
     click.echo(f"The key {name} is revoked.", err=True)
 
 
-_LIMITS = {
-    "sessions": "sessions",
-    "kv_bytes": "bytes of keys and values",
-    "tokens_per_minute": "tokens a minute",
-    "requests_per_minute": "requests a minute",
-}
-
-
 def _path(keys_file: Path | None, config_file: Path | None) -> Path:
     from moa_server.setting_up import find_key_file
 
     path, origin = find_key_file(config_file, keys_file)
     click.echo(f"The file of keys is {path} (from {origin}).", err=True)
     return path
-
-
-def _rights(text: str) -> frozenset[Right]:
-    known = {right.value: right for right in Right}
-    words = [word.strip() for word in text.split(",")]
-    unknown = [word for word in words if word not in known]
-    if unknown:
-        raise ConfigError(f"--rights has {', '.join(map(repr, unknown))}.", hint=f"Choose among {', '.join(known)}.")
-    return frozenset(known[word] for word in words)

@@ -7,7 +7,7 @@ GPUs) rounds differently depending on what is computed together, and says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from moa_shared.models.network.served import (
     unsupported,
 )
 from moa_shared.models.sources.cache import cache_root, canonical_json
-from moa_shared.models.weights.packing import Place, plan_places
+from moa_shared.models.weights.packing import plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.entry import install_extra
@@ -81,13 +81,10 @@ def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str)
             return BF16, error.message
         return INT8, ""
     if not has_torch():
-        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=install_torch())
+        hint = f"Install torch: {install_extra('torch')}."
+        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=hint)
     check_torch(config, name)
     return BF16, reason
-
-
-def install_torch() -> str:
-    return f"Install torch: {install_extra('torch')}."
 
 
 log = structlog.get_logger()
@@ -95,23 +92,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A target with the arithmetic that it runs in.
-
-    Args:
-        test: what the test at the start has measured; None: torch is taken as it is.
-        shares: processes that share the target, whose number decides in which order their parts are added up.
-        weights: what floats were packed as, where that is not what they usually are.
-    """
+    """A target with the arithmetic that it runs in."""
 
     level: str
     target: Target
     details: str
     before: Callable[[], None]
-    test: SelfTest | None = None
+    test: SelfTest | None = None  # what the test at the start has measured; None: torch is taken as it is
     device: str = "cpu"
-    shares: int = 1
+    shares: int = 1  # processes that share the target: their number decides in which order their parts are added up
     kv: str = F16
-    weights: str = ""
+    weights: str = ""  # what floats were packed as, where that is not what they usually are
 
     @property
     def exact(self) -> bool:
@@ -136,15 +127,10 @@ class Execution:
 def load_execution(
     files: ModelFiles, settings: ServerSettings, progress: Progress, group: Group | None = None
 ) -> Execution:
-    """The target on the level that the settings name; auto: int8 where the kernels run, else bf16.
-
-    `group`: processes that share the target; None: this one has it for itself.
-    """
+    """The target on the level that the settings name. `group`: of processes that share it."""
     if group is not None and settings.execution not in (FLOAT32, BF16) and settings.device != CUDA:
-        raise ConfigError(
-            "The level int8 is computed in one process: its kernels do not share a target.",
-            hint="Give --execution float32 or bf16, or start moa-server without torchrun.",
-        )
+        hint = "Give --execution float32 or bf16, or start moa-server without torchrun."
+        raise ConfigError("The level int8 is computed in one process: its kernels do not share a target.", hint=hint)
     level, reason = choose_level(settings, files.config, files.target_id)
     if level == INT8:
         require_memory(files, settings, INT8)
@@ -186,31 +172,30 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
 def check_kv(kv: str, level: str) -> None:
     """Refuses another form of keys and values than float16 where torch keeps them."""
     if kv != F16 and level != INT8:
-        raise ConfigError(
-            f"The level {level} does not keep keys and values as {kv}.",
-            hint="Leave --kv out, or give --execution int8.",
-        )
+        hint = "Leave --kv out, or give --execution int8."
+        raise ConfigError(f"The level {level} does not keep keys and values as {kv}.", hint=hint)
 
 
 def _floats(reader: WeightReader, files: ModelFiles, settings: ServerSettings) -> str:
-    """What weights in floats are packed as; the log says what other conversions cost."""
+    """What weights in floats are packed as; the log names formats that are converted, and should not be."""
     floats = Q4_1 if settings.weights == "q4" else Q8_0
     try:
-        found = conversions(reader, plan_places(reader, floats))
+        found = converted_formats(reader, floats)
     except KernelError as error:
         raise unsupported(error, files.config) from error
-    if floats == Q4_1 and not any(stored in STORED_FLOATS for stored in found):
+    if floats == Q4_1 and not found & {*STORED_FLOATS}:
         log.warning("--weights q4 changes nothing: the model has no weights in F16, BF16 or F32")
         floats = Q8_0
-    for stored, sizes in found.items():
-        if stored not in STORED_FLOATS:
-            log.warning(
-                "the kernels lack a format of the file: its weights are served in 8 bits, with more memory and time",
-                format=stored.upper(),
-                file_bytes=sizes.stored,
-                served_bytes=sizes.packed,
-            )
+    for stored in sorted(found - {*STORED_FLOATS}):
+        words = "the kernels lack a format of the file: its weights are served in 8 bits, with more memory and time"
+        log.warning(words, format=stored.upper())
     return floats
+
+
+def converted_formats(reader: WeightReader, floats: str) -> set[str]:
+    """The formats of the file whose weights are packed as something else."""
+    places = [(reader.format_of(place.name), place.kind) for place in plan_places(reader, floats)]
+    return {stored for stored, kind in places if stored != kind}
 
 
 def _tiled(
@@ -232,13 +217,11 @@ def _on_torch(
     files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
 ) -> Execution:
     if not has_torch():
-        raise ConfigError(
-            f"The level {level} is computed by torch, which is not installed.",
-            hint=install_torch(),
-        )
+        hint = f"Install torch: {install_extra('torch')}."
+        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=hint)
     import torch
 
-    from moa_server.verifier.torch_loading import load_torch_target
+    from moa_server.verifier.torch_target import load_torch_target
 
     def before() -> None:  # OpenMP counts threads for each calling thread
         if settings.threads:
@@ -252,23 +235,3 @@ def _on_torch(
     device = target.device.type
     details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
     return Execution(level, target, details, before, device=device, shares=group.rank.count if group is not None else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What packing in another format does to the size of weights, in bytes."""
-
-    stored: int = 0
-    packed: int = 0
-
-
-def conversions(reader: WeightReader, places: Sequence[Place]) -> dict[str, Conversion]:
-    """By the format of the file: weights that are not packed as they are stored."""
-    found: dict[str, Conversion] = {}
-    for place in places:
-        stored = reader.format_of(place.name)
-        if stored != place.kind:
-            before = found.get(stored, Conversion())
-            packed = before.packed + place.nbytes
-            found[stored] = Conversion(before.stored + reader.stored_bytes(place.name), packed)
-    return found

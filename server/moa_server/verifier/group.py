@@ -1,18 +1,16 @@
-"""The processes of a replica as torch.distributed knows them: orders from rank 0, and keys and values back to it.
+"""The processes that share a target: orders from rank 0, keys and values back to it, and what notices a lost one.
 
-State: the process groups. Orders and replies are on the host and go by gloo whatever computes the model; they have a
-group of their own. Invariant: an order that was sent is carried out by all ranks, or the replica is lost: ranks that
-are not at the same place must stop.
+State: the process groups. Orders are JSON; they and replies are on the host and go by gloo whatever computes the model,
+in a group of their own. Invariants: an order that was sent is carried out by all ranks, or the replica is lost: ranks
+that are not at the same place must stop. Followers learn of each write before rank 0 has done it.
 """
 
+import json
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
@@ -21,91 +19,13 @@ import numpy.typing as npt
 import structlog
 import torch
 import torch.distributed as dist
-from moa_shared.errors import ConfigError, InternalError, UnavailableError
-from moa_shared.models import resolve
-from moa_shared.programs.progress import Progress
+from moa_shared.errors import ConfigError, UnavailableError
 
-from moa_server.settings import ServerSettings
-from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.pool import BatchPart, PagePool, Run
-from moa_server.verifier.rank import Rank
-from moa_server.verifier.target import Rows
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.target import Rank
 
-Numbers = npt.NDArray[np.int64]
-
-_STOP, _RUN, _MOVE, _READ = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Copy rows of keys and values from slots to others."""
-
-    source: Sequence[int]
-    to: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Send this rank's keys and values of some slots to rank 0."""
-
-    slots: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The replica ends."""
-
-
-Order = Run | Move | Read | Stop
-
-
-def encode(order: Order) -> Numbers:
-    """An order as numbers; lists are preceded by their lengths."""
-    match order:
-        case Run():
-            numbers = [_RUN, order.rows, *_list(order.chosen), *_list(order.layers), len(order.parts)]
-            for part in order.parts:
-                has_parents = part.parents is not None
-                numbers += [*_list(part.tokens), *part.depths, part.prefix, *_list(part.used_pages()), int(has_parents)]
-                numbers += part.parents or ()
-        case Move():
-            numbers = [_MOVE, *_list(order.source), *order.to]
-        case Read():
-            numbers = [_READ, *_list(order.slots)]
-        case Stop():
-            numbers = [_STOP]
-    return np.array(numbers, np.int64)
-
-
-def decode(numbers: Numbers) -> Order:
-    rest = iter(numbers.tolist())
-    match next(rest):
-        case 1:
-            rows, chosen, layers, parts = next(rest), _take(rest), _take(rest), next(rest)
-            return Run([_part(rest) for _ in range(parts)], rows, chosen, layers)
-        case 2:
-            source = _take(rest)
-            return Move(source, _take(rest, len(source)))
-        case 3:
-            return Read(_take(rest))
-    return Stop()
-
-
-def _part(rest: Iterator[int]) -> BatchPart:
-    tokens = _take(rest)
-    depths, prefix, pages = _take(rest, len(tokens)), next(rest), _take(rest)
-    return BatchPart(tokens, depths, prefix, pages, _take(rest, len(tokens)) if next(rest) else None)
-
-
-def _list(numbers: Sequence[int]) -> list[int]:
-    return [len(numbers), *numbers]
-
-
-def _take(rest: Iterator[int], count: int | None = None) -> list[int]:
-    """The next numbers; None: as many as the next one says."""
-    return [next(rest) for _ in range(next(rest) if count is None else count)]
-
+Bytes = npt.NDArray[np.uint8]
+Order = tuple[Any, ...]  # its name and what it takes; (): the replica ends
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -119,18 +39,14 @@ class LostRankError(UnavailableError):
 
 
 class Watch:
-    """Watches the other processes of a replica.
+    """Watches the other processes of a replica, from the start.
 
-    Args:
-        beats: a process group that nothing else uses, whose time-out is `silence_seconds`.
-        silence_seconds: after which a rank that sends no beat counts as gone.
-
-    Attributes:
-        loss: why the replica is lost; None: it is not.
+    `beats`: a process group that nothing else uses, whose time-out is `silence_seconds`, after which a rank that sends
+    no beat counts as gone.
     """
 
     def __init__(self, rank: Rank, beats: dist.ProcessGroup, silence_seconds: float) -> None:
-        self.loss: LostRankError | None = None
+        self.loss: LostRankError | None = None  # why the replica is lost
         self._rank, self._beats, self._silence_seconds = rank, beats, silence_seconds
         peers = range(1, rank.count) if rank.number == 0 else [0]
         self._stopping, self._lost = threading.Event(), threading.Event()
@@ -140,8 +56,6 @@ class Watch:
         self._threads += [
             threading.Thread(target=self._listen, args=(peer,), name=f"rank {peer}", daemon=True) for peer in peers
         ]
-
-    def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
@@ -186,30 +100,19 @@ class Watch:
             try:
                 dist.recv(word, src=peer, group=self._beats)
             except (RuntimeError, ValueError) as error:
-                self.lose(f"The process of rank {peer} is gone ({_brief(error)}).")
+                reason = "it says nothing" if "imed out" in str(error) else "its connection is closed"
+                self.lose(f"The process of rank {peer} is gone ({reason}).")
                 return
 
 
-def _brief(error: Exception) -> str:
-    return "it says nothing" if "imed out" in str(error) else "its connection is closed"
-
-
-FIRST_NUMBERS = 1024  # that an order's first message has room for: a step of 16 sessions over 1,000 tokens each
+FIRST_BYTES = 8192  # that an order's first message has room for: a step of 16 sessions over 1,000 tokens each
 REASON_SECONDS = 1.0  # for the watch to say which rank is gone, where the work has noticed it first
 # Of the model's own sums; ranks load at different speeds. A rank that is gone is noticed by the watch.
 SUM_TIMEOUT = timedelta(hours=2)
 
 
-T = TypeVar("T")
-
-
 class Group:
-    """All processes of a replica; make it with `join`.
-
-    Attributes:
-        rank: of this process.
-        watch: notices when another one is gone.
-    """
+    """All processes of a replica; make it with `join`. `rank`: of this one."""
 
     def __init__(self, rank: Rank, watch: Watch, orders: dist.ProcessGroup) -> None:
         self.rank, self.watch = rank, watch
@@ -230,7 +133,7 @@ class Group:
     def stop(self) -> None:
         """Ends the followers, unless the replica is lost. Rank 0 only; nothing can be ordered afterwards."""
         if self.watch.loss is None:
-            self.carry_out(Stop(), self.watch.stop)
+            self.carry_out((), self.watch.stop)
 
     def leave(self, code: int) -> NoReturn:
         sys.stdout.flush()
@@ -238,22 +141,24 @@ class Group:
         os._exit(code)  # Python's own end would abort while the watch waits for the others' beats
 
     def _send(self, order: Order) -> None:
-        numbers = encode(order)
-        first = np.zeros(FIRST_NUMBERS, np.int64)
-        first[0] = len(numbers)
-        fitting = numbers[: FIRST_NUMBERS - 1]
-        first[1 : 1 + len(fitting)] = fitting
+        data = np.frombuffer(json.dumps(order, separators=(",", ":")).encode(), np.uint8)
+        first = np.zeros(FIRST_BYTES, np.uint8)
+        first[:8].view(np.int64)[0] = len(data)
+        fitting = data[: FIRST_BYTES - 8]
+        first[8 : 8 + len(fitting)] = fitting
         self._broadcast(first)
-        if len(numbers) > len(fitting):
-            self._broadcast(numbers[len(fitting) :].copy())
+        if len(data) > len(fitting):
+            self._broadcast(data[len(fitting) :].copy())
 
-    def receive(self) -> Order:
-        first = self._broadcast(np.empty(FIRST_NUMBERS, np.int64))
-        count = int(first[0])
-        numbers = first[1 : 1 + count]
-        if count > len(numbers):
-            numbers = np.concatenate([numbers, self._broadcast(np.empty(count - len(numbers), np.int64))])
-        return decode(numbers)
+    def receive(self) -> list[Any]:
+        """The next order, as `carry_out` was given it on rank 0."""
+        first = self._broadcast(np.empty(FIRST_BYTES, np.uint8))
+        count = int(first[:8].view(np.int64)[0])
+        data = first[8 : 8 + count]
+        if count > len(data):
+            data = np.concatenate([data, self._broadcast(np.empty(count - len(data), np.uint8))])
+        order: list[Any] = json.loads(data.tobytes())
+        return order
 
     def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's tensor in their order, on the host, all of one shape; on followers nothing."""
@@ -267,16 +172,13 @@ class Group:
         dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._orders)
         return int(tensor)
 
-    def _broadcast(self, numbers: Numbers) -> Numbers:
-        dist.broadcast(torch.from_numpy(numbers), src=0, group=self._orders)
-        return numbers
+    def _broadcast(self, data: Bytes) -> Bytes:
+        dist.broadcast(torch.from_numpy(data), src=0, group=self._orders)
+        return data
 
 
 def join(rank: Rank, silence_seconds: float) -> Group:
-    """Meets the other processes, and begins to watch them.
-
-    `silence_seconds`: after which a rank that says nothing counts as gone.
-    """
+    """Meets the other processes, and begins to watch them. `silence_seconds`: as of `Watch`."""
     has_cuda = torch.cuda.is_available()
     if has_cuda:
         if torch.cuda.device_count() < rank.local_count:
@@ -294,71 +196,4 @@ def join(rank: Rank, silence_seconds: float) -> Group:
             f"The {rank.count} processes of this replica did not find each other ({error}).",
             hint="Look at the log of the others, and at torchrun's --rdzv-endpoint if they are on several machines.",
         ) from error
-    watch = Watch(rank, beats, silence_seconds)
-    watch.start()
-    return Group(rank, watch, orders)
-
-
-class LeaderPool(PagePool):
-    """The pages of this rank's heads; what is read comes with the other ranks' heads. `sizes`: as of `PagePool`."""
-
-    def __init__(self, group: Group, *sizes: Any) -> None:
-        super().__init__(*sizes)
-        self._group = group
-
-    def move(self, source: Sequence[int], to: Sequence[int]) -> None:
-        move = super().move
-        self._group.carry_out(Move(source, to), lambda: move(source, to))
-
-    def read(self, slots: Sequence[int]) -> torch.Tensor:
-        """As of `PagePool`, of all heads, on the host."""
-        read = super().read
-        return torch.cat(self._group.carry_out(Read(slots), lambda: self._group.gather(read(slots))), dim=3)
-
-
-class LeaderTarget(TorchTarget):
-    """The target whose forwards all ranks run; arguments besides `group` as of `TorchTarget`."""
-
-    def __init__(self, group: Group, *args: Any, **options: Any) -> None:
-        self._group = group
-        super().__init__(*args, **options, shares=group.rank.count, make_pool=partial(LeaderPool, group))
-
-    @property
-    def details(self) -> str:
-        return f"{super().details}, shared by {self._group.rank.count} processes"
-
-    def compute(self, run: Run) -> tuple[Rows, Rows, dict[int, Rows]]:
-        compute = super().compute
-        return self._group.carry_out(run, lambda: compute(run))
-
-
-def follow(settings: ServerSettings, progress: Progress, group: Group) -> None:
-    """Loads this rank's share, and follows rank 0 until the replica stops."""
-    files = resolve(settings.model, settings.cache_dir, progress)
-    execution = load_execution(files, settings, progress, group)
-    if not isinstance(execution.target, TorchTarget):
-        raise InternalError("A target that processes share is not one of torch.")
-    for number in (signal.SIGTERM, signal.SIGINT):  # rank 0 drains, and needs its followers for that
-        signal.signal(number, signal.SIG_IGN)
-    execution.before()
-    log.info("following", rank=group.rank.number, processes=group.rank.count)
-    try:
-        carry_out_orders(execution.target, group)
-    except Exception as error:
-        log.error("following failed", rank=group.rank.number, exc_info=error)
-        group.watch.lose("This process could not do what rank 0 ordered.", REASON_SECONDS)  # ends it
-    log.info("stopped", rank=group.rank.number)
-
-
-def carry_out_orders(target: TorchTarget, group: Group) -> None:
-    while True:
-        match group.receive():
-            case Run() as run:
-                target.compute(run)
-            case Move(source, to):
-                target.pool.move(source, to)
-            case Read(slots):
-                group.gather(target.pool.read(slots))
-            case Stop():
-                group.watch.stop()
-                return
+    return Group(rank, Watch(rank, beats, silence_seconds), orders)

@@ -6,16 +6,14 @@ other conversations, with any number of threads, on any processor that the kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
-from moa_server.verifier.target import KVCache, Request, Rows, Target, TargetOutput, TargetShape, is_chain
+from moa_server.verifier.target import KVCache, Request, Rows, Target, is_chain
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
@@ -62,31 +60,17 @@ class KernelCache(KVCache):
     def _move(self, source: Sequence[int], start: int) -> None:
         self.pages.keep_behind(start, [row - start for row in source])
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+    def _read(self, start: int, stop: int) -> Rows:
         return self.pages.read(start, stop)
 
 
 class KernelTarget(Target):
-    """The verifier on the level int8.
-
-    `context_length`: the most positions a conversation may have; None: what it was trained for. `kv`: how keys and
-    values are kept: one of `moa_kernels.KV_FORMATS`.
-    """
+    """The verifier on the level int8. `kv`: how keys and values are kept: one of `moa_kernels.KV_FORMATS`."""
 
     def __init__(
         self, network: Network, trained_length: int, context_length: int | None = None, *, kv: str = F16
     ) -> None:
-        shape = network.stack.shape
-        super().__init__(
-            TargetShape(
-                network.vocab_size,
-                network.hidden_size,
-                network.layer_count,
-                shape.kv_heads,
-                shape.head_dim,
-                trained_length if context_length is None else min(context_length, trained_length),
-            )
-        )
+        super().__init__(network.vocab_size, network.hidden_size, network.layer_count, trained_length, context_length)
         self.network = network
         self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
         self._kv = kv
@@ -100,27 +84,14 @@ class KernelTarget(Target):
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return drafter.rows()
 
-    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        layers = sorted({layer for request in requests for layer in request.state_layers})
-        starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
-        wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
-        output = self.network.forward(
-            [token for request in requests for token in request.tokens],
-            [_own(request).segment(request) for request in requests],
-            wanted,
-            layers,
-        )
-        outputs, row = [], 0
-        for request, start in zip(requests, starts, strict=False):
-            count = len(request.logits_for)
-            own = slice(start, start + len(request.tokens))
-            states = {layer: output.states[layer][own] for layer in request.state_layers}
-            outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], states))
-            row += count
-        return outputs
-
-
-def _own(request: Request) -> KernelCache:
-    if not isinstance(request.cache, KernelCache):
-        raise InternalError("A forward of the kernels was given another backend's cache.")
-    return request.cache
+    def _run(
+        self, requests: Sequence[Request], depths: Sequence[Sequence[int]], chosen: list[int], layers: list[int]
+    ) -> tuple[Rows, Rows, Mapping[int, Rows]]:
+        segments = []
+        for request in requests:
+            if not isinstance(request.cache, KernelCache):
+                raise InternalError("A forward of the kernels was given another backend's cache.")
+            segments.append(request.cache.segment(request))
+        tokens = [token for request in requests for token in request.tokens]
+        output = self.network.forward(tokens, segments, chosen, layers)
+        return output.logits, output.hidden, output.states

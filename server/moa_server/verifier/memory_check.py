@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 from moa_kernels import F16, FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0
 from moa_kernels.bindings import STORED_FLOATS
@@ -22,7 +20,7 @@ from moa_shared.programs.machine import FreeMemory, free_memory
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.target import KVCache, Request, Rows, Target, TargetOutput, TargetShape
+from moa_server.verifier.target import KV_SHARE, KVCache, Rows, Target
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
@@ -31,27 +29,35 @@ PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the to
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsBytes:
-    """What a model's weights take.
+class Needed:
+    """The memory that is taken before anybody talks to the server, in bytes, besides the program's own."""
 
-    `total`: all of them, in bytes. `idle`: those of experts that a step of one row does not read; 0: the model has no
-    experts.
-    """
+    weights: int
+    idle: int = 0  # of experts that a step of one row does not read: they are mapped, and the system may drop them
+    drafters: int = 0
 
-    total: int
-    idle: int = 0
+    @property
+    def total(self) -> int:
+        return self.weights + self.drafters + PROCESS_BYTES
+
+    @property
+    def least(self) -> int:
+        """What is needed where experts are read from the disk when a token goes to them."""
+        return self.total - self.idle
+
+    def kv_budget(self, memory: int) -> int:
+        """The bytes that all keys and values get on a machine with so much memory; 0: it does not hold the model."""
+        left = memory - (self.total if self.total < memory else self.least)
+        return int(KV_SHARE * max(0, left))
 
 
-def weights_nbytes(files: ModelFiles, level: str, weights: str = "q8") -> WeightsBytes:
-    """The bytes of the weights on a level, with floats in 8 or 4 bits where the level packs them."""
+def needed_memory(files: ModelFiles, level: str, weights: str = "q8", drafters: int = 0) -> Needed:
+    """What a model takes on a level, with floats in 8 or 4 bits where that packs them; `drafters`: bytes of theirs."""
     reader = WeightReader(files)
-    total = experts = 0.0
-    for name in reader.names():
-        nbytes = _served_bytes(reader, name, level, weights)
-        total += nbytes
-        if is_of_expert(name):
-            experts += nbytes
-    return WeightsBytes(int(total), int(idle_share(files.config) * int(experts)))
+    sizes = {name: _served_bytes(reader, name, level, weights) for name in reader.names()}
+    experts = sum(nbytes for name, nbytes in sizes.items() if is_of_expert(name))
+    idle = int(idle_share(files.config) * int(experts)) if level == INT8 else 0
+    return Needed(int(sum(sizes.values())), idle, drafters)
 
 
 def _served_bytes(reader: WeightReader, name: str, level: str, weights: str) -> float:
@@ -73,10 +79,15 @@ NUMBER_BYTES = {INT8: 2, BF16: 2, FLOAT32: 4}  # of a key or value, on each leve
 SCALE_BYTES = 4  # of a row of a head in 8 bits
 
 
+def _computes_nothing(*_: object, **__: object) -> NoReturn:
+    raise InternalError("A target without weights was asked to compute.")
+
+
 class SizedCache(KVCache):
     """A cache that holds nothing. `page_nbytes`: of the keys and values of a page."""
 
     nbytes = 0
+    _free = reserve = _move = _read = _computes_nothing
 
     def __init__(self, page_nbytes: int) -> None:
         super().__init__()
@@ -85,36 +96,17 @@ class SizedCache(KVCache):
     def most_nbytes(self, rows: int) -> int:
         return -(-rows // PAGE_ROWS) * self._page_nbytes
 
-    def _free(self) -> None:
-        raise _computes_nothing()
-
-    def reserve(self, rows: int) -> None:
-        raise _computes_nothing()
-
-    def _move(self, source: Sequence[int], start: int) -> None:
-        raise _computes_nothing()
-
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        raise _computes_nothing()
-
 
 class SizedTarget(Target):
     """The sizes of a target. `kv`: how the level int8 keeps keys and values: one of `moa_kernels.KV_FORMATS`."""
 
+    normed = _run = _computes_nothing
+
     def __init__(
         self, config: Mapping[str, Any], level: str, context_length: int | None = None, *, kv: str = F16
     ) -> None:
-        heads, trained = int(config["num_attention_heads"]), int(config["max_position_embeddings"])
-        super().__init__(
-            TargetShape(
-                int(config["vocab_size"]),
-                int(config["hidden_size"]),
-                int(config["num_hidden_layers"]),
-                int(config.get("num_key_value_heads") or heads),
-                int(config.get("head_dim") or config["hidden_size"] // heads),
-                trained if context_length is None else min(context_length, trained),
-            )
-        )
+        vocab_size, hidden_size, layers = config["vocab_size"], config["hidden_size"], config["num_hidden_layers"]
+        super().__init__(vocab_size, hidden_size, layers, int(config["max_position_embeddings"]), context_length)
         self.page_nbytes = PAGE_ROWS * sum(
             2 * count * (dim + SCALE_BYTES if kv == Q8 else dim * NUMBER_BYTES[level])
             for count, dim in cached_heads(config)
@@ -123,21 +115,8 @@ class SizedTarget(Target):
     def new_cache(self) -> SizedCache:
         return SizedCache(self.page_nbytes)
 
-    def normed(self, state: Rows) -> Rows:
-        raise _computes_nothing()
-
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
-        def rows(read: Rows) -> Rows:
-            raise _computes_nothing()
-
-        return rows
-
-    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        raise _computes_nothing()
-
-
-def _computes_nothing() -> InternalError:
-    return InternalError("A target without weights was asked to compute.")
+        return _computes_nothing
 
 
 log = structlog.get_logger()
@@ -146,37 +125,34 @@ LEAST_TOKENS = 1024  # of one conversation, where the operator gives keys and va
 
 
 def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free: FreeMemory | None = None) -> None:
-    """Looks at what the model takes and at what can be had.
+    """Refuses a model that the memory does not hold; packed weights count, though mapped, as each step reads them.
 
-    Packed weights count, though they are mapped: each step reads all of them. Of a mixture's experts only those count
-    that a step of one row reads; where the others do not fit, the log says so. `free`: None: what can be had now.
+    `free`: None: what can be had now.
     """
     if not settings.memory_check:
         return
     free = free or free_memory()
     target = SizedTarget(files.config, level, settings.context_length or None)
     least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length))
-    weights, rows = weights_nbytes(files, level, settings.weights), settings.kv_bytes or least
-    idle = weights.idle if level == INT8 else 0  # of a file that is mapped: what is not chosen is never read
-    all_weights, others = weights.total, rows + PROCESS_BYTES
-    if all_weights + others <= free.nbytes:
+    needed, rows = needed_memory(files, level, settings.weights), settings.kv_bytes or least
+    read = needed.weights - needed.idle
+    if needed.total + rows <= free.nbytes:
         return
-    limit = f", under a limit of {decimal(free.limit)}" if free.limit is not None else ""
-    if all_weights - idle + others <= free.nbytes:
+    if needed.least + rows <= free.nbytes:
         log.warning(
             "memory does not hold all experts: the others are read from the disk when a token goes to them",
-            weights_bytes=all_weights,
-            read_each_step_bytes=all_weights - idle,
+            weights_bytes=needed.weights,
+            read_each_step_bytes=read,
             free_bytes=free.nbytes,
         )
         return
-    counted = f"{decimal(all_weights - idle)} for its weights"
-    if idle:
-        counted += f" (of {decimal(all_weights)}: the experts that one token goes to, and all else)"
+    limit = f", under a limit of {decimal(free.limit)}" if free.limit is not None else ""
+    whole = f" (of {decimal(needed.weights)}: the experts that one token goes to, and all else)" if needed.idle else ""
     hint = "lower --kv-bytes, " if settings.kv_bytes > least else ""
     raise ConfigError(
-        f"{files.target_id} needs {decimal(all_weights - idle + others)} of memory: {counted}, {decimal(rows)} for "
-        f"keys and values, {decimal(PROCESS_BYTES)} for the program. {decimal(free.nbytes)} can be had here{limit}.",
+        f"{files.target_id} needs {decimal(needed.least + rows)} of memory: {decimal(read)} for its weights{whole}, "
+        f"{decimal(rows)} for keys and values, {decimal(PROCESS_BYTES)} for the program. {decimal(free.nbytes)} can be "
+        f"had here{limit}.",
         hint=f"End other programs, {hint}or take a smaller model or one with fewer bits a weight; "
         "--no-memory-check starts all the same, and reads weights from the disk again and again.",
     )

@@ -1,9 +1,12 @@
 """Keys and values in pages of one pool, the rows of a forward over them, and one conversation's place there."""
 
+from __future__ import annotations
+
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +15,29 @@ from moa_shared.errors import ConfigError
 from moa_shared.tree import ancestor_matrix
 from rich.filesize import decimal
 
-from moa_server.verifier.target import KVCache
+from moa_server.verifier.target import KVCache, Rows
 
 PAGE_ROWS = 64
 SPARE_PAGE = 0  # no conversation's: rows that fill a batch are written there
 
 Numbers = npt.NDArray[np.int64]
-Seen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """One conversation's rows.
-
-    `depths`: of the rows below the last token of the prefix, whose children have depth 0. `parents`: of the rows in the
-    tree; None for a chain.
-    """
+    """One conversation's rows."""
 
     tokens: Sequence[int]
-    depths: Sequence[int]
+    depths: Sequence[int]  # below the last token of the prefix, whose children have depth 0
     prefix: int
     pages: Sequence[int]
-    parents: Sequence[int] | None = None
+    parents: Sequence[int] | None = None  # in the tree; None: a chain
 
     @property
     def length(self) -> int:
         return self.prefix + len(self.tokens)
 
-    def seen(self) -> Seen:
+    def seen(self) -> npt.NDArray[np.bool_]:
         """[rows, rows]: which of the new rows each of them sees."""
         if self.parents is None:
             return np.tri(len(self.tokens), dtype=np.bool_)
@@ -51,16 +49,25 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One forward, as each process that has a share of the target computes it.
-
-    `rows`: that the forward is filled up to; 0: it is not. `layers`: whose entering state is wanted; as many as there
-    are layers: what leaves the last.
-    """
+    """One forward, as each process that has a share of the target computes it; `chosen`, `layers`: `Target._run`'s."""
 
     parts: Sequence[BatchPart]
-    rows: int
+    rows: int  # that it is filled up to; 0: it is not
     chosen: Sequence[int]
     layers: Sequence[int]
+
+    @classmethod
+    def of(cls, parts: Iterable[Sequence[Any]], *others: Any) -> Run:
+        """What `fields` gave, as it came out of JSON."""
+        return cls([BatchPart(*part) for part in parts], *others)
+
+    def fields(self) -> tuple[Any, ...]:
+        """Plain lists and numbers."""
+        parts = [
+            (list(each.tokens), list(each.depths), each.prefix, list(each.used_pages()), each.parents)
+            for each in self.parts
+        ]
+        return parts, self.rows, self.chosen, self.layers
 
 
 FILLER = BatchPart([0], [0], 0, [SPARE_PAGE])
@@ -68,28 +75,16 @@ FILLER = BatchPart([0], [0], 0, [SPARE_PAGE])
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of several conversations.
-
-    `parts`: in the order of the rows; the last ones may be `FILLER`. `tokens`: [rows]; `positions`: in their text;
-    `slots`: where their keys and values are written.
-    """
+    """Rows of several conversations; the last ones may be of `FILLER`."""
 
     parts: Sequence[BatchPart]
-    tokens: Numbers
-    positions: Numbers
-    slots: Numbers
+    tokens: Numbers  # [rows], as the others
+    positions: Numbers  # in their text
+    slots: Numbers  # where their keys and values are written
 
     @property
     def rows(self) -> int:
         return len(self.tokens)
-
-    @property
-    def firsts(self) -> list[int]:
-        return [0, *np.cumsum([len(part.tokens) for part in self.parts]).tolist()]
-
-    @property
-    def is_causal(self) -> bool:
-        return all(part.parents is None for part in self.parts)
 
 
 def lay_out(parts: Sequence[BatchPart], rows: int = 0) -> Batch:
@@ -98,12 +93,14 @@ def lay_out(parts: Sequence[BatchPart], rows: int = 0) -> Batch:
     parts = [*parts, *[FILLER] * max(0, rows - count)]
     tokens = np.concatenate([np.asarray(part.tokens, np.int64) for part in parts])
     positions = np.concatenate([part.prefix + np.asarray(part.depths, np.int64) for part in parts])
-    return Batch(parts, tokens, positions, np.concatenate([_slots(part) for part in parts]))
+    slots = [slots_of(part.pages, range(part.prefix, part.length)) for part in parts]
+    return Batch(parts, tokens, positions, np.concatenate(slots))
 
 
-def _slots(part: BatchPart) -> Numbers:
-    rows = np.arange(part.prefix, part.length)
-    return np.asarray(part.pages, np.int64)[rows // PAGE_ROWS] * PAGE_ROWS + rows % PAGE_ROWS
+def slots_of(pages: Sequence[int], rows: Sequence[int]) -> Numbers:
+    """Where rows of a conversation with these pages lie in the pool."""
+    at = np.asarray(rows, np.int64)
+    return np.asarray(pages, np.int64)[at // PAGE_ROWS] * PAGE_ROWS + at % PAGE_ROWS
 
 
 def bucket(rows: int) -> int:
@@ -112,13 +109,9 @@ def bucket(rows: int) -> int:
 
 
 class PagePool:
-    """Pages of `PAGE_ROWS` rows each.
+    """Pages of `PAGE_ROWS` rows each. `nbytes`: of all that may be given out; at least one is made.
 
-    Args:
-        nbytes: of all pages that may be given out; at least one is made.
-
-    Attributes:
-        tensor: [layers, 2, pages, PAGE_ROWS, kv_heads, head_dim], rotated keys (0) and values (1).
+    `tensor`: [layers, 2, pages, PAGE_ROWS, kv_heads, head_dim], rotated keys (0) and values (1).
     """
 
     def __init__(
@@ -129,10 +122,8 @@ class PagePool:
         try:
             self.tensor = torch.empty(layers, 2, self.count, PAGE_ROWS, kv_heads, head_dim, dtype=dtype, device=device)
         except RuntimeError as error:
-            raise ConfigError(
-                f"There is no room for {decimal(nbytes)} of keys and values on {device.type}.",
-                hint="Lower --kv-bytes.",
-            ) from error
+            message = f"There is no room for {decimal(nbytes)} of keys and values on {device.type}."
+            raise ConfigError(message, hint="Lower --kv-bytes.") from error
         self._rows = self.tensor.flatten(2, 3)  # [layers, 2, slots, kv_heads, head_dim]
         self._given: list[int] = []  # back, the last one first out: memory that was written is used again
         self._fresh = SPARE_PAGE + 1
@@ -158,20 +149,12 @@ class PagePool:
         pages.clear()
         self._given.extend(freed)
 
-    def keys(self, layer: int) -> torch.Tensor:
-        """[pages, PAGE_ROWS, kv_heads, head_dim]."""
-        return self.tensor[layer, 0]
-
-    def values(self, layer: int) -> torch.Tensor:
-        """[pages, PAGE_ROWS, kv_heads, head_dim]."""
-        return self.tensor[layer, 1]
+    def keys_values(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each [pages, PAGE_ROWS, kv_heads, head_dim]."""
+        return self.tensor[layer, 0], self.tensor[layer, 1]
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Writes rows of one layer to their slots.
-
-        `slots`: [rows]; a slot is a row of a page: page * PAGE_ROWS + row. `keys`: [rows, kv_heads, head_dim]; `values`
-        alike.
-        """
+        """Writes rows of one layer, [rows, kv_heads, head_dim], to their slots: page * PAGE_ROWS + row of it."""
         self._rows[layer, 0].index_copy_(0, slots, keys)
         self._rows[layer, 1].index_copy_(0, slots, values)
 
@@ -183,9 +166,6 @@ class PagePool:
 
     def read(self, slots: Sequence[int]) -> torch.Tensor:
         return self._rows[:, :, torch.tensor(slots, dtype=torch.long, device=self.tensor.device)]
-
-
-Rows = npt.NDArray[np.float32]
 
 
 def as_array(tensor: torch.Tensor) -> Rows:
@@ -209,45 +189,40 @@ def over_arrays(
 
 
 class PagedCache(KVCache):
-    """A cache whose rows are written by the forward, at `slots`."""
-
     def __init__(self, pool: PagePool) -> None:
         super().__init__()
         self.pages: list[int] = []
-        self._pool = pool
+        self.pool = pool
         weakref.finalize(self, pool.give_back, self.pages).atexit = False
 
     @property
     def nbytes(self) -> int:
-        return len(self.pages) * self._pool.page_nbytes
+        return len(self.pages) * self.pool.page_nbytes
 
     def most_nbytes(self, rows: int) -> int:
-        return -(-rows // PAGE_ROWS) * self._pool.page_nbytes
+        return -(-rows // PAGE_ROWS) * self.pool.page_nbytes
 
     def reserve(self, rows: int) -> None:
         needed = -(-rows // PAGE_ROWS) - len(self.pages)
         if needed > 0:
-            self.pages += self._pool.take(needed)
+            self.pages += self.pool.take(needed)
 
-    def slots(self, rows: Sequence[int]) -> list[int]:
-        """Where rows of this conversation lie in the pool."""
-        return [self.pages[row // PAGE_ROWS] * PAGE_ROWS + row % PAGE_ROWS for row in rows]
-
-    def held_slots(self, start: int, stop: int) -> list[int]:
-        """As `slots`, of the rows `start..stop`."""
+    def slots(self, start: int, stop: int) -> list[int]:
+        """Where the rows `start..stop`, all of them held, lie in the pool."""
         self._check_held(start, stop)
-        return self.slots(range(start, stop))
+        return slots_of(self.pages, range(start, stop)).tolist()
 
     def _free(self) -> None:
-        self._pool.give_back(self.pages)
+        self.pool.give_back(self.pages)
 
     def _move(self, source: Sequence[int], start: int) -> None:
-        self._pool.move(self.slots(source), self.slots(range(start, start + len(source))))
+        to = range(start, start + len(source))
+        self.pool.move(slots_of(self.pages, source).tolist(), slots_of(self.pages, to).tolist())
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        return in_order(self._pool.read(self.slots(range(start, stop))))
+    def _read(self, start: int, stop: int) -> Rows:
+        return in_order(self.pool.read(self.slots(start, stop)))
 
 
-def in_order(rows: torch.Tensor) -> npt.NDArray[np.float32]:
+def in_order(rows: torch.Tensor) -> Rows:
     """Rows as the pool gives them as a cache does: [rows, layers, kv_heads, 2, head_dim]."""
     return as_array(rows.permute(2, 0, 3, 1, 4).contiguous())

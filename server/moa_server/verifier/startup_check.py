@@ -1,15 +1,14 @@
 """The check at the start: a tree against single tokens to the bit, samples of weights against float32, a step's cost.
 
-A target that fails is not used: a text that depends on what is verified together would silently break the promise. A
-matrix may be packed or read wrongly, and this CPU may compute wrongly: both show in a few outputs of a few matrices of
-each format, and in layers of any size, so the time does not grow with the model
+A target that fails is not used. A matrix may be packed or read wrongly, and this CPU may compute wrongly: both show in
+a few outputs of a few matrices of each format, and in layers of any size, so the time does not grow with the model
 (docs/adr/0040-models-are-mapped.md).
 """
 
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -38,9 +37,8 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights.tile_file import TiledWeights
 from moa_shared.programs.machine import ms_since
 
-from moa_server.verifier.target import KVCache, Rows, Target, TargetOutput
+from moa_server.verifier.target import KVCache, Rows, Target
 
-CHAIN = 5
 PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3, 4, 7
 PATH = (0, 1, 2, 5, 6)
 ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times are measured besides a plain step's
@@ -52,7 +50,7 @@ MOST_MS = 1000.0  # of a forward with more rows than a draft has: those that wil
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The times measured. `times`: of forwards with more rows: these, and milliseconds."""
+    """The times measured. `times`: of forwards with more rows: how many, and milliseconds."""
 
     step_ms: float
     times: tuple[tuple[int, float], ...]
@@ -65,19 +63,22 @@ class SelfTest:
 def compare_tree(target: Target) -> None:
     """Compares one tree with its path, token by token."""
     rng = np.random.default_rng(0)
-    prompt = [int(token) for token in rng.integers(0, target.vocab_size, CHAIN)]
-    text = [int(token) for token in rng.integers(0, target.vocab_size, len(PATH))]
-    tree = [int(token) for token in rng.integers(0, target.vocab_size, len(PARENTS))]
+    prompt, text, tree = (rng.integers(0, target.vocab_size, size).tolist() for size in (5, len(PATH), len(PARENTS)))
     for node, token in zip(PATH, text, strict=True):
         tree[node] = token
-    alone = target.new_cache()
+    alone, together = target.new_cache(), target.new_cache()
     target.forward(alone, prompt)
-    single = [target.forward(alone, [token], want_state_layer=target.layer_count) for token in text]
-    together = target.new_cache()
+    single = [target.forward(alone, [token], want_state_layer=target.layer_count).logits[0] for token in text]
     target.forward(together, prompt)
-    output = target.forward(together, tree, PARENTS, want_state_layer=target.layer_count)
+    output = target.forward(together, tree, PARENTS, want_state_layer=target.layer_count).logits
     together.keep(PATH)
-    _compare(single, output, alone.lsa_input(0, alone.length), together.lsa_input(0, together.length))
+    if not np.isfinite(output[list(PATH)]).all():
+        raise ConfigError("The kernels gave no numbers.", hint="Give --execution float32, and report this.")
+    same = all(output[node].tobytes() == row.tobytes() for node, row in zip(PATH, single, strict=True))
+    kept, expected = (cache.lsa_input(0, cache.length).tobytes() for cache in (together, alone))
+    if not same or kept != expected:
+        hint = "Give --execution float32, and report this with the model and the processor."
+        raise ConfigError("On this machine the kernels compute a tree differently from its path on its own.", hint=hint)
 
 
 def measure_times(target: Target) -> SelfTest:
@@ -108,25 +109,10 @@ def _without_noise(rows: Sequence[int], measured: Sequence[float]) -> list[float
     return [float(ms) for ms in np.interp(rows, [at for at, _ in kept], [ms for _, ms in kept])]
 
 
-def _compare(single: list[TargetOutput], output: TargetOutput, alone: np.ndarray, together: np.ndarray) -> None:
-    rows = [output.logits[node] for node in PATH]
-    expected = [each.logits[0] for each in single]
-    if not all(bool(np.isfinite(row).all()) for row in rows):
-        raise ConfigError("The kernels gave no numbers.", hint="Give --execution float32, and report this.")
-    same = all(a.tobytes() == b.tobytes() for a, b in zip(rows, expected, strict=True))
-    if not same or alone.tobytes() != together.tobytes():
-        raise ConfigError(
-            "On this machine the kernels compute a tree differently from its path on its own.",
-            hint="Give --execution float32, and report this with the model and the processor.",
-        )
-
-
 def _timed(target: Target, cache: KVCache, rows: int) -> float:
-    """The least time of a forward, since other processes only add to it.
+    """The least time of a forward, since other processes only add to it; processor time where that is less.
 
-    It is processor time where that is less, as beside other programs; of several threads it is more. A long forward is
-    interrupted each time there: with the clock alone, its rows would seem too dear for any draft as long as the server
-    runs.
+    A long forward is interrupted each time: by the clock, its rows would seem too dear for any draft for good.
     """
     tokens = [token % target.vocab_size for token in range(1, 1 + rows)]  # which choose experts of their own
     times: list[float] = []
@@ -149,11 +135,14 @@ MOST_LAYER_ERROR = 0.15
 
 
 def compare_with_float32(network: Network, weights: TiledWeights) -> float:
-    """Compares samples of both with numpy's float32.
+    """Compares the first and the last matrix of each place in a layer and each format, and each kind of layer.
 
     Returns the largest error of a layer, over the size of what was compared.
     """
-    for name in _sampled(weights.tiles):
+    places: dict[tuple[str, str], list[str]] = {}
+    for name, each in weights.tiles.items():
+        places.setdefault((each.kind, re.sub(r"\d+", "", name)), []).append(name)
+    for name in dict.fromkeys(name for names in places.values() for name in (names[0], names[-1])):
         _check(name.removesuffix(".weight"), _product_error(weights, name), MOST_PRODUCT_ERROR)
     errors = {f"layer {index}": _layer_error(network, index) for index in network.different_layers()}
     for place, error in errors.items():
@@ -170,17 +159,6 @@ def _check(place: str, error: float, most: float) -> None:
         )
 
 
-def _sampled(tiles: Mapping[str, Tiles]) -> Iterable[str]:
-    """The first and the last matrix of each place in a layer and each format."""
-    first: dict[tuple[str, str], str] = {}
-    last: dict[tuple[str, str], str] = {}
-    for name, each in tiles.items():
-        key = each.kind, re.sub(r"\d+", "", name)
-        first.setdefault(key, name)
-        last[key] = name
-    return dict.fromkeys([*first.values(), *last.values()])
-
-
 def _product_error(weights: TiledWeights, name: str) -> float:
     """Of three tiles of a matrix: the first, the last and one between them."""
     rng, tiles = np.random.default_rng(1), weights.tiles[name]
@@ -193,17 +171,12 @@ def _product_error(weights: TiledWeights, name: str) -> float:
         for at, own in zip(numbers, outputs, strict=True)
     ]
     product = Linear(parts)
-    expected = _expected(weights, name, tiles.kind, np.concatenate([np.asarray(own) for own in outputs]))
+    expected = weights.rows(name, np.concatenate([np.asarray(own) for own in outputs]))
+    if weights.reader.format_of(name) != tiles.kind:
+        expected = (in_four_bits(expected) if tiles.kind == "q4_1" else quantised(expected)).dequantised()
     rows = rng.standard_normal((max(COMPARED_ROWS), tiles.inputs), np.float32)
     exact = np.einsum("ri,oi->ro", rounded(rows), expected)  # without BLAS, whose threads wait for busy cores
     return max(_error(product(rows[:some]), exact[:some]) for some in COMPARED_ROWS)
-
-
-def _expected(weights: TiledWeights, name: str, kind: str, ids: np.ndarray) -> Rows:
-    rows = weights.rows(name, ids)
-    if weights.reader.format_of(name) == kind:
-        return rows
-    return (in_four_bits(rows) if kind == "q4_1" else quantised(rows)).dequantised()
 
 
 def _layer_error(network: Network, index: int) -> float:
@@ -218,9 +191,10 @@ def _layer_error(network: Network, index: int) -> float:
         "embedding_gate": (shape.embedding, shape.hidden),
         "embedding_out": (shape.hidden, shape.embedding),
     }
-    matrices = {name: size for name, size in matrices.items() if all(size)}
-    weights = {name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items()}
-    biases = {name: rng.standard_normal(outputs, np.float32) for name, (outputs, _) in matrices.items()}
+    weights = {
+        name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items() if all(size)
+    }
+    biases = {name: rng.standard_normal(len(each), np.float32) for name, each in weights.items()}
     heads = {"query_norm": shape.heads, "key_norm": shape.kv_heads, "value_norm": shape.kv_heads}
 
     def random_norm(width: int) -> Rows:

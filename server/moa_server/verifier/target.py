@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 
 
+Rows = npt.NDArray[np.float32]
+
+
 class KVCache(ABC):
     """Keys and values of one conversation; made by `Target.new_cache`."""
 
     def __init__(self) -> None:
         self._length = 0
-        self._pending = 0  # rows that a forward is writing after `length`
         self._tail_start = 0
         self._tail_depths: tuple[int, ...] = ()  # of the last forward's rows, while they may be cut to a path
         self._tail_is_chain = True
@@ -40,7 +43,7 @@ class KVCache(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of the memory held (not only what is in use)."""
+        """Bytes of the memory held, in use or not."""
 
     @abstractmethod
     def most_nbytes(self, rows: int) -> int:
@@ -48,45 +51,35 @@ class KVCache(ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Give the memory of all rows back."""
+        """Gives the memory of all rows back."""
 
     @abstractmethod
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows in all, at once: a prompt of known length need not grow in steps."""
+        """Makes room for `rows` rows in all, at once: a prompt of known length need not grow in steps."""
 
     @abstractmethod
     def _move(self, source: Sequence[int], start: int) -> None:
-        """Copy the rows `source`, ascending and none before `start`, to `start` and following."""
+        """Copies the rows `source`, ascending and none before `start`, to `start` and following."""
 
     @abstractmethod
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """[stop - start, layers, ...] float32: for each head in turn its rotated key and then its value.
-
-        The layers are those with keys and values of their own; narrower ones have zeros behind their numbers.
-        """
+    def _read(self, start: int, stop: int) -> Rows:
+        """What `lsa_input` gives, with any number of last axes."""
 
     def begin(self, count: int) -> None:
-        """Make room for `count` rows after the last one; a forward calls this before it writes."""
+        """Makes room for `count` rows after the last one; a forward calls this before it writes."""
         if not self._tail_is_chain:
             raise InternalError("The rows of a draft tree were not cut to a path before the next forward.")
         self.reserve(self._length + count)
-        self._pending = count
 
     def end(self, depths: Sequence[int]) -> None:
-        """Count the rows written since `begin` as held; `depths` are their depths in the tree, roots 0."""
-        if len(depths) != self._pending:
-            raise InternalError(f"{self._pending} rows were written, {len(depths)} are to be counted.")
+        """Counts the rows written since `begin` as held; `depths` are their depths in the tree, roots 0."""
         self._tail_start = self._length
         self._tail_depths = tuple(depths)
         self._tail_is_chain = all(depth == row for row, depth in enumerate(depths))
-        self._length += self._pending
-        self._pending = 0
+        self._length += len(depths)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep only `path` of the last forward's rows, moved together; nothing else is touched.
-
-        `path`: rows of the last forward from a root downwards: depths 0, 1, 2... An empty path keeps none.
-        """
+        """Keeps only `path` of the last forward's rows, from a root downwards, moved together; an empty one: none."""
         for depth, row in enumerate(path):
             if not 0 <= row < len(self._tail_depths) or self._tail_depths[row] != depth:
                 raise TreeError(f"The rows {list(path)} are no path from the root of the last forward's tree.")
@@ -109,13 +102,11 @@ class KVCache(ABC):
         self._forget_tail()
         self._free()
 
-    def lsa_input(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """The memory encoder's input for the rows `start..stop`.
+    def lsa_input(self, start: int, stop: int) -> Rows:
+        """The memory encoder's input for the rows `start..stop`, [stop - start, layers, KV width] float32, a copy.
 
-        Returns:
-            [stop - start, layers, KV width] float32; the last axis is, for each KV head in turn, its rotated key and
-            then its value (the layout of arXiv 2410.03804's published code), and zeros in layers that are narrower than
-            others. Layers that read the keys and values of others are left out. A copy of these rows only.
+        The last axis is, for each KV head in turn, its rotated key, then its value (as in arXiv 2410.03804's code), and
+        zeros in layers that are narrower than others. Those that read others' keys and values are left out.
         """
         self._check_held(start, stop)
         return as_lsa_input(self._read(start, stop))
@@ -128,12 +119,10 @@ class KVCache(ABC):
         self._tail_start, self._tail_depths, self._tail_is_chain = self._length, (), True
 
 
-def as_lsa_input(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def as_lsa_input(rows: Rows) -> Rows:
     """Rows as `KVCache._read` gives them, with one last axis as `KVCache.lsa_input` has it."""
     return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
 
-
-Rows = npt.NDArray[np.float32]
 
 # 1,500 tokens on one core in bf16: 1.67 s in chunks of 128, 1.29 s of 256, 1.21 s of 512, 1.16 s of 1024. Other
 # sessions wait for a chunk, so the smallest that costs little.
@@ -143,17 +132,11 @@ KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for te
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """The result of one forward, in float32 whatever the model computes in.
+    """The result of one forward, in float32 whatever the model computes in."""
 
-    Attributes:
-        logits: [rows asked, vocab].
-        hidden: [rows asked, hidden_size] after the final norm.
-        states: [tokens, hidden_size] entering each layer asked for.
-    """
-
-    logits: Rows
-    hidden: Rows
-    states: Mapping[int, Rows] = field(default_factory=dict)
+    logits: Rows  # [rows asked, vocab]
+    hidden: Rows  # [rows asked, hidden_size] after the final norm
+    states: Mapping[int, Rows] = field(default_factory=dict)  # [tokens, hidden_size] entering each layer asked for
 
     @property
     def state(self) -> Rows | None:
@@ -163,62 +146,36 @@ class TargetOutput:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One conversation's part of a forward.
-
-    Args:
-        tokens: to run after what the cache holds; their keys and values are the cache's new tail.
-        parents: of each token within `tokens`, -1 for the last token of the cache; None for a chain.
-        logits_for: the rows (of `tokens`) whose logits and hidden state are wanted.
-        state_layers: also give the states that enter these decoder layers; as many as there are layers: what leaves
-            the last one.
-    """
+    """One conversation's part of a forward: tokens after what the cache holds, which become its new tail."""
 
     cache: KVCache
     tokens: Sequence[int]
-    parents: Sequence[int] | None = None
-    logits_for: Sequence[int] = ()
-    state_layers: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TargetShape:
-    """Sizes of a target. `context_length`: the most positions that a conversation may have."""
-
-    vocab_size: int
-    hidden_size: int
-    layer_count: int
-    kv_heads: int
-    head_dim: int
-    context_length: int
+    parents: Sequence[int] | None = None  # of each within `tokens`, -1 for the last token of the cache; None: a chain
+    logits_for: Sequence[int] = ()  # the rows (of `tokens`) whose logits and hidden state are wanted
+    state_layers: tuple[int, ...] = ()  # whose entering states are wanted; as many as there are: what leaves the last
 
 
 class Target(ABC):
-    """Verifies chains and trees.
+    """Verifies chains and trees. `context_length`: the most positions of a text; None: as it was trained for."""
 
-    Attributes:
-        page_tokens: tokens whose keys and values conversations that begin alike can share; 0: they share none.
-    """
+    page_tokens = 0  # whose keys and values conversations that begin alike can share; 0: they share none
 
-    page_tokens = 0
-
-    def __init__(self, shape: TargetShape) -> None:
-        self.shape = shape
-        self.vocab_size, self.hidden_size, self.layer_count = shape.vocab_size, shape.hidden_size, shape.layer_count
-        self.kv_heads, self.head_dim, self.context_length = shape.kv_heads, shape.head_dim, shape.context_length
+    def __init__(
+        self, vocab_size: int, hidden_size: int, layer_count: int, trained_length: int, context_length: int | None
+    ) -> None:
+        self.vocab_size, self.hidden_size, self.layer_count = vocab_size, hidden_size, layer_count
+        self.context_length = trained_length if context_length is None else min(context_length, trained_length)
 
     @abstractmethod
     def new_cache(self) -> KVCache:
         """An empty cache for one conversation."""
 
     def kv_bytes(self) -> int:
-        """How many keys and values all conversations together may hold unless the operator says otherwise."""
+        """Of the keys and values of all conversations together, unless the operator says otherwise."""
         return int(KV_SHARE * free_memory_bytes())
 
     def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
-        """The memory encoder's input (`KVCache.lsa_input`) for rows of several conversations, one after the other.
-
-        `spans`: caches, with the first of their rows that is wanted and the one after the last.
-        """
+        """`KVCache.lsa_input` of several caches, one after the other, for rows from the first to before the last."""
         return np.concatenate([cache.lsa_input(start, stop) for cache, start, stop in spans])
 
     @abstractmethod
@@ -230,8 +187,13 @@ class Target(ABC):
         """A function from what a drafter reads of this target to its rows; both float32 arrays."""
 
     @abstractmethod
-    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        """Runs the forward of checked requests whose caches have begun."""
+    def _run(
+        self, requests: Sequence[Request], depths: Sequence[Sequence[int]], chosen: list[int], layers: list[int]
+    ) -> tuple[Rows, Rows, Mapping[int, Rows]]:
+        """Runs the forward of checked requests whose caches have begun; the head for the `chosen` of all rows.
+
+        Gives [chosen, vocab] logits, [chosen, hidden_size] after the final norm, [rows, hidden_size] entering `layers`.
+        """
 
     def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
         """One forward for several conversations; each cache is in one request only.
@@ -243,8 +205,15 @@ class Target(ABC):
         depths = [self._check(request) for request in requests]
         for request in requests:
             request.cache.begin(len(request.tokens))
-        outputs = self._run(requests, depths)
-        for request, of_request in zip(requests, depths, strict=True):
+        firsts = list(accumulate((len(request.tokens) for request in requests), initial=0))
+        chosen = [first + row for first, request in zip(firsts, requests, strict=False) for row in request.logits_for]
+        layers = sorted({layer for request in requests for layer in request.state_layers})
+        logits, hidden, states = self._run(requests, depths, chosen, layers)
+        outputs, row = [], 0
+        for request, of_request, first in zip(requests, depths, firsts, strict=False):
+            own, rows = slice(first, first + len(request.tokens)), slice(row, row := row + len(request.logits_for))
+            of_layers = {layer: states[layer][own] for layer in request.state_layers}
+            outputs.append(TargetOutput(logits[rows], hidden[rows], of_layers))
             request.cache.end(of_request)
         return outputs
 
@@ -268,21 +237,15 @@ class Target(ABC):
         want_state_layer: int | None = None,
         chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     ) -> TargetOutput:
-        """Run a long chain in chunks; logits and hidden state of the last token only, state of all."""
+        """Runs a long chain in chunks; logits and hidden state of the last token only, state of all."""
         self._check(Request(cache, tokens))
         cache.reserve(cache.length + len(tokens))
-        states, output = [], None
-        for start in range(0, len(tokens), chunk_tokens):
-            chunk = tokens[start : start + chunk_tokens]
-            last = start + len(chunk) == len(tokens)
-            rows = slice(len(chunk) - 1, None) if last else slice(0, 0)
-            output = self.forward(cache, chunk, None, rows, want_state_layer)
-            states.append(output.state)
-        if output is None:
-            raise InternalError("A prefill ran no chunk.")
-        kept = [part for part in states if part is not None]
-        whole = {} if want_state_layer is None else {want_state_layer: np.concatenate(kept)}
-        return TargetOutput(output.logits, output.hidden, whole)
+        *earlier, last = (tokens[start : start + chunk_tokens] for start in range(0, len(tokens), chunk_tokens))
+        outputs = [self.forward(cache, chunk, None, (), want_state_layer) for chunk in earlier]
+        outputs.append(self.forward(cache, last, None, (len(last) - 1,), want_state_layer))
+        states = [output.state for output in outputs if output.state is not None]
+        whole = {} if want_state_layer is None else {want_state_layer: np.concatenate(states)}
+        return replace(outputs[-1], states=whole)
 
     def _check(self, request: Request) -> Sequence[int]:
         tokens, parents = request.tokens, request.parents
@@ -299,10 +262,28 @@ class Target(ABC):
             if not 0 <= layer <= self.layer_count:
                 raise InternalError(f"Layer {layer} was requested from a target with {self.layer_count} layers.")
         if any(not 0 <= row < len(tokens) for row in request.logits_for):
-            raise InternalError(
-                f"Rows {list(request.logits_for)} were requested from a forward of {len(tokens)} tokens."
-            )
+            wanted = list(request.logits_for)
+            raise InternalError(f"Rows {wanted} were requested from a forward of {len(tokens)} tokens.")
         return depths
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a replica."""
+
+    number: int  # 0 serves, the others follow
+    count: int
+    local: int  # among those of its machine
+    local_count: int
+
+
+def rank_of(environment: Mapping[str, str]) -> Rank | None:
+    """None for a process by itself."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if not all(name in environment for name in names) or int(environment["WORLD_SIZE"]) == 1:
+        return None
+    number, count, local = (int(environment[name]) for name in names[:3])
+    return Rank(number, count, local, int(environment.get("LOCAL_WORLD_SIZE", count)))
 
 
 def is_chain(parents: Sequence[int] | None) -> bool:

@@ -23,12 +23,11 @@ def test_a_manager_is_told_and_one_that_does_not_read_or_is_not_there_holds_noth
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving"
 
 
-def test_an_address_that_somebody_has_chosen_stays() -> None:
+def test_a_reachable_address_is_the_one_chosen_and_for_loopback_that_of_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert reachable_address("203.0.113.9") == "203.0.113.9"
     assert reachable_address("127.0.0.2") == "127.0.0.2"  # one of several nodes on this machine
-
-
-def test_for_loopback_it_is_that_of_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "ELSEWHERE", ((socket.AF_INET, "127.0.0.9"),))
     assert reachable_address("::1") == "127.0.0.1"
     monkeypatch.setattr(addresses, "ELSEWHERE", ())

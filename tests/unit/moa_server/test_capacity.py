@@ -6,17 +6,11 @@ from pathlib import Path
 import pytest
 from moa_kernels import PAGE_ROWS
 from moa_server import capacity
-from moa_server.capacity import (
-    Needed,
-    Speed,
-    estimate_step,
-    measure_speed,
-    plan_capacity,
-)
-from moa_server.loading import load_host
+from moa_server.capacity import Speed, estimate_step, measure_speed, plan_capacity
+from moa_server.loading import ServerPlan, load_host
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
-from moa_server.verifier.memory_check import PROCESS_BYTES, SizedTarget
+from moa_server.verifier.memory_check import PROCESS_BYTES, Needed
 from moa_shared.errors import ConfigError
 from moa_shared.models.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
@@ -74,10 +68,10 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
 
 
 def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
-    needed = Needed(weights=100_000_000, drafters=0)
+    needed = Needed(100_000_000)
     assert needed.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
     assert needed.kv_budget(PROCESS_BYTES) == 0
-    mixture = Needed(weights=200_000_000, drafters=0, idle=100_000_000)
+    mixture = Needed(200_000_000, idle=100_000_000)
     assert mixture.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
     folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=3, max_position_embeddings=64)
     settings = ServerSettings(model=str(folder), execution="float32", drafter="none")
@@ -87,26 +81,19 @@ def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
         plan_capacity(replace(settings, kv_bytes=5), 0, SilentProgress())
 
 
-CONFIG = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 8192,
-}
-
-
-def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("context", [8192, PAGE_ROWS])
+def test_a_step_reads_weights_and_what_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: int
+) -> None:
     monkeypatch.setattr(capacity, "memory_bytes_per_s", lambda _: 1e9)
-    found = estimate_step(SizedTarget(CONFIG, "int8"), "int8", 10**8, 1)
+    folder = save_tiny_model(tmp_path / "tiny", num_hidden_layers=3, max_position_embeddings=8192)
+    settings = ServerSettings(model=str(folder), context_length=context, drafter="none", execution="int8")
+    plan = ServerPlan(settings, SilentProgress())
+    found = estimate_step(plan)
     assert found is not None
-    assert found.nbytes == 10**8 + 1024 * (2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, numbers, bytes
+    assert found.nbytes == plan.needed.weights + min(1024, context) // PAGE_ROWS * plan.target.page_nbytes
     assert found.tokens_per_s == pytest.approx(1e9 / found.nbytes)
-    short = estimate_step(SizedTarget(CONFIG, "int8", PAGE_ROWS), "int8", 10**8, 1)
-    assert short is not None
-    assert short.nbytes == 10**8 + PAGE_ROWS * (2 * 3 * 2 * 16 * 2)
-    assert estimate_step(SizedTarget(CONFIG, "bf16"), "bf16", 10**8, 1) is None
+    assert estimate_step(ServerPlan(replace(settings, execution="bf16"), SilentProgress())) is None
 
 
 def test_users_share_a_forward() -> None:

@@ -239,9 +239,9 @@ def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, A
 class SlowTarget(KernelTarget):
     """A target whose forwards take STEP_MS, and ROW_MS for each row more: long enough for drafts to pay."""
 
-    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+    def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
         began = time.perf_counter()
-        outputs = super()._run(requests, depths)
+        outputs = super().forward_all(requests)
         took_s = (STEP_MS + ROW_MS * (sum(len(request.tokens) for request in requests) - 1)) / 1e3
         time.sleep(max(0.0, began + took_s - time.perf_counter()))
         return outputs

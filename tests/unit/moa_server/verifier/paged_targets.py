@@ -7,7 +7,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import torch
-from moa_server.verifier.attention import Attention, FlashInferAttention, Record, Run, SessionAttention, States
+from moa_server.verifier.attention import Attention, FlashInferAttention, Record, RunLayers, SessionAttention, States
 from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel
 
@@ -38,7 +38,7 @@ def paged_target(
 def played_again() -> Record:
     """Records nothing: it runs the same function over the same tensors, and writes where the first run did."""
 
-    def record(run: Run) -> tuple[Callable[[], None], States]:
+    def record(run: RunLayers) -> tuple[Callable[[], None], States]:
         states = run()
 
         def play() -> None:
@@ -63,35 +63,18 @@ class FakeWrapper:
     """FlashInfer 0.7's wrapper as its documentation describes it, in plain torch: it refuses what that forbids."""
 
     def __init__(
-        self,
-        float_workspace_buffer: torch.Tensor,
-        kv_layout: str = "NHD",
-        use_cuda_graph: bool = False,
-        qo_indptr_buf: torch.Tensor | None = None,
-        paged_kv_indptr_buf: torch.Tensor | None = None,
-        paged_kv_indices_buf: torch.Tensor | None = None,
-        paged_kv_last_page_len_buf: torch.Tensor | None = None,
-        custom_mask_buf: torch.Tensor | None = None,
-        mask_indptr_buf: torch.Tensor | None = None,
-        backend: str = "auto",
+        self, workspace: torch.Tensor, kv_layout: str, *, use_cuda_graph: bool, backend: str, **buffers: torch.Tensor
     ) -> None:
-        assert float_workspace_buffer.dtype == torch.uint8
-        assert kv_layout == "NHD"
-        assert backend == "fa2"  # the others take no mask
-        self.fixed_batch = None
+        assert workspace.dtype == torch.uint8
+        assert (kv_layout, backend) == ("NHD", "fa2")  # the other backends take no mask
         self.fixed_rows: int | None = None
-        if use_cuda_graph:
-            assert qo_indptr_buf is not None
-            assert paged_kv_indptr_buf is not None
-            assert paged_kv_indices_buf is not None
-            assert paged_kv_last_page_len_buf is not None
-            assert custom_mask_buf is not None
-            assert mask_indptr_buf is not None
-            self.fixed_batch = len(qo_indptr_buf) - 1
-            assert len(paged_kv_indptr_buf) == len(mask_indptr_buf) == self.fixed_batch + 1
-            assert len(paged_kv_last_page_len_buf) == self.fixed_batch
-            self.most_pages, self.most_mask_bytes = len(paged_kv_indices_buf), len(custom_mask_buf)
-            assert custom_mask_buf.dtype == torch.uint8
+        self.fixed_batch = len(buffers["qo_indptr_buf"]) - 1 if use_cuda_graph else None
+        if self.fixed_batch is not None:
+            indices, mask = buffers["paged_kv_indices_buf"], buffers["custom_mask_buf"]
+            assert len(buffers["paged_kv_indptr_buf"]) == len(buffers["mask_indptr_buf"]) == self.fixed_batch + 1
+            assert len(buffers["paged_kv_last_page_len_buf"]) == self.fixed_batch
+            assert mask.dtype == torch.uint8
+            self.most_pages, self.most_mask_bytes = len(indices), len(mask)
 
     def plan(
         self,
@@ -103,13 +86,12 @@ class FakeWrapper:
         num_kv_heads: int,
         head_dim_qk: int,
         page_size: int,
-        head_dim_vo: int | None = None,
-        custom_mask: torch.Tensor | None = None,
         *,
-        causal: bool = False,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
-        disable_split_kv: bool = False,
+        custom_mask: torch.Tensor | None,
+        causal: bool,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+        disable_split_kv: bool,
     ) -> None:
         offsets, pages = qo_indptr.tolist(), paged_kv_indptr.tolist()
         batch = len(offsets) - 1
@@ -139,7 +121,7 @@ class FakeWrapper:
             assert packed <= self.most_mask_bytes
         self.pages = [paged_kv_indices[a:b].tolist() for a, b in itertools.pairwise(pages)]
         self.shapes = (num_qo_heads, num_kv_heads, head_dim_qk, page_size)
-        self.dtypes = (q_data_type, kv_data_type or q_data_type)
+        self.dtypes = (q_data_type, kv_data_type)
         assert disable_split_kv  # or its sums are in no fixed order
         sizes = [rows * length for rows, length in zip(self.rows, self.lengths, strict=True)]
         if custom_mask is None:

@@ -1,17 +1,23 @@
-"""Each library's attention over pages against the formula, for random batches of conversations."""
+"""Attention over pages against the formula, and forwards of random conversations, filled and recorded ones too."""
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_server.verifier.attention import Attention
+from moa_server.verifier import KVCache, Request
+from moa_server.verifier.attention import MOST_GRAPH_ROWS, Attention, RunLayers, States
 from moa_server.verifier.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
+from moa_server.verifier.torch_target import TorchTarget
+from moa_shared.tree import path_to
 
 from tests.support.skipping import examples
-from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, fake_flashinfer
+from tests.support.torch_models import torch_model
+from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, fake_flashinfer, paged_target, played_again
 
 pytestmark = pytest.mark.torch
 
@@ -49,7 +55,7 @@ def batches(draw: st.DrawFn) -> list[BatchPart]:
 
 def expected(pool: PagePool, batch: Batch, queries: torch.Tensor) -> torch.Tensor:
     """Softmax attention of one row after the other, in float64."""
-    keys, values = (pages.flatten(0, 1).double().numpy() for pages in (pool.keys(0), pool.values(0)))
+    keys, values = (pages.flatten(0, 1).double().numpy() for pages in pool.keys_values(0))
     out = np.zeros(queries.shape)
     row = 0
     for part in batch.parts:
@@ -72,15 +78,14 @@ def test_any_batch_gives_what_the_formula_gives(name: str, parts: list[BatchPart
     attention, pool = over_pages(name)
     batch = lay_out(parts, ROWS if filled else 0)
     queries = torch.randn(batch.rows, HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
-    plan = attention.new_plan()
-    plan.load(batch)
-    torch.testing.assert_close(plan.attend(0, queries), expected(pool, batch, queries), atol=1e-5, rtol=1e-5)
+    attention.load(batch)
+    torch.testing.assert_close(attention.attend(0, queries), expected(pool, batch, queries), atol=1e-5, rtol=1e-5)
 
 
 def test_one_plan_for_a_graph_serves_one_batch_after_the_other() -> None:
     """Among them batches without a tree, and with as many conversations as rows."""
     attention, pool = over_pages("flashinfer")
-    plan = attention.new_plan(rows=8, pages=3)
+    plan = attention.for_graph(rows=8, pages=3)
     for parts in (
         [BatchPart([1] * 5, [0] * 5, 70, [3, 7], [-1, 0, 0, 1, 1])],
         [BatchPart([1], [0], place, [page]) for page, place in enumerate(range(3, 59, 7), 1)],
@@ -90,3 +95,100 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other() -> None:
         queries = torch.randn(8, HEADS, HEAD_DIM)
         plan.load(batch)
         torch.testing.assert_close(plan.attend(0, queries), expected(pool, batch, queries), atol=1e-5, rtol=1e-5)
+
+
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
+PREFIX = [5, 17, 3, 88, 41, 41, 2]
+
+
+class Conversations:
+    """Texts with their caches, and transformers' own forward over each."""
+
+    def __init__(self, target: TorchTarget, count: int) -> None:
+        self.model, self.target = torch_model(), target
+        self.caches: list[KVCache] = [target.new_cache() for _ in range(count)]
+        self.texts: list[list[int]] = [[] for _ in range(count)]
+
+    @torch.no_grad()
+    def bare(self, tokens: list[int]) -> np.ndarray:
+        logits: np.ndarray = self.model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+        return logits
+
+    def step(self, rows: dict[int, tuple[list[int], list[int] | None, list[int]]]) -> None:
+        """One forward of some of them; for each: tokens, parents, the path that is kept."""
+        requests = [Request(self.caches[at], own, parents, range(len(own))) for at, (own, parents, _) in rows.items()]
+        outputs = self.target.forward_all(requests)
+        for (which, (tokens, parents, path)), output in zip(rows.items(), outputs, strict=True):
+            for node in range(len(tokens)):
+                line = path_to(parents, node) if parents is not None else range(node + 1)
+                expected = self.bare([*self.texts[which], *(tokens[place] for place in line)])[-1]
+                np.testing.assert_allclose(output.logits[node], expected, **CLOSE)
+            self.caches[which].keep(path)
+            self.texts[which] += [tokens[place] for place in path]
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@given(data=st.data())
+@settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
+def test_any_conversations_in_any_forwards(attention: str, data: st.DataObject) -> None:
+    all_of = Conversations(paged_target(torch_model(), attention), 3)
+    for _ in range(4):
+        rows = {}
+        for which in data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)):
+            if data.draw(st.integers(0, 5)) == 0:
+                length = data.draw(st.integers(0, len(all_of.texts[which])))
+                all_of.caches[which].crop(length)
+                del all_of.texts[which][length:]
+            tokens = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=9))
+            parents = None
+            if data.draw(st.booleans()):
+                parents = [data.draw(st.integers(-1, node - 1)) for node in range(len(tokens))]
+            tree = parents or list(range(-1, len(tokens) - 1))
+            rows[which] = (tokens, parents, path_to(tree, data.draw(st.integers(-1, len(tokens) - 1))))
+        all_of.step(rows)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_pages_of_a_released_conversation_serve_the_next(attention: str) -> None:
+    """What they held before is seen by nobody."""
+    target = paged_target(torch_model(), attention)
+    for text in ([9] * 90, PREFIX):
+        all_of = Conversations(target, 1)
+        all_of.step({0: (text, None, list(range(len(text))))})
+        all_of.step({0: ([4, 8, 15], [-1, 0, 0], [0, 2])})
+        all_of.step({0: ([16], None, [0])})
+        all_of.caches[0].release()
+
+
+def test_rows_that_fill_change_nothing_of_the_others() -> None:
+    plain, filled = TorchTarget(torch_model()), paged_target(torch_model(), "flashinfer")
+    caches = [plain.new_cache(), filled.new_cache()]
+    for tokens, parents in ((PREFIX, None), ([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2])):
+        rows = [0, len(tokens) - 1, 2]
+        ours, theirs = (
+            target.forward(cache, tokens, parents, rows, 1)
+            for target, cache in zip((plain, filled), caches, strict=True)
+        )
+        assert theirs.state is not None
+        assert (theirs.state.shape, theirs.logits.shape) == ((len(tokens), 64), (3, 97))
+        np.testing.assert_allclose(ours.logits, theirs.logits, **CLOSE)
+        np.testing.assert_allclose(ours.states[1], theirs.state, **CLOSE)
+    np.testing.assert_allclose(caches[0].lsa_input(0, 12), caches[1].lsa_input(0, 12), **CLOSE)
+
+
+def test_a_graph_is_recorded_once_for_each_number_of_rows() -> None:
+    records: list[int] = []
+
+    def record(run: RunLayers) -> tuple[Callable[[], None], States]:
+        play, states = played_again()(run)
+        records.append(len(states.last))
+        return play, states
+
+    target = paged_target(torch_model(max_position_embeddings=2 * MOST_GRAPH_ROWS), "flashinfer", record=record)
+    cache = target.new_cache()
+    for count in (3, 4, 1, 3, 1, 2):
+        target.forward(cache, [7] * count)
+    for layer in (2, 0):
+        target.forward(cache, [7], want_state_layer=layer)
+    target.forward(target.new_cache(), [7] * (MOST_GRAPH_ROWS + 1))
+    assert records == [4, 1, 2]

@@ -3,12 +3,12 @@
 import platform
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 from moa_kernels import set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
@@ -17,7 +17,6 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import InternalError, ModelSourceError
 from moa_shared.tree import path_to
 
-from tests.support.messages import raises
 from tests.support.skipping import examples
 from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
@@ -186,11 +185,8 @@ def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: p
     cache = target.new_cache()
     target.forward(cache, text)
 
-    def no_memory(nbytes: int) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             target.forward(cache, [9] * 64)
     assert cache.length == len(text)
@@ -199,12 +195,7 @@ def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: p
 
 
 def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
-        ),
-    ) as caught:
+    with pytest.raises(ModelSourceError, match="target: The head dimension is 48, which is no multiple") as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())
     assert "--execution float32" in caught.value.hint
     with pytest.raises(ModelSourceError, match="kernels do not compute this target: model"):

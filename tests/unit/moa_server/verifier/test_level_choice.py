@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels.library import library
 from moa_server.capacity import plan_capacity
 from moa_server.doctor import MachineExamination
@@ -91,10 +90,8 @@ def test_what_no_level_computes_is_refused_alike_everywhere(
 
 @needs_kernels
 def test_a_gguf_file_too(tmp_path: Path) -> None:
-    model = tiny_dense("ministral 3", intermediate_size=48)
-    assert assert_all_refuse(write_family_gguf(model, tmp_path / "tiny.gguf"), tmp_path) == snapshot(
-        "The int8 kernels do not compute this target: The MLP width is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
-    )
+    path = write_family_gguf(tiny_dense("ministral 3", intermediate_size=48), tmp_path / "tiny.gguf")
+    assert "The MLP width is 48, which is no multiple of 32. Choose another model" in assert_all_refuse(path, tmp_path)
 
 
 @needs_kernels

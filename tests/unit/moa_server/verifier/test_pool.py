@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier.pool import (
-    FILLER,
-    PAGE_ROWS,
-    BatchPart,
-    PagedCache,
-    PagePool,
-    as_array,
-    lay_out,
-    over_arrays,
-)
+from moa_server.verifier.pool import FILLER, PAGE_ROWS, BatchPart, PagedCache, PagePool, lay_out, over_arrays
 from moa_shared.errors import ConfigError
 
 pytestmark = pytest.mark.torch
@@ -59,21 +50,13 @@ def test_pages_of_a_released_conversation_are_used_again_before_fresh_ones() -> 
     assert (first.nbytes, first.length) == (0, 0)
     second.reserve(4 * PAGE_ROWS)
     assert second.pages == [*pages, 4]
+    second.reserve(9 * PAGE_ROWS)
+    del second  # which gives them back
+    first.reserve(9 * PAGE_ROWS)
 
 
-def test_a_dropped_conversation_gives_its_pages_back() -> None:
-    pool = make_pool(2)
-    cache = PagedCache(pool)
-    cache.reserve(2 * PAGE_ROWS)
-    del cache
-    PagedCache(pool).reserve(2 * PAGE_ROWS)
-
-
-def test_a_pool_has_a_page_to_give_out_however_few_bytes_are_asked_for() -> None:
+def test_a_pool_has_a_page_to_give_out_but_no_more_than_the_machine_has() -> None:
     PagedCache(PagePool(LAYERS, KV_HEADS, HEAD_DIM, 1, torch.float32, CPU)).reserve(1)
-
-
-def test_more_than_the_machine_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="There is no room for"):
         make_pool(1 << 50)
 
@@ -86,10 +69,7 @@ def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
     assert batch.tokens.tolist() == [7, 8, 9, 5, 6, 0, 0, 0]
     assert batch.positions.tolist() == [63, 64, 64, 3, 4, 0, 0, 0]
     assert batch.slots.tolist() == [4 * 64 + 63, 2 * 64, 2 * 64 + 1, 9 * 64 + 3, 9 * 64 + 4, 0, 0, 0]
-    assert batch.firsts == [0, 3, 5, 6, 7, 8]
     assert list(batch.parts) == [tree, chain, FILLER, FILLER, FILLER]
-    assert not batch.is_causal
-    assert lay_out([chain]).is_causal
 
 
 def test_a_row_sees_its_ancestors_and_itself() -> None:
@@ -103,14 +83,6 @@ def test_a_row_sees_its_ancestors_and_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_an_array_has_the_numbers_of_its_tensor(dtype: torch.dtype) -> None:
-    tensor = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
-    array = as_array(tensor.requires_grad_())
-    assert array.dtype == np.float32
-    assert array.tolist() == tensor.tolist()
-
-
 def test_a_function_over_tensors_runs_in_its_own_dtype_and_without_gradients() -> None:
     seen: list[torch.Tensor] = []
 
@@ -118,7 +90,7 @@ def test_a_function_over_tensors_runs_in_its_own_dtype_and_without_gradients() -
         seen.append(rows)
         return 2 * rows
 
-    run = over_arrays(double, torch.bfloat16, torch.device("cpu"))
+    run = over_arrays(double, torch.bfloat16, CPU)
     out = run(np.array([[1.0, 1.001]], np.float32))
     assert out.dtype == np.float32
     assert out.tolist() == [[2.0, 2.0]]

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier import KVCache, Request, Target
-from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
+from moa_shared.errors import ContextLengthError, InternalError, MoaError, TokenRangeError, TreeError
 from moa_shared.tree import path_to
 from transformers import PreTrainedModel
 
@@ -51,17 +52,6 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_chain_equals_transformers_own_forward(make_target: TargetFactory, family: str) -> None:
-    expected, hidden = bare(torch_model(family), PREFIX + TREE_TOKENS)
-    target = make_target(family)
-    cache = target.new_cache()
-    first = target.forward(cache, PREFIX)
-    second = target.forward(cache, TREE_TOKENS)
-    np.testing.assert_allclose(np.concatenate([first.logits, second.logits]), expected, **CLOSE)
-    np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden]), hidden, **CLOSE)
-    assert cache.length == len(PREFIX) + len(TREE_TOKENS)
-
-
 @pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
 def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, family: str, prefix: list[int]) -> None:
     model = torch_model(family)
@@ -98,31 +88,24 @@ def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data:
     np.testing.assert_allclose(after.logits, expected[-2:], **CLOSE)
 
 
-def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target: TargetFactory, family: str) -> None:
-    model = torch_model(family)
+def test_a_chain_in_parts_and_its_states_equal_transformers_own_forward(
+    make_target: TargetFactory, family: str
+) -> None:
+    model, target = torch_model(family), make_target(family)
+    expected, hidden = bare(model, PREFIX + TREE_TOKENS)
     with torch.no_grad():
         states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
-    target = make_target(family)
-    for layer in range(target.layer_count):
+    for layer, chunk in zip(range(target.layer_count), (3, 100, 1), strict=False):
         cache = target.new_cache()
-        first = target.prefill(cache, PREFIX, want_state_layer=layer, chunk_tokens=3)
+        first = target.prefill(cache, PREFIX, layer, chunk)
         second = target.forward(cache, TREE_TOKENS, want_state_layer=layer)
         assert first.state is not None
         assert second.state is not None
         np.testing.assert_allclose(np.concatenate([first.state, second.state]), states[layer][0], **CLOSE)
+        np.testing.assert_allclose(np.concatenate([first.logits, second.logits]), expected[6:], **CLOSE)
+        np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden]), hidden[6:], **CLOSE)
+        assert cache.length == len(PREFIX) + len(TREE_TOKENS)
     assert target.forward(target.new_cache(), PREFIX).state is None
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
-def test_prefill_in_chunks_equals_one_forward(make_target: TargetFactory, chunk: int) -> None:
-    expected, hidden = bare(torch_model(), PREFIX)
-    target = make_target()
-    cache = target.new_cache()
-    output = target.prefill(cache, PREFIX, chunk_tokens=chunk)
-    assert output.logits.shape == (1, target.vocab_size)
-    np.testing.assert_allclose(output.logits, expected[-1:], **CLOSE)
-    np.testing.assert_allclose(output.hidden, hidden[-1:], **CLOSE)
-    assert cache.length == len(PREFIX)
 
 
 def test_logits_only_of_the_rows_asked_for(make_target: TargetFactory) -> None:
@@ -135,38 +118,30 @@ def test_logits_only_of_the_rows_asked_for(make_target: TargetFactory) -> None:
     assert none.logits.shape == (0, target.vocab_size)
 
 
-@pytest.mark.parametrize("token", [-1, 97, 10**9])
-def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target: TargetFactory, token: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "more", "error", "words"),
+    [
+        ([], {}, TokenRangeError, "A forward needs at least one token, got none"),
+        ([1, 97, 2], {}, TokenRangeError, "97 is outside the vocabulary of 97"),
+        ([1, -1, 2], {}, TokenRangeError, "-1 is outside the vocabulary of 97"),
+        ([1, 2, 3], {"parents": [0, 0, 1]}, TreeError, "of a draft tree has parent"),
+        ([1, 2, 3], {"parents": [-1, 2, 0]}, TreeError, "of a draft tree has parent"),
+        ([1, 2, 3], {"parents": [-2, 0, 0]}, TreeError, "of a draft tree has parent"),
+        ([1, 2, 3], {"parents": [-1, 0]}, TreeError, "3 tokens came with 2 parents"),
+        ([1] * 122, {}, ContextLengthError, "129 tokens do not fit into the context of 128"),
+        ([1], {"want_state_layer": 4}, InternalError, "was requested from a target with"),
+        ([1], {"logits_for": [1]}, InternalError, "were requested from a forward of"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_and_harms_nothing(
+    make_target: TargetFactory, tokens: list[int], more: dict[str, Any], error: type[MoaError], words: str
+) -> None:
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, PREFIX)
-    with pytest.raises(TokenRangeError, match=f"{token} is outside the vocabulary of 97"):
-        target.forward(cache, [1, token, 2])
-    expected, _ = bare(torch_model(), [*PREFIX, 9])
-    np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
-
-
-def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
-    target = make_target()
-    with pytest.raises(TokenRangeError, match="A forward needs at least one token, got none"):
-        target.forward(target.new_cache(), [])
-    with pytest.raises(TokenRangeError, match="A forward needs at least one token, got none"):
-        target.prefill(target.new_cache(), [])
-
-
-@pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
-def test_parents_must_come_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
-    target = make_target()
-    cache = target.new_cache()
-    with pytest.raises(TreeError, match="of a draft tree has parent"):
-        target.forward(cache, [1, 2, 3], parents)
-    assert cache.length == 0
-
-
-def test_one_parent_a_token(make_target: TargetFactory) -> None:
-    target = make_target()
-    with pytest.raises(TreeError, match="tokens came with"):
-        target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
+    with pytest.raises(error, match=words):
+        target.forward(cache, tokens, **more)
+    assert_unharmed(target, [cache])
 
 
 def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFactory) -> None:
@@ -178,27 +153,10 @@ def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFacto
     with pytest.raises(ContextLengthError, match="tokens do not fit into the context of"):
         target.forward(cache, [1, 2])
     assert cache.length == len(PREFIX) + 1
-
-
-def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target: TargetFactory) -> None:
     assert make_target(context_length=10**6).context_length == 128
-    assert make_target().context_length == 128
-    target = make_target()
-    cache = target.new_cache()
     with pytest.raises(ContextLengthError, match="tokens do not fit into the context of"):
-        target.prefill(cache, [1] * 129)
-    assert cache.length == 0
-
-
-def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory) -> None:
-    target = make_target()
-    with pytest.raises(InternalError, match="was requested from a target with"):
-        target.forward(target.new_cache(), PREFIX, want_state_layer=4)
-    with pytest.raises(InternalError, match="were requested from a forward of"):
-        target.forward(target.new_cache(), PREFIX, logits_for=[7])
-
-
-# ---------------------------------------------------------------- several conversations
+        make_target().prefill(cache, [1] * 129)
+    assert cache.length == len(PREFIX) + 1
 
 
 def test_a_forward_for_several_conversations_gives_each_its_own(make_target: TargetFactory, family: str) -> None:
@@ -230,7 +188,7 @@ def test_a_forward_for_several_conversations_gives_each_its_own(make_target: Tar
     assert [cache.length for cache in caches] == [14, 7, 3]
 
 
-def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> None:
+def test_one_bad_request_harms_no_conversation(make_target: TargetFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     target = make_target()
     caches = [target.new_cache(), target.new_cache()]
     for cache in caches:
@@ -239,22 +197,8 @@ def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> No
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
     with pytest.raises(InternalError, match="A forward was given the same cache twice"):
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
-    assert_unharmed(target, caches)
-
-
-def test_a_cache_that_cannot_grow_harms_no_conversation(
-    make_target: TargetFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = make_target()
-    caches = [target.new_cache(), target.new_cache()]
-    for cache in caches:
-        target.forward(cache, PREFIX)
-
-    def no_memory(rows: int) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(caches[1], "reserve", no_memory)
+        patch.setattr(caches[1], "reserve", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             target.forward_all([Request(cache, TREE_TOKENS, TREE, [0]) for cache in caches])
     assert_unharmed(target, caches)
@@ -265,17 +209,6 @@ def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
     for cache in caches:
         assert cache.length == len(PREFIX)
         np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
-
-
-def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: TargetFactory) -> None:
-    target = make_target()
-    cache = target.new_cache()
-    target.forward(cache, TREE_TOKENS, TREE)
-    with pytest.raises(InternalError, match="The rows of a draft tree were not cut to a path"):
-        target.forward(cache, [1])
-    cache.keep([0, 1])
-    expected, _ = bare(torch_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
-    np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
 
 
 def test_the_final_norm_is_the_one_before_the_head(make_target: TargetFactory, family: str) -> None:
