@@ -37,7 +37,7 @@ from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.observer import Observer
-from moa_server.engine.sessions.registry import SessionSize
+from moa_server.engine.registry import SessionSize
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.listing import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion

@@ -210,7 +210,8 @@ class PagedCache(KVCache):
     def slots(self, start: int, stop: int) -> list[int]:
         """Where the rows `start..stop`, all of them held, lie in the pool."""
         self._check_held(start, stop)
-        return slots_of(self.pages, range(start, stop)).tolist()
+        slots: list[int] = slots_of(self.pages, range(start, stop)).tolist()
+        return slots
 
     def _free(self) -> None:
         self.pool.give_back(self.pages)

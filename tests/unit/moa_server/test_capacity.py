@@ -103,8 +103,6 @@ def test_users_share_a_forward() -> None:
 
 
 def test_a_target_is_measured() -> None:
-    target = tiny_kernel_target(tiny_model())
-    speed = measure_speed(Execution("int8", target, "", lambda: None))
-    assert speed.step_ms > 0
-    assert speed.row_ms >= 0
+    speed = measure_speed(Execution("int8", tiny_kernel_target(tiny_model()), "", lambda: None))
+    assert speed.step_ms > 0 <= speed.row_ms
     assert speed.read_ms > 0

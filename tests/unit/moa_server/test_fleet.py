@@ -33,9 +33,9 @@ async def test_it_goes_on_looking_after_a_failure_until_it_is_stopped(monkeypatc
     look_up = AsyncMock(side_effect=[failure, failure, ["10.0.0.2"], asyncio.CancelledError])
     with pytest.raises(asyncio.CancelledError):
         await FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "h:7", look_up).run()
-    assert fleet.others == ("10.0.0.2:7",)
+    assert list(fleet.others) == ["10.0.0.2:7"]
     await FleetWatch(fleet, parse_peers("a:1,b:1,c:1"), "b:1", look_up).run()  # a list needs no look-up
-    assert fleet.others == ("a:1", "c:1")
+    assert list(fleet.others) == ["a:1", "c:1"]
     assert look_up.await_count == 4
 
 

@@ -67,14 +67,12 @@ class FakeWrapper:
     ) -> None:
         assert workspace.dtype == torch.uint8
         assert (kv_layout, backend) == ("NHD", "fa2")  # the other backends take no mask
-        self.fixed_rows: int | None = None
-        self.fixed_batch = len(buffers["qo_indptr_buf"]) - 1 if use_cuda_graph else None
-        if self.fixed_batch is not None:
-            indices, mask = buffers["paged_kv_indices_buf"], buffers["custom_mask_buf"]
-            assert len(buffers["paged_kv_indptr_buf"]) == len(buffers["mask_indptr_buf"]) == self.fixed_batch + 1
-            assert len(buffers["paged_kv_last_page_len_buf"]) == self.fixed_batch
-            assert mask.dtype == torch.uint8
-            self.most_pages, self.most_mask_bytes = len(indices), len(mask)
+        self.buffers, self.fixed_rows = buffers, 0
+        if use_cuda_graph:
+            each_a_conversation = ("qo_indptr_buf", "paged_kv_indptr_buf", "mask_indptr_buf")
+            assert len({len(buffers[name]) for name in each_a_conversation}) == 1
+            assert len(buffers["paged_kv_last_page_len_buf"]) == len(buffers["qo_indptr_buf"]) - 1
+            assert buffers["custom_mask_buf"].dtype == torch.uint8
 
     def plan(
         self,
@@ -82,59 +80,47 @@ class FakeWrapper:
         paged_kv_indptr: torch.Tensor,
         paged_kv_indices: torch.Tensor,
         paged_kv_last_page_len: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        page_size: int,
-        *,
+        *shapes: int,
         custom_mask: torch.Tensor | None,
         causal: bool,
         q_data_type: torch.dtype,
         kv_data_type: torch.dtype,
         disable_split_kv: bool,
     ) -> None:
-        offsets, pages = qo_indptr.tolist(), paged_kv_indptr.tolist()
-        batch = len(offsets) - 1
         for tensor in (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len):
-            assert tensor.dtype == torch.int32
-            assert tensor.dim() == 1
+            assert (tensor.dtype, tensor.dim()) == (torch.int32, 1)
+        assert disable_split_kv  # or its sums are in no fixed order
+        offsets, pages, last = qo_indptr.tolist(), paged_kv_indptr.tolist(), paged_kv_last_page_len.tolist()
+        heads, kv_heads, _, page_size = self.shapes = shapes
         assert offsets[0] == pages[0] == 0
         assert offsets == sorted(offsets)
         assert pages == sorted(set(pages))  # a page at least for each
-        assert len(pages) == batch + 1
+        assert len(offsets) == len(pages) == len(last) + 1
         assert len(paged_kv_indices) == pages[-1]
-        last = paged_kv_last_page_len.tolist()
-        assert len(last) == batch
         assert all(1 <= rows <= page_size for rows in last)
-        assert num_qo_heads % num_kv_heads == 0
+        assert heads % kv_heads == 0
         self.rows = [after - before for before, after in itertools.pairwise(offsets)]
         self.lengths = [
-            (after - before - 1) * page_size + rows for before, after, rows in zip(pages, pages[1:], last, strict=False)
+            (after - before - 1) * page_size + rows
+            for (before, after), rows in zip(itertools.pairwise(pages), last, strict=True)
         ]
-        if self.fixed_batch is not None:
-            assert batch == self.fixed_batch
-            self.fixed_rows = self.fixed_rows or offsets[-1]
-            assert offsets[-1] == self.fixed_rows
-            assert len(paged_kv_indices) <= self.most_pages
-            assert custom_mask is not None
-            packed = sum(-(-rows * length // 8) for rows, length in zip(self.rows, self.lengths, strict=True))
-            assert packed <= self.most_mask_bytes
-        self.pages = [paged_kv_indices[a:b].tolist() for a, b in itertools.pairwise(pages)]
-        self.shapes = (num_qo_heads, num_kv_heads, head_dim_qk, page_size)
-        self.dtypes = (q_data_type, kv_data_type)
-        assert disable_split_kv  # or its sums are in no fixed order
         sizes = [rows * length for rows, length in zip(self.rows, self.lengths, strict=True)]
-        if custom_mask is None:
-            assert causal
-            masks = [torch.ones(size, dtype=torch.bool) for size in sizes]
-        else:
-            assert custom_mask.dtype == torch.bool
-            assert custom_mask.shape == (sum(sizes),)
-            masks = list(custom_mask.split(sizes))
-        self.masks = [
-            mask.view(rows, length).tril(length - rows) if causal else mask.view(rows, length)
-            for mask, rows, length in zip(masks, self.rows, self.lengths, strict=True)
+        if self.buffers:
+            self.fixed_rows = self.fixed_rows or offsets[-1]
+            assert (len(offsets), offsets[-1]) == (len(self.buffers["qo_indptr_buf"]), self.fixed_rows)
+            assert len(paged_kv_indices) <= len(self.buffers["paged_kv_indices_buf"])
+            assert custom_mask is not None
+            assert sum(-(-size // 8) for size in sizes) <= len(self.buffers["custom_mask_buf"])
+        self.pages = [paged_kv_indices[a:b].tolist() for a, b in itertools.pairwise(pages)]
+        self.dtypes = (q_data_type, kv_data_type)
+        assert causal is (custom_mask is None)
+        mask = torch.ones(sum(sizes), dtype=torch.bool) if custom_mask is None else custom_mask
+        assert (mask.dtype, mask.shape) == (torch.bool, (sum(sizes),))
+        views = [
+            part.view(rows, length)
+            for part, rows, length in zip(mask.split(sizes), self.rows, self.lengths, strict=True)
         ]
+        self.masks = [view.tril(view.shape[1] - view.shape[0]) if causal else view for view in views]
 
     def run(self, q: torch.Tensor, paged_kv_cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         keys, values = paged_kv_cache

@@ -98,7 +98,6 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other() -> None:
 
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
-PREFIX = [5, 17, 3, 88, 41, 41, 2]
 
 
 class Conversations:
@@ -135,9 +134,10 @@ def test_any_conversations_in_any_forwards(attention: str, data: st.DataObject) 
     for _ in range(4):
         rows = {}
         for which in data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)):
-            if data.draw(st.integers(0, 5)) == 0:
+            if data.draw(st.integers(0, 3)) == 0:
                 length = data.draw(st.integers(0, len(all_of.texts[which])))
-                all_of.caches[which].crop(length)
+                cache = all_of.caches[which]
+                cache.crop(length) if length else cache.release()  # whose pages serve the next one
                 del all_of.texts[which][length:]
             tokens = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=9))
             parents = None
@@ -146,34 +146,6 @@ def test_any_conversations_in_any_forwards(attention: str, data: st.DataObject) 
             tree = parents or list(range(-1, len(tokens) - 1))
             rows[which] = (tokens, parents, path_to(tree, data.draw(st.integers(-1, len(tokens) - 1))))
         all_of.step(rows)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_pages_of_a_released_conversation_serve_the_next(attention: str) -> None:
-    """What they held before is seen by nobody."""
-    target = paged_target(torch_model(), attention)
-    for text in ([9] * 90, PREFIX):
-        all_of = Conversations(target, 1)
-        all_of.step({0: (text, None, list(range(len(text))))})
-        all_of.step({0: ([4, 8, 15], [-1, 0, 0], [0, 2])})
-        all_of.step({0: ([16], None, [0])})
-        all_of.caches[0].release()
-
-
-def test_rows_that_fill_change_nothing_of_the_others() -> None:
-    plain, filled = TorchTarget(torch_model()), paged_target(torch_model(), "flashinfer")
-    caches = [plain.new_cache(), filled.new_cache()]
-    for tokens, parents in ((PREFIX, None), ([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2])):
-        rows = [0, len(tokens) - 1, 2]
-        ours, theirs = (
-            target.forward(cache, tokens, parents, rows, 1)
-            for target, cache in zip((plain, filled), caches, strict=True)
-        )
-        assert theirs.state is not None
-        assert (theirs.state.shape, theirs.logits.shape) == ((len(tokens), 64), (3, 97))
-        np.testing.assert_allclose(ours.logits, theirs.logits, **CLOSE)
-        np.testing.assert_allclose(ours.states[1], theirs.state, **CLOSE)
-    np.testing.assert_allclose(caches[0].lsa_input(0, 12), caches[1].lsa_input(0, 12), **CLOSE)
 
 
 def test_a_graph_is_recorded_once_for_each_number_of_rows() -> None:

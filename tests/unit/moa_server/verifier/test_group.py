@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 def test_a_forward_survives_its_order() -> None:
     tree = BatchPart([7, 8, 9], [0, 1, 1], 63, [4, 2], [-1, 0, 0])
-    run = Run([tree, BatchPart([5], range(1), 3, [9, 6])], 4, [0, 3], [2])  # type: ignore[list-item]
+    run = Run([tree, BatchPart([5], range(1), 3, [9, 6])], 4, [0, 3], [2])
     whole = Run([tree, BatchPart([5], [0], 3, [9])], 4, [0, 3], [2])  # with the pages that are in use
     assert Run.of(*json.loads(json.dumps(run.fields()))) == whole
 
