@@ -80,14 +80,15 @@ async def test_a_limit_is_429_before_an_answer_and_a_pause_in_one(
         hosting(target, served={"tokens_per_minute": per_minute}) as hosted,
         endpoint_of(hosted.host) as client,
     ):
-        rates = hosted.server.host.admission.rates
-        rates.take_tokens(here, per_minute - 30)
+        meter = hosted.server.host.admission.rates.meter(here)
+        assert meter is not None
+        meter.read(per_minute - 30)
         with capture_logs() as logs:
             completion = await client.completions.create(**short)
         settings = AnswerSettings(SETTINGS.sampling, max_tokens=60)
         assert completion.choices[0].text == decode(plain_text(target, PROMPT, settings)[0])
         assert any(entry["event"] == "session resumed" for entry in logs)
-        rates.take_tokens(here, 2 * per_minute)
+        meter.read(2 * per_minute)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.completions.create(**short)
         assert caught.value.code == "rate_limit_exceeded"

@@ -11,7 +11,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
 from moa_server.access.limits import CallerLimits, anonymous
 from moa_server.app import RunningServer
-from moa_server.service.admission import MOST_LINES
+from moa_server.service.admission import MOST_LINES, pause_seconds
 from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -151,13 +151,10 @@ async def test_strangers_of_an_address_and_of_a_connection_cost_a_good_key_nothi
     async with serving(host) as running, channel_to(running) as shared:  # as behind a proxy
         describe = moa_pb2_grpc.MoaStub(shared).Describe
         strangers = [asyncio.ensure_future(_code(describe, f"wrong{number}")) for number in range(100)]
-        await until(lambda: any(each.pause_seconds > 1.0 for each in host.admission.allowances._kept.values()))
+        allowances = host.admission.connections._kept
+        await until(lambda: any(pause_seconds(each) > 1.0 for each in allowances.values()))
         assert {await _code(describe, "honest") for _ in range(20)} == {grpc.StatusCode.OK}
-        assert all(
-            allowance.pause_seconds == 0.0
-            for name, allowance in host.admission.allowances._kept.items()
-            if "key" in name
-        )
+        assert all(pause_seconds(each) == 0.0 for name, each in allowances.items() if "key" in name)
         refused = await asyncio.gather(*strangers)
         assert set(refused) == {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 

@@ -23,36 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, MoaError, NotFoundError
+from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
 from moa_shared.programs.atomic import open_to_others, write_private
 
 from moa_server.access.limits import Caller, CallerLimits, Right, caller_without_key
 
-PREFIX = "moa_"
-SECRET_BYTES = 32
-LEAST_CHARACTERS = 32  # of a key that was not made here
-MOST_CHARACTERS = 4096
-ID_CHARACTERS = 8  # of the hash, for people and logs
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 DATES = ("created", "expires")  # of TOML: its strings, numbers and lists are JSON's
 LIMITS = tuple(each.name for each in fields(CallerLimits))
-HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"
-LOCK_SECONDS = 10.0
-AUTHORIZATION = "authorization"  # of a call's metadata
-SCHEME = "Bearer "
 VARIABLE = "MOA_KEYS"  # holds keys themselves
-WORDS = {
-    Right.CONVERSE: "split inference",
-    Right.GENERATE: "answers of the server alone",
-    Right.FETCH: "fetching the drafter",
-}
 
 log = structlog.get_logger()
 
 
 def new_key() -> str:
-    return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+    return "moa_" + secrets.token_urlsafe(32)
 
 
 def hash_of(key: str) -> str:
@@ -75,7 +59,8 @@ class KeyEntry:
 
     @property
     def identifier(self) -> str:
-        return self.sha256[:ID_CHARACTERS]
+        """The first of its hash, for people and logs."""
+        return self.sha256[:8]
 
     def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
@@ -93,28 +78,13 @@ class KeyBook:
         return cls({entry.name: entry for entry in entries})
 
     def find(self, key: str) -> KeyEntry | None:
-        """The entry of a key. What it takes says nothing of how much of a key was right."""
         digest = hash_of(key)
-        found = next((each for each in self.entries.values() if each.identifier == digest[:ID_CHARACTERS]), None)
-        same = compare_digest(digest, found.sha256 if found is not None else hash_of("nobody"))
-        return found if same else None
-
-    def require(self, key: str, now: datetime) -> KeyEntry:
-        entry = self.find(key)
-        if entry is None:
-            raise AuthenticationError("The server does not know this API key.")
-        if entry.has_expired(now):
-            raise AuthenticationError(
-                f"This API key has expired on {entry.expires:%Y-%m-%d}.", hint="Ask the operator for another one."
-            )
-        return entry
+        return next((each for each in self.entries.values() if compare_digest(digest, each.sha256)), None)
 
     def with_entry(self, entry: KeyEntry) -> KeyBook:
         if entry.name in self.entries:
-            raise ConfigError(
-                f"There is a key named {entry.name} already.",
-                hint=f"Choose another name, or revoke it first: moa-server keys revoke {entry.name}",
-            )
+            hint = f"Choose another name, or revoke it first: moa-server keys revoke {entry.name}"
+            raise ConfigError(f"There is a key named {entry.name} already.", hint=hint)
         return KeyBook({**self.entries, entry.name: entry})
 
     def without(self, name: str) -> KeyBook:
@@ -129,29 +99,24 @@ class KeyBook:
 
 
 def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} cannot be the name of a key.",
-            hint="Use at most 40 letters, digits, dots, hyphens and underscores.",
-        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+        hint = "Use at most 40 letters, digits, dots, hyphens and underscores."
+        raise ConfigError(f"{name!r} cannot be the name of a key.", hint=hint)
     return name
 
 
 def check_key(key: str, source: str) -> str:
-    """Raises ConfigError for what is too weak to be a key, or could not be sent."""
-    if not LEAST_CHARACTERS <= len(key) <= MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(
-            f"{source} is no API key.",
-            hint=f"It must be {LEAST_CHARACTERS} random ASCII characters or more, such as moa-server keys add prints.",
-        )
+    if not 32 <= len(key) <= 4096 or not key.isascii() or not key.isprintable() or " " in key:
+        hint = "It must be 32 random ASCII characters or more, such as moa-server keys add prints."
+        raise ConfigError(f"{source} is no API key.", hint=hint)
     return key
 
 
 def keys_in(text: str, source: str) -> KeyBook:
     """The keys of an environment variable: lines, or parts between commas, of NAME KEY."""
     entries = []
-    for number, part in enumerate(filter(None, (each.strip() for each in re.split(r"[,\n]", text))), 1):
-        words = part.split()
+    parts = [words for part in re.split(r"[,\n]", text) if (words := part.split())]
+    for number, words in enumerate(parts, 1):
         if len(words) != 2:
             raise ConfigError(f"Entry {number} of {source} is not a name and a key.", hint="Write NAME KEY, NAME KEY.")
         name, key = words
@@ -168,12 +133,11 @@ def read_expiry(text: str | None, now: datetime) -> datetime | None:
             until = datetime.fromtimestamp(now.timestamp() + 86_400 * int(text), UTC)
         else:
             until = datetime.strptime(text, "%Y-%m-%d").replace(hour=23, minute=59, second=59, tzinfo=UTC)
+        if until > now:
+            return until
     except ValueError:
-        why = "it is neither a date such as 2027-01-31 nor a number of days"
-        raise ConfigError(f"--expires is {text!r}: {why}.", hint="") from None
-    if until <= now:
-        raise ConfigError(f"--expires is {text!r}: it is not in the future.", hint="")
-    return until
+        pass
+    raise ConfigError(f"--expires is {text!r}: neither a date to come, as 2027-01-31, nor a number of days.", hint="")
 
 
 def entry_fields(entry: KeyEntry) -> dict[str, Any]:
@@ -199,6 +163,10 @@ def read_key_file(path: Path) -> KeyBook:
         raise ConfigError(f"The file of keys {path} cannot be read: {why}.", hint="") from None
     if open_to_others(found):
         raise ConfigError(f"Others may read the file of keys {path}.", hint=f"Protect it: chmod 600 {path}")
+    return parse_keys(text, path)
+
+
+def parse_keys(text: str, path: Path) -> KeyBook:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -219,21 +187,18 @@ def changing(path: Path) -> Iterator[list[KeyBook]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{path.name}.lock")
-        with filelock.FileLock(lock, timeout=LOCK_SECONDS, mode=0o600):
+        with filelock.FileLock(lock, mode=0o600):  # the kernel's: who holds it is alive, however busy
             if os.geteuid() == 0 and path.exists():  # the file's owner changes it too
                 os.chown(lock, path.stat().st_uid, -1, follow_symlinks=False)
             book = [read_key_file(path) if path.exists() else KeyBook()]
             yield book
             write_private(path, text_of(book[0]).encode())
-    except filelock.Timeout:
-        message = f"Another program has been changing {path} for {LOCK_SECONDS:g} s."
-        raise ConfigError(message, hint="Try again.") from None
     except OSError as error:
         raise ConfigError(f"The file of keys {path} cannot be written: {error.strerror or error}.", hint="") from None
 
 
 def text_of(book: KeyBook) -> str:
-    parts = [HEAD]
+    parts = ["# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"]
     for entry in book.entries.values():
         parts.append(f"\n[keys.{json.dumps(entry.name)}]\n")
         for name, value in entry_fields(entry).items():
@@ -248,7 +213,7 @@ def _read_entry(name: str, table: object, path: Path) -> KeyEntry:
         check_name(name)
         if unknown := table.keys() - {"sha256", "rights", *DATES, *LIMITS}:
             raise ValueError(f"{', '.join(sorted(unknown))} is not known")
-        if not isinstance(sha256 := table.get("sha256"), str) or not SHA256.fullmatch(sha256):
+        if not isinstance(sha256 := table.get("sha256"), str) or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError("sha256 must be 64 hexadecimal digits")
         if not isinstance(rights := table.get("rights", list(Right)), list):
             raise ValueError("rights must be a list")
@@ -264,11 +229,11 @@ def _read_entry(name: str, table: object, path: Path) -> KeyEntry:
 
 def _moment(table: dict[str, Any], field: str) -> datetime | None:
     moment = table.get(field)
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
+    if isinstance(moment, datetime):
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if moment is not None:
         raise ValueError(f"{field} must be a date and a time, such as 2027-01-31T00:00:00Z")
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return None
 
 
 class Gate:
@@ -297,36 +262,32 @@ class Gate:
         """Who calls. `certificate`: whose it is that the connection has shown; empty: none."""
         if not self.wants_keys:
             return caller_without_key(peer, certificate)
-        values = [value for name, value in metadata if name.lower() == AUTHORIZATION]
-        if not values:
-            raise AuthenticationError("The server wants an API key.")
-        value = values[-1]
-        if not isinstance(value, str) or not value.startswith(SCHEME):
+        scheme, _, key = str(dict(metadata).get("authorization", "")).partition(" ")
+        if scheme != "Bearer":
             raise AuthenticationError("The server wants an API key, as `authorization: Bearer KEY`.")
-        return self.book.require(value.removeprefix(SCHEME).strip(), self._now()).caller(peer)
+        entry = self.book.find(key.strip())
+        if entry is None:
+            raise AuthenticationError("The server does not know this API key.")
+        if entry.has_expired(self._now()):
+            words = f"This API key has expired on {entry.expires:%Y-%m-%d}."
+            raise AuthenticationError(words, hint="Ask the operator for another one.")
+        return entry.caller(peer)
 
     def refusal(self, caller: Caller) -> AuthenticationError | None:
         """Why a caller that was let in has lost access; None: it has access."""
-        if not caller.key:
-            return None
         entry = self.book.entries.get(caller.key)
-        if entry is None or entry.caller(caller.peer).owner != caller.owner:
-            return AuthenticationError("This API key was revoked.", hint="Ask the operator for another one.")
-        if entry.has_expired(self._now()):
-            return AuthenticationError("This API key has expired.", hint="Ask the operator for another one.")
-        return None
+        is_known = entry is not None and entry.caller(caller.peer).owner == caller.owner
+        if not caller.key or (entry is not None and is_known and not entry.has_expired(self._now())):
+            return None
+        words = f"This API key {'has expired' if is_known else 'was revoked'}."
+        return AuthenticationError(words, hint="Ask the operator for another one.")
 
-    def refresh(self) -> bool:
-        """Reads the file again if it has changed; returns whether it was read."""
-        if self._path is None or (stamp := file_stamp(self._path)) == self._seen:
+    def refresh(self, *, at_once: bool = False) -> bool:
+        """Reads the file again if it has changed, or `at_once`; returns whether its keys are new, and in force now."""
+        stamp = file_stamp(self._path) if self._path is not None else None
+        if self._path is None or (stamp == self._seen and not at_once):
             return False
         self._seen = stamp
-        return self.reload()
-
-    def reload(self) -> bool:
-        """Reads the file again; returns whether its keys are in force now."""
-        if self._path is None:
-            return False
         try:
             book = read_key_file(self._path)
         except MoaError as error:
@@ -335,11 +296,6 @@ class Gate:
         self.book = book.joined(self._fixed)
         log.info("keys reloaded", keys=len(self.book.entries))
         return True
-
-
-def check_right(caller: Caller, right: Right) -> None:
-    if right not in caller.rights:
-        raise ForbiddenError(f"The key {caller.key} does not permit {WORDS[right]}.")
 
 
 def file_stamp(path: Path) -> tuple[int, ...] | None:

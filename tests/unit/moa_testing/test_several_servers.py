@@ -267,7 +267,9 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spend(world: World, left: int) -> None:
     """The server lets its caller write so many tokens more, and then a few at a time."""
-    world.start(tokens_per_minute=PER_MINUTE).admission.rates.take_tokens(CALLER, PER_MINUTE - left)
+    meter = world.start(tokens_per_minute=PER_MINUTE).admission.rates.meter(CALLER)
+    assert meter is not None
+    meter.read(PER_MINUTE - left)
 
 
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "none"])

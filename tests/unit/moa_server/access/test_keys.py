@@ -13,7 +13,6 @@ from moa_server.access.keys import (
     KeyBook,
     KeyEntry,
     changing,
-    check_right,
     hash_of,
     keys_in,
     new_key,
@@ -21,10 +20,12 @@ from moa_server.access.keys import (
     read_key_file,
     text_of,
 )
-from moa_server.access.limits import Caller, CallerLimits, Right, certificate_name
+from moa_server.access.limits import Caller, CallerLimits, Right
 from moa_server.settings import SECTION, ServerSettings
-from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, NotFoundError
+from moa_shared.errors import AuthenticationError, ConfigError, NotFoundError
+from moa_shared.programs.atomic import write_private
 from moa_shared.programs.config import load_settings
+from structlog.testing import capture_logs
 
 from tests.support.messages import raises
 
@@ -53,19 +54,12 @@ def add(path: Path, name: str, **fields: object) -> str:
     return key
 
 
-def test_keys_differ_and_are_found_by_their_whole_hash_only() -> None:
-    keys = {f"key{number}": new_key() for number in range(50)}
-    book = KeyBook.of(entry(name, key) for name, key in keys.items())
-    for name, key in keys.items():
-        found = book.find(key)
-        assert found is not None
-        assert found.name == name
-        assert key not in repr(found)
-        assert found.sha256 not in repr(found)
-    assert book.find(new_key()) is None
-    assert book.find("") is None
-    key = new_key()
-    assert KeyBook.of([KeyEntry("begins alike", hash_of(key)[:8] + "0" * 56)]).find(key) is None
+def test_keys_are_found_by_their_whole_hash_only_and_not_shown() -> None:
+    key, stranger = new_key(), new_key()
+    book = KeyBook.of([entry("laptop", key), KeyEntry("begins-alike", hash_of(stranger)[:8] + "0" * 56)])
+    found = book.entries["laptop"]
+    assert [book.find(each) for each in (key, stranger, "")] == [found, None, None]
+    assert not any(secret in repr(found) for secret in (key, found.sha256))
 
 
 @given(
@@ -85,17 +79,8 @@ def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, 
         entry(name, rights=rights, limits=limits, expires=expires and expires.replace(microsecond=0))
         for name, (rights, limits, expires) in given.items()
     )
-    path.write_text(text_of(book), "utf-8-sig")  # some editors write a mark first
-    path.chmod(0o600)
+    write_private(path, text_of(book).encode("utf-8-sig"))  # some editors write a mark first
     assert read_key_file(path) == book
-
-
-def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
-    add(path, "laptop")
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o640)
-    with raises(ConfigError, "Others may read the file of keys TMP/keys.toml. Protect it: chmod 600 TMP/keys.toml"):
-        read_key_file(path)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +89,9 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
         ("", "is empty"),
         ("[keys", "is not TOML"),
         ("keys = 1", r"must hold tables \[keys.NAME\]"),
-        ("[other]", r"must hold tables \[keys.NAME\]"),
-        ("[keys.a]\n", "sha256 must be 64 hexadecimal digits"),
         (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"),
         (SOUND + "right = []\n", "right is not known"),
         (SOUND + "rights = ['fly']\n", "'fly' is not a valid Right"),
-        (SOUND + "sessions = -1\n", "sessions must be a whole number"),
         (SOUND + "sessions = true\n", "sessions must be a whole number"),
         (SOUND + "expires = 'soon'\n", "expires must be a date"),
         (SOUND.replace("a]", "'a b']"), "cannot be the name of a key"),
@@ -117,6 +99,9 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
 )
 def test_a_file_that_cannot_be_used_says_why(path: Path, text: str, words: str) -> None:
     path.write_text(text)
+    path.chmod(0o640)
+    with raises(ConfigError, "Others may read the file of keys TMP/keys.toml. Protect it: chmod 600 TMP/keys.toml"):
+        read_key_file(path)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=words):
         read_key_file(path)
@@ -135,15 +120,12 @@ def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(pat
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["0", "yesterday", "2026-11-22", "-3", "٣"])
-def test_an_expiry_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--expires is '{text}'"):
-        read_expiry(text, NOW)
-
-
 def test_an_expiry_is_a_day_or_days() -> None:
     assert read_expiry("30", NOW) == NOW + timedelta(days=30)
     assert read_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
+    for text in ("0", "yesterday", "2026-11-22", "-3", "٣"):
+        with pytest.raises(ConfigError, match=f"--expires is '{text}'"):
+            read_expiry(text, NOW)
 
 
 # ---------------------------------------------------------------- the gate
@@ -152,37 +134,27 @@ def test_an_expiry_is_a_day_or_days() -> None:
 def test_a_server_without_keys_knows_addresses_and_certificates() -> None:
     gate = Gate()
     caller = gate.admit(sent("whatever"), PEER)
-    assert caller == Caller("ipv4:10.0.0.1", PEER)
-    assert not caller.is_proven
-    assert gate.refusal(caller) is None
+    assert (caller, gate.refusal(caller)) == (Caller("ipv4:10.0.0.1", PEER, is_proven=False), None)
     assert gate.admit([], PEER, "alice") == Caller("certificate alice", PEER, is_proven=True)
-    assert gate.admit([], "ipv4:10.0.0.2:9", "alice").owner == "certificate alice"
 
 
 def test_a_key_says_who_calls_and_what_it_may(path: Path) -> None:
-    limits = CallerLimits(tokens_per_minute=600)
-    key = add(path, "laptop", rights=frozenset({Right.GENERATE}), limits=limits)
-    caller = Gate(path).admit(sent(key), PEER)
-    assert (caller.key, caller.peer, caller.limits, caller.is_proven) == ("laptop", PEER, limits, True)
-    check_right(caller, Right.GENERATE)
-    with pytest.raises(ForbiddenError, match="The key laptop does not permit split inference"):
-        check_right(caller, Right.CONVERSE)
-
-
-@pytest.mark.parametrize("value", [None, "Basic abc", b"Bearer abc", "Bearer ", "Bearer wrong"])
-def test_without_a_key_that_is_in_force_nobody_is_let_in(path: Path, value: str | bytes | None) -> None:
-    add(path, "laptop")
+    limits, rights = CallerLimits(tokens_per_minute=600), frozenset({Right.GENERATE})
+    key = add(path, "laptop", rights=rights, limits=limits)
+    gate = Gate(path)
+    assert gate.admit(sent(key), PEER) == Caller(f"key {hash_of(key)[:8]}", PEER, "laptop", rights, limits, True)
+    for value in ("Basic abc", b"Bearer abc", "Bearer ", f"Bearer {key[:-1]}", key):
+        with pytest.raises(AuthenticationError):
+            gate.admit([("authorization", value)], PEER)
     with pytest.raises(AuthenticationError):
-        Gate(path).admit([("authorization", value)] if value is not None else [], PEER)
+        gate.admit([], PEER, "alice")
 
 
 def test_keys_of_the_environment_count_beside_those_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    phone = new_key()
-    laptop = add(path, "laptop")
+    phone, laptop = new_key(), add(path, "laptop")
     monkeypatch.setenv("MOA_KEYS", f"phone {phone},\n")
     gate = Gate.of(path)
-    assert gate.admit(sent(laptop), PEER).key == "laptop"
-    assert gate.admit(sent(phone), PEER).key == "phone"
+    assert [gate.admit(sent(key), PEER).key for key in (laptop, phone)] == ["laptop", "phone"]
     assert Gate.of(None).wants_keys
     environment = {"MOA_KEYS": f"phone {phone}"}  # which is no setting
     assert load_settings(ServerSettings, SECTION, {}, environment=environment) == ServerSettings()
@@ -204,12 +176,14 @@ def test_an_expired_key_is_refused_and_its_caller_sent_away(path: Path) -> None:
     caller = gate.admit(sent(key), PEER)
     assert gate.refusal(caller) is None
     now[0] += timedelta(hours=2)
-    assert isinstance(gate.refusal(caller), AuthenticationError)
+    assert "has expired" in str(gate.refusal(caller))
     with raises(AuthenticationError, "This API key has expired on 2026-11-23. Ask the operator for another one."):
         gate.admit(sent(key), PEER)
 
 
 def test_changes_of_the_file_take_effect(path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no file of keys"):
+        Gate(path)
     laptop = add(path, "laptop")
     gate = Gate(path)
     caller = gate.admit(sent(laptop), PEER)
@@ -220,47 +194,23 @@ def test_changes_of_the_file_take_effect(path: Path) -> None:
     with changing(path) as book:
         book[0] = book[0].without("laptop").with_entry(entry("laptop"))  # another key of that name
     assert gate.refresh()
-    assert isinstance(gate.refusal(caller), AuthenticationError)
+    assert "was revoked" in str(gate.refusal(caller))
     with pytest.raises(AuthenticationError):
         gate.admit(sent(laptop), PEER)
 
 
 @pytest.mark.parametrize("text", [None, "", "[keys.lap"], ids=["gone", "empty", "half-written"])
-def test_a_file_that_becomes_unusable_changes_nothing(
-    path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_becomes_unusable_changes_nothing(path: Path, text: str | None) -> None:
     key = add(path, "laptop")
-    whole = path.read_text()
-    gate = Gate(path)
+    whole, gate = path.read_text(), Gate(path)
     path.unlink()
     if text is not None:
-        path.write_text(text)
-        path.chmod(0o600)
-    assert not gate.refresh()
-    assert not gate.refresh()
+        write_private(path, text.encode())
+    with capture_logs() as lines:
+        assert [gate.refresh(), gate.refresh()] == [False, False]
+    assert len(lines) == 1  # not at each look
     assert gate.admit(sent(key), PEER).key == "laptop"
-    assert capsys.readouterr().out.count("keys not reloaded") == 1  # not at each look
-    path.write_text(whole)
-    path.chmod(0o600)
+    write_private(path, whole.encode())
     os.utime(path, ns=(1, 1))
     assert gate.refresh()
     assert gate.admit(sent(key), PEER).key == "laptop"
-
-
-def test_a_server_does_not_start_with_a_file_that_is_not_there(path: Path) -> None:
-    with pytest.raises(NotFoundError, match="There is no file of keys"):
-        Gate(path)
-
-
-@pytest.mark.parametrize(
-    ("context", "name"),
-    [
-        ({}, ""),
-        ({"transport_security_type": [b"ssl"]}, ""),
-        ({"x509_common_name": [b"alice"], "x509_subject_alternative_name": [b"a.example"]}, "alice"),
-        ({"x509_common_name": [b""], "x509_subject_alternative_name": [b"a.example", b"b.example"]}, "a.example"),
-        ({"x509_common_name": ["Zoë\n".encode()]}, "Zoë"),
-    ],
-)
-def test_the_name_in_a_certificate(context: dict[str, list[bytes]], name: str) -> None:
-    assert certificate_name(context) == name
