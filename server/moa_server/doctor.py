@@ -23,8 +23,7 @@ from moa_server.capacity import READING_TOKENS_PER_S, Speed, StepEstimate, estim
 from moa_server.loading import ServerPlan
 from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
-from moa_server.tls.certificates import read_certificate
-from moa_server.tls.listener import SOON_DAYS, files_of
+from moa_server.tls import SOON_DAYS, files_of, read_certificate
 from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.memory_check import Needed
 

@@ -23,7 +23,7 @@ from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_
 from moa_server.access.limits import CallerLimits, Right
 from moa_server.addresses import host_port
 from moa_server.settings import METRICS_PORT, SECTION, SETTINGS_NAME, ServerSettings
-from moa_server.tls.certificates import (
+from moa_server.tls import (
     CertificateFiles,
     general_name,
     key_pem,

@@ -11,7 +11,7 @@ from moa_client.link.security import Security
 from moa_client.settings import ClientSettings
 from moa_server.access.keys import Gate, changing
 from moa_server.settings import ServerSettings
-from moa_server.tls.listener import files_of
+from moa_server.tls import files_of
 from moa_shared.errors import AuthenticationError, ConfigError
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.config import settings_of

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from moa_server import setting_up
 from moa_server.setting_up import SetupFolder, renew, set_up
-from moa_server.tls.certificates import AUTHORITY_DAYS, SERVER_DAYS, names_in, parse_certificates
+from moa_server.tls import AUTHORITY_DAYS, SERVER_DAYS, names_in, parse_certificates
 from moa_shared.errors import ConfigError, NotFoundError
 
 NOW = datetime.now(UTC)
