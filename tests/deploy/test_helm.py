@@ -10,7 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from moa_server.observing.observing import Metrics, Observing
+from moa_server.observing import Metrics, Observing
 from moa_server.settings import SECTION, ServerSettings
 from moa_shared.programs.config import load_settings, settings_of
 

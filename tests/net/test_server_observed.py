@@ -15,7 +15,7 @@ from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.access.limits import CallerLimits, Right
 from moa_server.app import RunningServer
 from moa_server.loading import load_host
-from moa_server.observing.observing import Metrics, Observing
+from moa_server.observing import Metrics, Observing
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target

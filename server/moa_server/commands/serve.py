@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import MoaError
-from moa_shared.programs.addresses import host_of
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import write_output
@@ -52,7 +51,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
 
     log, metrics = structlog.get_logger(), None
     if settings.metrics_port is not None:
-        from moa_server.observing.observing import Metrics
+        from moa_server.observing import Metrics
 
         metrics = Metrics()
     on_event = metrics.on_log if metrics is not None else None
@@ -90,10 +89,9 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         check_address(settings.host, settings.port)
         make_tls(settings)  # an error now, rather than after the model is loaded
         if metrics is not None and settings.metrics_port is not None:
-            from moa_server.observing.observing import Observing
+            from moa_server.observing import Observing
 
-            names = (host_of(settings.advertise),)
-            observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds, names)
+            observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
         host = load_host(settings, progress, load, metrics)
         log.info("settings", config=str(config_file or "none"), keys_file=str(settings.keys_file or "none"))
         target = host.services.served.identity.target_id

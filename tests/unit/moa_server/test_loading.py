@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from moa_server.loading import AUTO, check_drafter, drafter_paths, load_host
-from moa_server.observing.observing import read_host
+from moa_server.observing import read_host
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.estimates import TRIAL_TOKENS

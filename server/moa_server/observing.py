@@ -11,23 +11,33 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import CATALOGUE
 from moa_shared.protocol.finish_rule import Finish
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    make_wsgi_app,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from moa_server.addresses import METRICS_OPTIONS, cannot_listen
 from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Rows
-from moa_server.observing.http_port import TEXT, HttpPage, HttpPort
 from moa_server.service.host import Host
 from moa_server.service.service import own_version
-from moa_server.tls.listener import TlsListener
+from moa_server.tls import TlsListener
 
 ROWS = (1, 8, 32, 128)  # upper ends of the groups of forwards by rows
 ROW_LABELS = ("1", "2-8", "9-32", "33-128", "129+")
@@ -35,13 +45,10 @@ FORWARD_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25,
 WAIT_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
-DEVICE, SERVER = "device", "server"
+ORIGINS = ("device", "server")
 METHODS = tuple(pb.DESCRIPTOR.services_by_name["Moa"].methods_by_name)
+SENT = (FrameBytes.VERDICTS, FrameBytes.MEMORY, FrameBytes.STATE)
 LEVELS = ("debug", "info", "warning", "error", "critical")
-PLANES = [
-    *(("sent", plane) for plane in (FrameBytes.VERDICTS, FrameBytes.MEMORY, FrameBytes.STATE)),
-    *(("received", plane) for plane in (FrameBytes.DRAFTS, FrameBytes.REQUESTS)),
-]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter began when the process did
 
@@ -49,20 +56,21 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter began
 class Metrics(Observer):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram, counter = self._histogram, self._counter
-        took = "How long forwards took, by how many rows they had."
-        self._forwards = histogram("moa_forward_seconds", took, FORWARD_SECONDS, "rows")
-        for rows in ROW_LABELS:
-            self._forwards.labels(rows)
-        self._batch = histogram("moa_forward_answers", "Answers in a forward.", BATCH)
-        self._waits = histogram("moa_queue_wait_seconds", "How long sessions waited for their turn.", WAIT_SECONDS)
-        self.lag = histogram("moa_event_loop_lag_seconds", "How late the event loop came to a timer.", LAG_SECONDS)
+        histogram, counter = partial(Histogram, registry=self.registry), self._counter
+        took, waited = "How long forwards took, by how many rows they had.", "How long sessions waited for their turn."
+        forwards = histogram("moa_forward_seconds", took, ["rows"], buckets=FORWARD_SECONDS)
+        self._forwards = [forwards.labels(rows) for rows in ROW_LABELS]
+        self._batch = histogram("moa_forward_answers", "Answers in a forward.", buckets=BATCH)
+        self._waits = histogram("moa_queue_wait_seconds", waited, buckets=WAIT_SECONDS)
+        late = "How late the event loop came to a timer."
+        self.lag = histogram("moa_event_loop_lag_seconds", late, buckets=LAG_SECONDS)
         self._drafting_seconds = counter("moa_server_drafting_seconds", "Time that the server drafted.")
         self._read = counter("moa_tokens_read", "Tokens of prompts that were computed.")
         self._written = counter("moa_tokens_written", "Tokens of answers.")
-        origins = ("origin", (DEVICE, SERVER))
-        self._drafted = counter("moa_drafted_nodes", "Draft nodes verified.", *origins)
-        self._accepted = counter("moa_accepted_nodes", "Draft nodes that became text.", *origins)
+        drafted = counter("moa_drafted_nodes", "Draft nodes verified.", "origin", ORIGINS)
+        self._drafted, self._own_drafted = (drafted.labels(each) for each in ORIGINS)
+        accepted = counter("moa_accepted_nodes", "Draft nodes that became text.", "origin", ORIGINS)
+        self._accepted, self._own_accepted = (accepted.labels(each) for each in ORIGINS)
         self._stale = counter("moa_stale_nodes", "Draft nodes of devices that came too late.")
         self._steps = counter("moa_answer_steps", "Steps of answers.")
         run_ahead = "Those of them that verified no draft of a device that drafts."
@@ -74,14 +82,11 @@ class Metrics(Observer):
         self._refusals = counter("moa_refusals", "Calls that ended with an error, by its code.", "code", CATALOGUE)
         self._resumes = counter("moa_resumes", "Clients that came back, by what they found.", "kind", Resume)
         planes = ["direction", "plane"]
-        self._frames = Counter("moa_frame_bytes", "Bytes of conversations' frames.", planes, registry=self.registry)
-        for each in PLANES:
-            self._frames.labels(*each)
+        frames = Counter("moa_frame_bytes", "Bytes of conversations' frames.", planes, registry=self.registry)
+        self._sent = {each: frames.labels("sent", each) for each in SENT}
+        self._received = {each: frames.labels("received", each) for each in FrameBytes if each not in SENT}
         self._log_events = counter("moa_log_events", "Lines of the log.", "level", LEVELS)
         ProcessCollector(registry=self.registry)
-
-    def _histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=bounds)
 
     def _counter(self, name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
         """A counter with all its labels from the start: a rate needs a zero before the first event."""
@@ -96,7 +101,7 @@ class Metrics(Observer):
 
     def on_forward(self, rows: Rows, step_ms: float, drafting_ms: float) -> None:
         count = rows.fed + rows.nodes + rows.read
-        self._forwards.labels(ROW_LABELS[bisect_left(ROWS, count)]).observe(1e-3 * step_ms)
+        self._forwards[bisect_left(ROWS, count)].observe(1e-3 * step_ms)
         self._batch.observe(rows.answers)
         self._drafting_seconds.inc(1e-3 * drafting_ms)
         self._read.inc(rows.read + rows.fed - rows.answers)
@@ -106,10 +111,10 @@ class Metrics(Observer):
         self._run_ahead.inc(step.runs_ahead)
         self._written.inc(step.tokens)
         self._stale.inc(step.stale)
-        self._drafted.labels(DEVICE).inc(step.drafted)
-        self._drafted.labels(SERVER).inc(step.own_drafted)
-        self._accepted.labels(DEVICE).inc(step.accepted)
-        self._accepted.labels(SERVER).inc(step.own_accepted)
+        self._drafted.inc(step.drafted)
+        self._own_drafted.inc(step.own_drafted)
+        self._accepted.inc(step.accepted)
+        self._own_accepted.inc(step.own_accepted)
 
     def on_finish(self, finish: Finish) -> None:
         self._finishes.labels(finish.name.lower()).inc()
@@ -127,10 +132,10 @@ class Metrics(Observer):
         self._resumes.labels(kind).inc()
 
     def on_sent(self, kind: FrameBytes, count: int) -> None:
-        self._frames.labels("sent", kind).inc(count)
+        self._sent[kind].inc(count)
 
     def on_received(self, kind: FrameBytes, count: int) -> None:
-        self._frames.labels("received", kind).inc(count)
+        self._received[kind].inc(count)
 
     def on_log(self, level: str) -> None:
         if level in LEVELS:
@@ -172,7 +177,7 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
     services, lifecycle, admission = host.services, host.lifecycle, host.admission
     pool, names = services.pool, {each.fingerprint: each.name for each in services.served.drafters}
     plain: dict[str, float] = {
-        "moa_connections_total": admission.allowances.connections,
+        "moa_connections_total": admission.connections.made,
         "moa_open_calls": lifecycle.calls,
         "moa_queue_oldest_seconds": oldest_wait(services.registry),
         "moa_kv_held_bytes": pool.held,
@@ -196,29 +201,13 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
 
 BEAT_SECONDS = 0.1
 LOOK_SECONDS = 0.5  # to wait for the event loop, before the look before is taken again
-FRESH_SECONDS = 0.5  # a page of metrics is made at most so often, however many ask
-
-
-def troubles(
-    *, started: bool, draining: bool, silent_seconds: float, stuck_seconds: float, hang_seconds: float
-) -> dict[str, str]:
-    """Why a server has not started, is not alive, and takes no conversations, by page; empty: it has, is and does.
-
-    `silent_seconds`: since the event loop last turned; `stuck_seconds`: as of `Lifecycle`. `hang_seconds`: longer than
-    this, either hangs.
-    """
-    loads = "" if started else "the model is being loaded"
-    drains = "draining: running answers end, no new ones begin" if draining else ""
-    hangs = f"a forward has been stuck for {stuck_seconds:.0f} s" if stuck_seconds > hang_seconds else ""
-    if silent_seconds > hang_seconds:
-        hangs = f"the event loop has not turned for {silent_seconds:.0f} s"
-    return {"/startupz": loads, "/livez": hangs, "/readyz": loads or drains or hangs}
+HEALTH = {"/startupz": "started", "/livez": "alive", "/readyz": "ready"}
 
 
 class Observing(Collector):
-    """The port of a process, and what it shows."""
+    """The port of a process, and what it shows: prometheus_client's, which answers when the event loop does not."""
 
-    def __init__(self, metrics: Metrics, host: str, port: int, hang_seconds: float, names: Sequence[str] = ()) -> None:
+    def __init__(self, metrics: Metrics, host: str, port: int, hang_seconds: float) -> None:
         self.registry = metrics.registry
         self._lag = metrics.lag
         self._hang_seconds = hang_seconds
@@ -228,23 +217,20 @@ class Observing(Collector):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._newest: Readings = {}
         self._next: asyncio.TimerHandle | None = None
-        self._last_beat: float | None = None  # time.monotonic
+        self._last_beat = 0.0  # time.monotonic
         ready = Gauge("moa_ready", "1 while new conversations are taken.", registry=self.registry)
         ready.set_function(lambda: not self._troubles()["/readyz"])
         self.registry.register(self)
-        self._lock = threading.Lock()
-        self._text, self._made_at = b"", 0.0
-        pages = {
-            "/metrics": self._metrics_page,
-            "/livez": lambda: self._health_page("/livez", "alive"),
-            "/readyz": lambda: self._health_page("/readyz", "ready"),
-            "/startupz": lambda: self._health_page("/startupz", "started"),
-        }
-        self._port = HttpPort(host, port, pages, names)
+        self._metrics_page: WSGIApplication = make_wsgi_app(self.registry)
+        try:
+            self._server, _ = start_http_server(port, host or "0.0.0.0", self.registry)
+        except OSError:
+            raise cannot_listen(host, port, METRICS_OPTIONS) from None
+        self._server.set_app(self._page)
 
     @property
     def port(self) -> int:
-        return self._port.server_port
+        return self._server.server_port
 
     def follow(self, host: Host, tls: TlsListener | None) -> None:
         """Shows a server that serves; to be called on its event loop."""
@@ -258,29 +244,33 @@ class Observing(Collector):
         }
         Gauge("moa_build_info", "What runs.", [*build], registry=self.registry).labels(**build).set(1)
         self._tls, self._loop = tls, asyncio.get_running_loop()
-        self._newest = read_host(host, tls)
+        self._newest, self._last_beat = read_host(host, tls), time.monotonic()
         self._host = host
         self._beat(self._loop)
 
     def stop(self) -> None:
         if self._next is not None:
             self._next.cancel()
-        self._port.stop()
+        self._server.shutdown()
+        self._server.server_close()
 
     def _troubles(self) -> dict[str, str]:
-        host = self._host
-        return troubles(
-            started=host is not None,
-            draining=host is not None and host.lifecycle.draining,
-            silent_seconds=time.monotonic() - self._last_beat if self._last_beat is not None else 0.0,
-            stuck_seconds=host.lifecycle.stuck_seconds if host is not None else 0.0,
-            hang_seconds=self._hang_seconds,
-        )
+        """Why the server has not started, is not alive and takes no conversations, by page; empty: it has, is, does."""
+        if self._host is None:
+            loads = "the model is being loaded"
+            return {"/startupz": loads, "/livez": "", "/readyz": loads}
+        lifecycle, hangs = self._host.lifecycle, ""
+        # Whoever asks has had a processor just now, in this process: the loop had it too, unless something is stuck.
+        if (seconds := time.monotonic() - self._last_beat) > self._hang_seconds:
+            hangs = f"the event loop has not turned for {seconds:.0f} s"
+        elif lifecycle.stuck_seconds > self._hang_seconds:
+            hangs = f"a forward has been stuck for {lifecycle.stuck_seconds:.0f} s"
+        drains = "draining: running answers end, no new ones begin" if lifecycle.draining else ""
+        return {"/startupz": "", "/livez": hangs, "/readyz": drains or hangs}
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        if self._last_beat is not None:
-            self._lag.observe(max(0.0, now - self._last_beat - BEAT_SECONDS))
+        self._lag.observe(max(0.0, now - self._last_beat - BEAT_SECONDS))
         self._last_beat = now
         self._next = loop.call_later(BEAT_SECONDS, self._beat, loop)
 
@@ -298,16 +288,14 @@ class Observing(Collector):
                 family.add_metric([each] if label else [], float(value))
             yield family
 
-    def _health_page(self, path: str, well: str) -> HttpPage:
+    def _page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path not in HEALTH:
+            return self._metrics_page(environ, start_response)
         trouble = self._troubles()[path]
-        return 503 if trouble else 200, f"{trouble or well}\n".encode(), TEXT
-
-    def _metrics_page(self) -> HttpPage:
-        with self._lock:  # who comes meanwhile gets the same page
-            if time.monotonic() - self._made_at > FRESH_SECONDS:
-                self._text = generate_latest(self.registry)
-                self._made_at = time.monotonic()
-            return 200, self._text, CONTENT_TYPE_LATEST
+        status = "503 Service Unavailable" if trouble else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{trouble or HEALTH[path]}\n".encode()]
 
     def _look(self) -> Readings:
         """Looks at the server on its event loop; the look before, if that is busy or has ended."""
