@@ -20,15 +20,9 @@ from ray.serve.exceptions import RayServeException
 from moa_server.access.keys import Gate, text_of
 from moa_server.cluster.rules import NAMESPACE, Coordinator, Report
 from moa_server.settings import ServerSettings
-from moa_server.tls.listener import files_of
+from moa_server.tls import files_of
 
-SURGE_PERCENT = 1  # of the replicas, rounded up to one: so many more while an update replaces the others
-HEALTH_SECONDS = 2.0  # between Ray's questions; three bad answers, and another replica is started
-END_SECONDS = 10.0  # beyond the grace, until Ray kills a replica
-POLL_SECONDS = 0.2
 NOT_STARTED = "NOT_STARTED"
-RECORD_SECONDS = 2.0  # between loads that Ray takes from a replica
-LOOK_BACK_SECONDS = 10.0  # over which it takes their mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ def down(name: str) -> None:
     reports(name)
     serve.delete(name, _blocking=False)  # which waits for a minute, or not at all
     while state_of(name) != NOT_STARTED:  # Ray ends what has not ended in its time
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.2)
     ray.kill(ray.get_actor(name, NAMESPACE))
     if not serve.status().applications:
         serve.shutdown()
@@ -120,8 +114,8 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
                 max_replicas=fleet.most,
                 upscale_delay_s=fleet.upscale_seconds,
                 downscale_delay_s=fleet.downscale_seconds,
-                metrics_interval_s=RECORD_SECONDS,
-                look_back_period_s=LOOK_BACK_SECONDS,
+                metrics_interval_s=2.0,
+                look_back_period_s=10.0,  # over which the mean of a replica's loads is taken
                 policy=AutoscalingPolicy(policy_function="moa_server.cluster.rules:policy"),
             )
         }
@@ -130,10 +124,10 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
         ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
         user_config={"keys": keys},
         graceful_shutdown_wait_loop_s=0.1,
-        graceful_shutdown_timeout_s=settings.grace_seconds + END_SECONDS,
-        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=settings.grace_seconds + 10.0,
+        health_check_period_s=2.0,  # three bad answers, and another replica is started
         max_constructor_retry_count=1,  # what does not start now does not start a minute later
-        max_surge_percent=SURGE_PERCENT if fleet.surge else 0,
+        max_surge_percent=1 if fleet.surge else 0,  # rounded up to one replica
         **options,
     )(Replica)
     # Where this changes replicas must be replaced; with other keys, or another number of them, they stay.

@@ -5,8 +5,6 @@ State: the server on its own thread. Invariant: clients speak to the server itse
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +15,9 @@ from moa_shared.errors import MoaError, UnavailableError
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
-from moa_server.access.keys import VARIABLE
+from moa_server.access.keys import VARIABLE, Gate, parse_keys
 from moa_server.addresses import reachable_address
-from moa_server.cluster.rules import LOAD, NAMESPACE, QUEUE, Consumption, FleetView, Report
+from moa_server.cluster.rules import LOAD, NAMESPACE, Consumption, FleetView, Report
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
 from moa_server.logs import LogProgress, configure_logs
@@ -39,7 +37,7 @@ class Replica:
     def __init__(self, settings: ServerSettings, fleet: str, threads: int, kv_share: float) -> None:
         os.environ.pop(VARIABLE, None)  # keys come with the configuration, as hashes
         configure_logs("json", settings.log_level)
-        self._keys_folder: Path | None = None
+        self._gate = Gate()
         self._settings = replace(settings, threads=settings.threads or threads)
         self._fleet = fleet
         self._kv_share = kv_share
@@ -48,13 +46,7 @@ class Replica:
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
         """Takes keys in; the first time the server starts. `config`: "keys": the file of keys as text; empty: none."""
         if keys := str(config["keys"]):
-            if self._keys_folder is None:
-                self._keys_folder = Path(tempfile.mkdtemp(prefix="moa-keys-"))
-            partial, file = self._keys_folder / "partial", self._keys_folder / "keys.toml"
-            partial.touch(mode=0o600)
-            partial.write_text(keys, "utf-8")
-            partial.replace(file)  # the running server reads it within a second
-            self._settings = replace(self._settings, keys_file=file)
+            self._gate.book, self._gate.wants_keys = parse_keys(keys, Path("(of the fleet)")), True
         if self._server is None:
             port = self._settings.port
             self._server = ServerThread(
@@ -68,6 +60,7 @@ class Replica:
 
     def _load(self) -> Host:
         host = load_host(self._settings, LogProgress())
+        host.admission.gate = self._gate
         if not self._settings.kv_bytes:
             pool = host.services.pool
             pool.budget = round(pool.budget * self._kv_share)
@@ -80,7 +73,7 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         report = self._server.newest if self._server is not None else None
-        return {LOAD: report.load, QUEUE: report.queue_seconds} if report is not None else {}
+        return {LOAD: report.load} if report is not None else {}
 
     async def __del__(self) -> None:
         """Ray ends this replica: running answers may end, and clients are told where to continue."""
@@ -88,8 +81,6 @@ class Replica:
             await asyncio.to_thread(self._server.end, self._settings.grace_seconds)
             coordinator = await self._coordinator()
             await asyncio.wait_for(coordinator.leave.remote(serve.get_replica_context().replica_tag), TELL_SECONDS)
-        if self._keys_folder is not None:
-            shutil.rmtree(self._keys_folder, ignore_errors=True)
 
     async def _tell(self, report: Report, taken: Mapping[str, Consumption]) -> FleetView:
         try:

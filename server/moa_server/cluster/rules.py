@@ -8,7 +8,7 @@ that, since a replica that has not asked yet begins with an even share.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -28,21 +28,14 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """What a replica serves, as far as a conversation must find the same elsewhere."""
-
-    model: str
-    fingerprint: str
-    level: str
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """What a replica says of itself."""
+    """What a replica says of itself. `fingerprint`: of what a conversation must find the same elsewhere."""
 
     replica: str
     address: str  # HOST:PORT at which clients reach it
-    serving: Serving
+    model: str
+    fingerprint: str
+    execution: str  # its level
     state: State = State.SERVES
     load: float = 0.0  # 0 to 1, as clients are told
     kv_used: float = 0.0  # share of the memory for keys and values
@@ -53,24 +46,23 @@ class Report:
     node: str = ""  # the address of its machine
 
     def facts(self) -> dict[str, Any]:
-        fields = asdict(self)
-        serving = fields.pop("serving")
-        return {**fields, "state": str(self.state), "model": serving["model"], "execution": serving["level"]}
+        return {name: value for name, value in asdict(self).items() if name != "fingerprint"}
 
 
-def check_same(fleet: Serving, replica: Serving) -> None:
+def check_same(fleet: Report, replica: Report) -> None:
     hint = "Give it the fleet's, end the fleet first with moa-server cluster down, or use another --name."
     if fleet.fingerprint != replica.fingerprint:
         other = "other weights of it" if fleet.model == replica.model else fleet.model
         raise MismatchError(f"This replica serves {replica.model}, its fleet {other}.", hint=hint)
-    if fleet.level != replica.level:
-        raise MismatchError(f"This replica computes in {replica.level}, its fleet in {fleet.level}.", hint=hint)
+    if fleet.execution != replica.execution:
+        words = f"This replica computes in {replica.execution}, its fleet in {fleet.execution}."
+        raise MismatchError(words, hint=hint)
 
 
 class Consumption(NamedTuple):
     """What a replica's caller has taken since the last time: `limit` a minute is allowed."""
 
-    limit: int
+    limit: float
     amount: float
 
 
@@ -84,39 +76,40 @@ class Lease(NamedTuple):
 class QuotaBook:
     """The buckets of all callers of a fleet."""
 
-    def __init__(self) -> None:
-        self._buckets = Buckets()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets = Buckets(clock)
         self._seen: dict[str, dict[str, float]] = {}  # when a replica's caller has last taken something
 
-    def leases(self, replica: str, taken: Mapping[str, Consumption], now: float) -> dict[str, Lease]:
+    def leases(self, replica: str, taken: Mapping[str, Consumption]) -> dict[str, Lease]:
         """Takes in what a replica has let through; what it may from now on."""
-        leases = {}
+        leases, now = {}, self._clock()
         for name, (limit, amount) in taken.items():
-            bucket = self._buckets.of(name, limit, now)
-            bucket.take(amount, now)
+            bucket = self._buckets.of(name, limit)
+            bucket.take(amount)
             seen = {who: at for who, at in self._seen.get(name, {}).items() if now - at < SILENT_SECONDS}
             self._seen[name] = {**seen, replica: now} if amount else seen
-            rivals, left = len(seen.keys() | {replica}), bucket.left(now)
+            rivals, left = len(seen.keys() | {replica}), bucket.left
             leases[name] = Lease(left / rivals if left > 0.0 else left, 1.0 / rivals)
         self._seen = {name: seen for name, seen in self._seen.items() if seen}
         return leases
 
 
 class SharedBuckets(Buckets):
-    """A replica's buckets: each flows at the share that is leased, else at an even one."""
+    """A replica's buckets: each flows at the share that is leased, else at an even one. `replicas`: that there are."""
 
-    def __init__(self, replicas: Callable[[], int]) -> None:
-        super().__init__()
+    def __init__(self, clock: Callable[[], float], replicas: Callable[[], int]) -> None:
+        super().__init__(clock)
         self._replicas = replicas
-        self._limits: dict[str, int] = {}
+        self._limits: dict[str, float] = {}
         self._shares: dict[str, tuple[float, float]] = {}  # that are leased, and until when
 
-    def of(self, name: str, per_minute: int, now: float) -> Bucket:
+    def of(self, name: str, per_minute: float, most: float | None = None) -> Bucket:
         share, until = self._shares.get(name, (0.0, 0.0))
-        if now >= until:
+        if self._clock() >= until:
             share = 1.0 / max(1, self._replicas())
         self._limits[name] = per_minute
-        return super().of(name, max(1, round(per_minute * share)), now)
+        return super().of(name, max(1.0, per_minute * share), most)
 
     def taken(self) -> dict[str, Consumption]:
         """What was taken since the last time, of every caller that is remembered."""
@@ -127,12 +120,12 @@ class SharedBuckets(Buckets):
             bucket.taken = 0.0
         return result
 
-    def lease(self, leases: Mapping[str, Lease], now: float) -> None:
+    def lease(self, leases: Mapping[str, Lease]) -> None:
         """From now on these are in force, less what was taken since `taken` was called."""
         for name in leases.keys() & self._kept.keys():
-            self._shares[name] = leases[name].share, now + SILENT_SECONDS
-            bucket = self.of(name, self._limits[name], now)
-            bucket.set_left(leases[name].left - bucket.taken, now)
+            self._shares[name] = leases[name].share, self._clock() + SILENT_SECONDS
+            bucket = self.of(name, self._limits[name])
+            bucket.set_left(leases[name].left - bucket.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +141,19 @@ class Coordinator:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._quotas = QuotaBook()
+        self._quotas = QuotaBook(clock)
         self._reports: dict[str, tuple[Report, float]] = {}
 
     def beat(self, report: Report, taken: Mapping[str, Consumption]) -> FleetView:
         """A replica is there, and its callers have taken this; raises MismatchError if it serves something else."""
         now, others = self._clock(), [each for each in self.reports() if each.replica != report.replica]
         for other in others:
-            check_same(other.serving, report.serving)
+            check_same(other, report)
         others = [each for each in others if each.address != report.address]  # its successor has the port: it is gone
         kept = {each.replica: self._reports[each.replica] for each in others}
         self._reports = {**kept, report.replica: (report, now)}
         named = sorted((each.load, each.address) for each in others if each.state is State.SERVES)
-        leases = self._quotas.leases(report.replica, taken, now)
-        return FleetView(tuple(address for _, address in named), leases)
+        return FleetView(tuple(address for _, address in named), self._quotas.leases(report.replica, taken))
 
     def leave(self, replica: str) -> None:
         self._reports.pop(replica, None)
@@ -172,33 +164,13 @@ class Coordinator:
         return sorted(found, key=lambda report: report.address)
 
 
-LOAD, QUEUE = "moa_load", "moa_queue_seconds"
+LOAD = "moa_load"
 TARGET_LOAD = 0.7  # of each replica: what is left takes in the conversations of one that ends
-LONGEST_QUEUE = 1.0  # seconds; a session waits a step of all others, and one chunk of a prompt
-DOWN_LOAD = 0.5  # of each replica that would be left; far enough from TARGET_LOAD that the number does not swing
-
-
-def wanted_replicas(loads: Sequence[float], queue_seconds: float, running: int) -> int:
-    """How many replicas there should be; Ray decides when, and keeps within --min-replicas and --max-replicas.
-
-    `loads`: 0 to 1, of each replica that has recorded one; `running`: replicas that there are. `queue_seconds`: the
-    longest that some session has waited for its turn.
-    """
-    if not loads:
-        return running
-    # A replica without a record is new: that it brings no load yet is no reason to end it.
-    total = sum(loads)
-    wanted = math.ceil(total / TARGET_LOAD - 1e-9)
-    if queue_seconds > LONGEST_QUEUE:
-        wanted = max(wanted, running + 1)
-    if wanted < running:
-        wanted = max(wanted, math.ceil(total / DOWN_LOAD - 1e-9))
-    return max(1, min(wanted, running) if wanted < running else wanted)
 
 
 def policy(context: Any) -> tuple[int, dict[str, Any]]:
-    """Serve's custom autoscaling policy."""
-    recorded: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
-    loads = list(recorded.get(LOAD, {}).values())
-    queue_seconds = max(recorded.get(QUEUE, {}).values(), default=0.0)
-    return wanted_replicas(loads, queue_seconds, context.current_num_replicas), {}
+    """Serve's custom autoscaling policy: how many replicas would have TARGET_LOAD each; Serve decides when."""
+    loads = list(((context.aggregated_metrics or {}).get(LOAD) or {}).values())
+    # A replica without a record is new: that it brings no load yet is no reason to end it.
+    least = context.current_num_replicas if len(loads) < context.current_num_replicas else 1
+    return max(least, math.ceil(sum(loads) / TARGET_LOAD - 1e-9)), {}

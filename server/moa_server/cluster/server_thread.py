@@ -18,8 +18,8 @@ from moa_shared.programs.run_loop import make_runner
 
 from moa_server.addresses import check_address, host_port
 from moa_server.app import SWITCH_SECONDS, RunningServer, start
-from moa_server.cluster.rules import Consumption, FleetView, Report, Serving, SharedBuckets, State
-from moa_server.observing.observing import oldest_wait, sessions_by_state
+from moa_server.cluster.rules import Consumption, FleetView, Report, SharedBuckets, State
+from moa_server.observing import oldest_wait, sessions_by_state
 from moa_server.service.host import Host
 
 log = structlog.get_logger()
@@ -46,7 +46,7 @@ class ServerThread:
         self._ports = ports
         self._tell = tell
         self._others = 0
-        self._quotas = SharedBuckets(lambda: 1 + self._others)
+        self._quotas = SharedBuckets(time.monotonic, lambda: 1 + self._others)
         self._started: Future[RunningServer] = Future()
         self._beaten_at = 0.0
         self._thread = threading.Thread(target=self._run, name="moa-server", daemon=True)
@@ -85,7 +85,7 @@ class ServerThread:
         sys.setswitchinterval(SWITCH_SECONDS)
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         host = self._load()
-        host.admission.rates.share(self._quotas)
+        host.admission.rates.buckets = self._quotas
         running = await self._listen(host)
         try:
             await self._beat(running)
@@ -99,17 +99,17 @@ class ServerThread:
             await running.close()
 
     async def _listen(self, host: Host) -> RunningServer:
-        for number, port in enumerate(self._ports, 1):
+        refusal = ConfigError("There is no port to listen on.")
+        for port in self._ports:
             try:
                 check_address(host.services.settings.host, port)
                 running = await start(host, port)
-            except ConfigError:
-                if number == len(self._ports):
-                    raise
+            except ConfigError as error:
+                refusal = error
             else:
                 log.info("serving", target=host.services.served.identity.target_id, address=self._address(running))
                 return running
-        raise ConfigError("There is no port to listen on.")
+        raise refusal
 
     async def _drain(self, grace_seconds: float) -> None:
         running = self._started.result()
@@ -131,7 +131,7 @@ class ServerThread:
             return
         self._others = len(told.others)
         running.host.lifecycle.fleet.update(told.others)
-        self._quotas.lease(told.leases, running.host.services.clock())
+        self._quotas.lease(told.leases)
 
     def _report(self, running: RunningServer) -> Report:
         host, registry = running.host, running.host.services.registry
@@ -140,11 +140,9 @@ class ServerThread:
         return Report(
             replica=self._replica,
             address=self._address(running),
-            serving=Serving(
-                identity.target_id,
-                (identity.target_fingerprint + identity.tokenizer_hash).hex(),
-                served.execution.level,
-            ),
+            model=identity.target_id,
+            fingerprint=(identity.target_fingerprint + identity.tokenizer_hash).hex(),
+            execution=served.execution.level,
             state=State.DRAINS if lifecycle.draining else State.HANGS if lifecycle.hangs else State.SERVES,
             load=round(host.load, 3),
             kv_used=round(host.services.pool.taken, 3),

@@ -96,7 +96,7 @@ def status(address: str | None, name: str, as_json: bool) -> None:
     rows = [("address", "state", "load", "memory", "queue s", "sessions", "answering", "model", "process")]
     for each in replicas:
         load = f"{each.load:.0%}", f"{each.kv_used:.0%}", f"{each.queue_seconds:.1f}"
-        what = str(each.sessions), str(each.answering), f"{each.serving.model} {each.serving.level}", str(each.process)
+        what = str(each.sessions), str(each.answering), f"{each.model} {each.execution}", str(each.process)
         rows.append((each.address, str(each.state), *load, *what))
     write_output(f"Ray: {state}\n{table(rows)}")
 
