@@ -143,8 +143,7 @@ def load_host(
         DrafterFile(path, checkpoint.config.reused_layers, not checkpoint.config.traits.has_own_head)
         for _, path, checkpoint in drafters
     ]
-    frame_bytes = settings.most_frame_bytes(served.context_tokens)
-    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
+    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, companion)
     parts.prepare()
     host = Host.assemble(
         served,

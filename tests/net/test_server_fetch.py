@@ -59,7 +59,7 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RANGE_BYTES", 10_000)
-    async with stub(source, tmp_path / "cache", frame_bytes=4096) as client:
+    async with stub(source, tmp_path / "cache") as client:
         told = await manifest(client)
         for entry in told.files:
             data = await read(client, entry)
@@ -117,9 +117,12 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     several = DrafterFiles(
         files, pb.Identity(), [DrafterFile(source.drafter, 1), DrafterFile(second, 2)], tmp_path / "cache"
     )
+    several.prepare()
     await several.answer(pb.FetchDrafterRequest(), send, "nobody")
     kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
     assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
     assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
-    await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send, "nobody")
+    without = DrafterFiles(files, pb.Identity(), [], tmp_path / "cache")
+    without.prepare()
+    await without.answer(pb.FetchDrafterRequest(), send, "nobody")
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}

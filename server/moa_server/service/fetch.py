@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,14 @@ from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
 from moa_shared.errors import (
-    ConfigError,
-    DiskFullError,
     MismatchError,
     MoaError,
-    ModelSourceError,
     NotFoundError,
     OverloadedError,
 )
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources import cache
-from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full, remembered_hash
+from moa_shared.models.sources.cache import cache_root, remembered_hash
 from moa_shared.models.sources.files import WEIGHTS_INDEX
 from moa_shared.models.sources.hub import PREFIX, HubModel
 from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
@@ -61,33 +58,24 @@ class OfferedFile:
         entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), size=stat.st_size, sha256=sha256)
         return cls(path, entry, stat.st_mtime_ns)
 
-    async def send(self, offset: int, chunk_bytes: int, send: Send, moved: Callable[[], None]) -> None:
+    async def send(self, offset: int, send: Send, moved: Callable[[], None]) -> None:
         """Sends a range from `offset` on. `moved`: called whenever the client has taken something in."""
         end = min(self.entry.size, offset + RANGE_BYTES)
-        if offset >= end:
-            return
         try:
-            file = self.path.open("rb")
+            with self.path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                if (stat.st_size, stat.st_mtime_ns) != (self.entry.size, self.changed_at):
+                    raise OSError("it has changed since the server started")
+                file.seek(offset)
+                while offset < end and (data := await asyncio.to_thread(file.read, min(CHUNK_BYTES, end - offset))):
+                    await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
+                    moved()
+                    offset += len(data)
         except OSError as error:
-            raise self._gone(error.strerror or str(error)) from None
-        with file:
-            stat = os.fstat(file.fileno())
-            if (stat.st_size, stat.st_mtime_ns) != (self.entry.size, self.changed_at):
-                raise self._gone("it has changed since the server started")
-            file.seek(offset)
-            while offset < end:
-                data = await asyncio.to_thread(file.read, min(chunk_bytes, end - offset))
-                if not data:  # truncated meanwhile: the client's check will say so
-                    return
-                await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
-                moved()
-                offset += len(data)
-
-    def _gone(self, why: str) -> NotFoundError:
-        return NotFoundError(
-            f"The server no longer has its file {self.entry.name}: {why}.",
-            hint="Tell whoever runs it: it offers what is there when it starts.",
-        )
+            raise NotFoundError(
+                f"The server no longer has its file {self.entry.name}: {error.strerror or error}.",
+                hint="Tell whoever runs it: it offers what is there when it starts.",
+            ) from None
 
 
 class Offer:
@@ -97,24 +85,17 @@ class Offer:
         self._files = {file.entry.name: file for file in files}
         self.manifest = pb.PartManifest(identity=identity, files=[file.entry for file in self._files.values()])
         self.manifest_sha256 = manifest_sha256(self.manifest)
-
-    @property
-    def bytes(self) -> int:
-        return sum(entry.size for entry in self.manifest.files)
+        self.bytes = sum(entry.size for entry in self.manifest.files)
 
     def find(self, request: pb.FetchDrafterRequest) -> OfferedFile:
         file = self._files.get(request.name)
         if file is None:
-            raise NotFoundError(
-                f"The server has no file {request.name[:80]!r} for clients.", hint="Fetch the manifest."
-            )
+            name = request.name[:80]
+            raise NotFoundError(f"The server has no file {name!r} for clients.", hint="Fetch the manifest.")
         if request.sha256 and request.sha256 != file.entry.sha256:
-            raise MismatchError(
-                f"file {request.name}",
-                file.entry.sha256.hex()[:12],
-                request.sha256.hex()[:12],
-                hint="The server serves another model or drafter now: start again.",
-            )
+            hint = "The server serves another model or drafter now: start again."
+            names = (each.hex()[:12] for each in (file.entry.sha256, request.sha256))
+            raise MismatchError(f"file {request.name}", *names, hint=hint)
         return file
 
 
@@ -148,14 +129,13 @@ class CompanionFiles:
             offered += [(path, pb.PART_COMPANION, f"model-{each:05}-{of}") for each, path in enumerate(weights, 1)]
         return Offer(identity, [OfferedFile.of(path, kind, root, name) for path, kind, name in offered])
 
-    def described(self, offer: Offer | None) -> pb.Companion:
-        """What clients are told of it. `offer`: None: not ready yet."""
+    def described(self, offer: Offer) -> pb.Companion:
         return pb.Companion(
             name=self.files.target_id,
             fingerprint=bytes.fromhex(self.files.fingerprint),
             family=str(self.files.config["model_type"]),
-            bytes=offer.bytes if offer is not None else 0,
-            manifest_sha256=offer.manifest_sha256 if offer is not None else b"",
+            bytes=offer.bytes,
+            manifest_sha256=offer.manifest_sha256,
             hub=self.hub,
         )
 
@@ -183,20 +163,20 @@ def _hub_name(spec: str, files: ModelFiles) -> str:
 
 
 MOST_PLACES = 16  # each holds a range of a file
-STILL_SECONDS = 1.0  # without a chunk of 64 KiB taken in; a download at 1 Mbit/s takes one in every half second
 
 
 @dataclass(eq=False, slots=True)
 class FetchPlace:
-    """The place of one download. `owner`: whose it is: a key's, or an address."""
+    """The place of one download. `owner`: whose it is: a key's, or an address; `limit`: expires if it is lost."""
 
     owner: str
     moved_at: float
     limit: asyncio.Timeout
-    is_lost: bool = False
 
 
 class FetchPlaces:
+    """The downloads that run: at most MOST_PLACES, shared evenly among those who want one."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._taken: list[FetchPlace] = []
@@ -215,32 +195,24 @@ class FetchPlaces:
             async with place.limit:
                 yield moved
         except TimeoutError:
-            if not place.is_lost:
+            if not place.limit.expired():
                 raise
-            raise OverloadedError(
-                "Another download needs the place of this one, which stood still or is one of many.",
-                hint="Call again to resume.",
-            ) from None
+            words = f"More than {MOST_PLACES} devices are fetching, and another one needed this place."
+            raise OverloadedError(words, hint="Call again to resume.") from None
         finally:
-            if not place.is_lost:
+            if place in self._taken:
                 self._taken.remove(place)
 
     def _make_room(self, owner: str) -> None:
-        """Takes a place from one who has more than this owner will have, else from a download that stands still."""
+        """The download gives way that moved longest ago: of those who have more than this owner, else of its own."""
         if len(self._taken) < MOST_PLACES:
             return
         held = Counter(place.owner for place in self._taken)
-        most = max(held.values(), default=0)
-        if most > held[owner] + 1:
-            candidates = [place for place in self._taken if held[place.owner] == most]
-        else:
-            still_since = self._clock() - STILL_SECONDS
-            candidates = [place for place in self._taken if place.moved_at <= still_since]
-        if not candidates:
-            raise OverloadedError(f"{MOST_PLACES} devices are fetching the drafter already.")
-        lost = min(candidates, key=lambda place: place.moved_at)
+        most = max(held.values())
+        whose = [each for each in held if held[each] == most > held[owner]] or [owner]
+        places = [each for each in self._taken if each.owner in whose] or self._taken
+        lost = min(places, key=lambda place: place.moved_at)
         self._taken.remove(lost)
-        lost.is_lost = True
         lost.limit.reschedule(0.0)
 
 
@@ -271,59 +243,41 @@ class DrafterFiles:
         identity: pb.Identity,
         drafters: Sequence[DrafterFile],
         cache_dir: Path | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
         companion: CompanionFiles | None = None,
     ) -> None:
+        self.manifest_sha256 = b""  # of the manifest of the client's half; empty: there is none
+        self.companion: pb.Companion | None = None  # what clients are told of it
         self._files = files
         self._identity = identity
         self._drafters = tuple(drafters)
         self._cache_dir = cache_dir
-        self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
         self._companion = companion
         self._offers: dict[bool, Offer] = {}  # False: of the client's half; True: of the companion
-        self._lock = asyncio.Lock()
         self._places = FetchPlaces()
 
-    @property
-    def manifest_sha256(self) -> bytes:
-        """The hash of the manifest of the client's half; empty until that is made."""
-        return self._offers[False].manifest_sha256 if False in self._offers else b""
-
-    @property
-    def companion(self) -> pb.Companion | None:
-        return self._companion.described(self._offers.get(True)) if self._companion is not None else None
-
     def prepare(self) -> None:
-        """Makes and hashes the files now; if that fails, the first request tries again and gets the error."""
+        """Makes and hashes the files. If that fails the log says why, and clients get what does not."""
+        root = cache_root(self._cache_dir)
         try:
-            for companion in (False, True)[: 1 + (self._companion is not None)]:
-                self._offer(companion)
-        except MoaError as error:
-            log.warning("parts for clients are not ready", reason=error.message)
+            offer = self._offers[False] = Offer(self._identity, self._own_files(root))
+            self.manifest_sha256 = offer.manifest_sha256
+            log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
+            if self._companion is not None:
+                offer = self._offers[True] = self._companion.offer(root)
+                self.companion = self._companion.described(offer)
+                log.info("a companion is offered", companion=self.companion.name, bytes=offer.bytes)
+        except (MoaError, OSError) as error:
+            log.warning("parts for clients are not ready", reason=str(error))
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
+        if (offer := self._offers.get(request.companion)) is None:
+            what = "companion" if request.companion else "drafter"
+            raise NotFoundError(f"The server offers no {what}.", hint="Leave it out, or ask whoever runs the server.")
         async with self._places.take(owner) as moved:
-            async with self._lock:
-                made = self._offers.get(request.companion)
-                offer = made if made is not None else await asyncio.to_thread(self._offer, request.companion)
             if request.name:
-                await offer.find(request).send(request.offset, self._chunk_bytes, send, moved)
+                await offer.find(request).send(request.offset, send, moved)
             else:
                 await send(pb.FetchDrafterResponse(manifest=offer.manifest))
-
-    def _offer(self, companion: bool) -> Offer:
-        root, offered = cache.cache_root(self._cache_dir), self._companion if companion else None
-        if companion and offered is None:
-            raise NotFoundError("This server offers no companion.", hint="Give --companion FILE, or leave it out.")
-        with _said_to_clients():
-            offer = offered.offer(root) if offered is not None else Offer(self._identity, self._own_files(root))
-        self._offers[companion] = offer
-        if offered is not None:
-            hub = {"hub": offered.hub} if offered.hub else {}
-            log.info("a companion is offered", companion=offered.files.target_id, bytes=offer.bytes, **hub)
-        else:
-            log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
-        return offer
 
     def _own_files(self, root: Path) -> Iterator[OfferedFile]:
         for name in TEXT_FILES:
@@ -354,38 +308,19 @@ class DrafterFiles:
             if tensors
         ]
         with cache.locked(entry):
-            if (entry / cache.MANIFEST).is_file():
-                try:
-                    cache.check_manifest(entry, root)
-                except MoaError as error:
+            try:
+                cache.check_manifest(entry, root)
+            except MoaError as error:  # there are none, or damaged ones
+                if entry.exists():
                     log.warning("parts for clients are made again", reason=error.message)
-                    (entry / cache.MANIFEST).unlink()
-            if not (entry / cache.MANIFEST).is_file():
                 numbers = sum(math.prod(reader.shape(name)) for _, tensors in parts for name in tensors)
-                nbytes = 4 * numbers  # bf16, and packed at most that again
-                with cache.building(entry, nbytes, "What clients fetch") as folder:
+                with cache.building(
+                    entry, 4 * numbers, "What clients fetch"
+                ) as folder:  # bf16, and packed at most that
                     for name, tensors, precision, _ in made:
                         write_part(reader, tensors, folder / name, precision)
                     cache.write_manifest(folder, files.target_id, files.fingerprint)
         return [(entry / name, kind) for name, _, _, kind in made]
-
-
-@contextmanager
-def _said_to_clients() -> Iterator[None]:
-    """A block that reads and writes the server's files: clients get its errors, without the names of the files."""
-    try:
-        yield
-    except (NotFoundError, DiskFullError) as error:
-        log.exception("parts for clients cannot be made", reason=error.message)
-        if isinstance(error, NotFoundError):
-            what = "The server no longer has a file that clients fetch."
-        else:
-            what = "The server's disk has no room for what clients fetch."
-        raise type(error)(what, hint="Tell whoever runs it, or fetch it elsewhere.") from None
-    except OSError as error:
-        raise ConfigError(
-            f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
-        ) from error
 
 
 def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
@@ -396,12 +331,7 @@ def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision
             tensors |= _pack(reader, name)
         else:
             tensors[name] = round_to_bfloat16(reader.array(name))
-    try:
-        write_tensors(path, tensors)
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(path.parent, None, path.name) from None
-        raise ModelSourceError(f"{path} cannot be written ({error}).", hint="Check the cache folder.") from None
+    write_tensors(path, tensors)
 
 
 def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:

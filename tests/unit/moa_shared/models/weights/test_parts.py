@@ -1,14 +1,11 @@
 import dataclasses
-import errno
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from moa_server.service import fetch
 from moa_server.service.fetch import write_part
-from moa_shared.errors import DiskFullError, ModelSourceError
+from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
 from moa_shared.models.tensors import quantise_q8_0, write_tensors
 from moa_shared.models.weights.parts import layer_names, layer_places
@@ -81,12 +78,3 @@ def test_what_8_bits_do_not_hold_stays_in_bfloat16(files: ModelFiles, tmp_path: 
     write_tensors(odd, {UP: rows.astype(np.float32)})
     write_part(WeightReader(dataclasses.replace(files, weights=(odd,))), [UP], path, "packed")
     assert load_file(path)[UP].dtype == torch.bfloat16
-
-
-def test_a_disk_that_fills_is_said(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(fetch, "write_tensors", full)
-    with says(DiskFullError, "The disk of TMP ran full while writing part.safetensors"):
-        write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")
