@@ -22,11 +22,10 @@ from moa_server.fleet import FleetWatch
 from moa_server.service.host import LAST_WORD_SECONDS, Host
 from moa_server.service.service import Health, MoaService
 from moa_server.settings import ServerSettings
-from moa_server.tls.listener import files_of
+from moa_server.tls import TlsListener, files_of
 
 if TYPE_CHECKING:
-    from moa_server.observing.observing import Observing
-    from moa_server.tls.listener import TlsListener
+    from moa_server.observing import Observing
     from moa_server.verifier.group import Watch
 
 log = structlog.get_logger()
@@ -44,7 +43,7 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
     tls = make_tls(settings)
     server = grpc.aio.server(options=channel_options(services.frame_bytes, settings))
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
-    status = Health(host.admission.allowances)
+    status = Health()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     try:
         address = host_port(settings.host, port)
@@ -59,11 +58,7 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
 
 def make_tls(settings: ServerSettings) -> TlsListener | None:
     files = files_of(settings)
-    if files is None:
-        return None
-    from moa_server.tls.listener import TlsListener  # the library of certificates is not light
-
-    return TlsListener(files)
+    return TlsListener(files) if files is not None else None
 
 
 async def serve(
@@ -192,7 +187,7 @@ class RunningServer:
         for what, read in (("keys", self.host.admission.gate), ("certificate", self.tls)):
             try:
                 if read is not None:
-                    read.reload()
+                    read.refresh(at_once=True)
             except Exception:
                 log.exception("reload failed; what was in force stays", what=what)
 
@@ -201,7 +196,7 @@ class RunningServer:
         self.host.lifecycle.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                await self.host.lifecycle.drained()
+                await self.host.lifecycle.drained.wait()
 
     async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
         """Ends all running answers, and all calls once their clients have read that, within `seconds`."""
@@ -230,7 +225,7 @@ async def _sweep(host: Host, status: Health, tls: TlsListener | None) -> None:
                 tell_manager("WATCHDOG=1")  # which ends a server that does not say so for long
             dropped = services.registry.expire()
             if tls is not None:
-                tls.look(admission.allowances.connections)
+                tls.refresh()
             lifecycle.end_idle()
             admission.gate.refresh()
             host.end_refused()

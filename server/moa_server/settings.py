@@ -50,7 +50,8 @@ class ServerSettings(SettingsBase):
         **dict.fromkeys(
             ("streams_per_connection", "metadata_bytes"), "A connection has at most 100 calls of 8 KiB each."
         ),
-        **dict.fromkeys(("open_seconds", "write_seconds"), "A silent client ends after 10 s, a slow one after 30 s."),
+        "open_seconds": "A stream may wait for its Open until 64 younger ones do.",
+        "write_seconds": "A client that reads almost nothing ends after 30 s.",
         "hang_seconds": "A forward hangs that is stuck for 30 s.",
         "reflection": "grpcurl takes proto/moa/v1/moa.proto.",
         "repack_cache": "Packed weights are kept in the cache, where it can be written.",
@@ -183,7 +184,6 @@ class ServerSettings(SettingsBase):
     idle_seconds: float = 900.0  # that a conversation without questions keeps its stream: a daemon leaves after 300
     streams_per_connection: int = 100  # calls at once: a chat has one, a daemon one for each conversation
     metadata_bytes: int = 8192  # of one call: ours need 300
-    open_seconds: float = 10.0  # for a new stream to send its Open
     write_seconds: float = 30.0  # of a client that reads almost nothing, until it is detached
     hang_seconds: float = 30.0  # of a forward, with no processor or of one: a hundred times a slice of a prompt
 

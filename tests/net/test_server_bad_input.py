@@ -10,7 +10,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
-from moa_server.service.stream.converse import ConverseStream
+from moa_server.service.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import (
     ConfigError,
@@ -174,15 +174,6 @@ async def test_a_frame_that_is_too_long(target: Target, length: int) -> None:
         await beside.verdict()
 
 
-async def test_a_stream_that_never_opens(target: Target) -> None:
-    async with (
-        serving(make_host(target, open_seconds=0.05)) as running,
-        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
-    ):
-        error, _ = await refused(Peer(channel))
-        assert "Expected an Open within 0.05 s, got nothing" in str(error)
-
-
 async def test_generate_of_bytes_that_are_no_request(channel: grpc.aio.Channel, target: Target) -> None:
     call = cast(Any, channel).unary_stream("/moa.v1.Moa/Generate")(b"\xff\xff")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -236,6 +227,6 @@ async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in
         await released.wait()
 
     async with serving(host):
-        await ConverseStream(host.services, host.lifecycle, write, Caller()).run(frames())
+        await ConverseStream(host, write, Caller()).run(frames())
     assert [frame.WhichOneof("frame") for frame in written][:2] == ["opened", "verdict"]
     assert len(written[1].verdict.tokens) == settings.max_tokens

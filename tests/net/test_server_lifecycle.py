@@ -127,7 +127,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
 
 async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "MOST_UNOPENED", 3)
-    async with serving(make_host(target, open_seconds=100.0)) as running, channel_to(running) as channel:
+    async with serving(make_host(target)) as running, channel_to(running) as channel:
         silent = [Peer(channel) for _ in range(10)]
         waiting = {asyncio.create_task(peer.done()): peer for peer in silent}  # they come in any order
         while len(waiting) > 3:

@@ -28,7 +28,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3296, 20,
     ),
-    "server": (("server",), 14259, 75),
+    "server": (("server",), 13585, 69),
     "shared": (("shared",), 15888, 96),
     "training": (("training",), 4658, 30),
     "bench": (("bench",), 5257, 42),
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 837, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 59067, 393),
+    "tests": (("tests",), 58602, 390),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

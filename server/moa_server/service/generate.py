@@ -5,8 +5,8 @@ most the run-ahead limit, so a client that does not read costs nothing more.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,21 +29,18 @@ from moa_shared.tracing import is_traced
 from moa_server.access.limits import Caller
 from moa_server.engine.live_session import AnswerTrace, Attachment, Listener, LiveSession
 from moa_server.engine.server_drafts import drafting_source
-from moa_server.service.host import Lifecycle, OpenCall
+from moa_server.service.frame_writer import BoundedWriter
+from moa_server.service.host import Host, OpenCall
 from moa_server.service.services import Services
-from moa_server.service.stream.frame_writer import BoundedWriter
 
 Vector = npt.NDArray[np.float64]
 
 
-async def embed(services: Services, lifecycle: Lifecycle, caller: Caller, request: pb.EmbedRequest) -> pb.EmbedResponse:
-    tokens = tuple(request.tokens)
-    lifecycle.check_open()
-    if len(tokens) > services.served.context_tokens:
-        raise ContextLengthError(
-            f"The text has {len(tokens)} tokens, at most {services.served.context_tokens} fit.",
-            hint="Send it in parts.",
-        )
+async def embed(host: Host, caller: Caller, request: pb.EmbedRequest) -> pb.EmbedResponse:
+    services, tokens = host.services, tuple(request.tokens)
+    host.lifecycle.check_open()
+    if len(tokens) > (most := services.served.context_tokens):
+        raise ContextLengthError(f"The text has {len(tokens)} tokens, at most {most} fit.", hint="Send it in parts.")
     live = services.registry.new()
     live.caller = caller
     services.let_in(live, caller)
@@ -70,14 +67,12 @@ async def _read(services: Services, live: LiveSession, tokens: Sequence[int]) ->
         summed: Vector = target.normed(output.state if is_mean else output.state[-1:]).sum(axis=0, dtype=np.float64)
         return summed
 
-    total: Vector | None = None
+    total: Vector = np.zeros(1)
     for start in range(0, max(1, len(tokens)), chunk):
         part = tokens[start : start + chunk]
         states = await services.engine.between_forwards(partial(states_of, part))
         live.account.pay(len(part), 0, answering=True)
-        total = states if total is None or not is_mean else total + states
-    if total is None:
-        raise InternalError("A text was read in no chunk.")
+        total = total + states if is_mean else states
     return total / len(tokens) if is_mean else total
 
 
@@ -85,22 +80,14 @@ class Generation(Listener, OpenCall):
     """The server's end of a Generate call. `traceparent`: of the client's span; empty: none."""
 
     def __init__(
-        self,
-        services: Services,
-        lifecycle: Lifecycle,
-        write: Callable[[pb.GenerateResponse], Awaitable[None]],
-        caller: Caller,
-        traceparent: str = "",
+        self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], caller: Caller, traceparent: str = ""
     ) -> None:
-        self._services = services
-        self._lifecycle = lifecycle
+        self._services = host.services
+        self._lifecycle = host.lifecycle
         self.caller = caller
         self._traceparent = traceparent
-        self._writer = BoundedWriter(write, services.settings.write_seconds)
-        self._verdicts: deque[Verdict] = deque()
-        self._poke = asyncio.Event()
-        self._failure: MoaError | None = None
-        self._ended = False
+        self._writer = BoundedWriter(write, host.services.settings.write_seconds)
+        self._news: asyncio.Queue[Verdict | MoaError] = asyncio.Queue()  # as much as the engine may run ahead
         self._live: LiveSession | None = None
         self._pause: asyncio.TimerHandle | None = None
 
@@ -111,15 +98,11 @@ class Generation(Listener, OpenCall):
         services.check_settings(settings)
         tokens, given = _divided(request, settings)
         if given:
-            settings = AnswerSettings(
-                settings.sampling, max_tokens=len(given), ignore_end_of_text=True, chances=settings.chances
-            )
+            settings = replace(settings, max_tokens=len(given), ignore_end_of_text=True, stop=(), loop_guard=False)
         constraint = settings.sampling.constraint
         form = await services.forms.begin(constraint, self.caller.owner) if constraint is not None else None
-        if len(request.tokens) > services.most_tokens:
-            raise ContextLengthError(
-                f"The request has {len(request.tokens)} tokens, at most {services.most_tokens} fit."
-            )
+        if (count := len(request.tokens)) > services.most_tokens:
+            raise ContextLengthError(f"The request has {count} tokens, at most {services.most_tokens} fit.")
         live = self._live = services.registry.new()
         services.let_in(live, self.caller)
         session = live.session
@@ -138,15 +121,16 @@ class Generation(Listener, OpenCall):
             raise
         live.account.usage.on_ask(1, len(tokens))
         if is_traced():
-            trace = AnswerTrace(self._traceparent, live.number, len(tokens), cached=0)
-            live.account.begin_trace(trace)
+            live.account.begin_trace(AnswerTrace(self._traceparent, live.number, len(tokens), cached=0))
         self._lifecycle.enter(self)
         try:
             services.reserve(live)
             is_over = False
             while not is_over:
                 services.engine.wake(live)
-                verdict = await self._next()
+                verdict = await self._news.get()
+                if isinstance(verdict, MoaError):
+                    raise verdict
                 finish, chances = pb.Finish.Name(verdict.finish), chances_to_proto(verdict.chances)
                 await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish, chances=chances))
                 is_over = verdict.finish is not Finish.UNFINISHED
@@ -157,25 +141,13 @@ class Generation(Listener, OpenCall):
             self._lifecycle.leave(self)
             services.registry.close(live)
 
-    async def _next(self) -> Verdict:
-        while not self._verdicts:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                return Verdict(0, 0, 0, (), Finish.DRAINING)
-            self._poke.clear()
-            await self._poke.wait()
-        return self._verdicts.popleft()
-
     # ------------------------------------------------------------ what the engine and the lifecycle say
 
     def send_verdict(self, verdict: Verdict) -> None:
-        self._verdicts.append(verdict)
-        self._poke.set()
+        self._news.put_nowait(verdict)
 
     def on_failure(self, error: MoaError) -> None:
-        self._failure = error
-        self._poke.set()
+        self._news.put_nowait(error)
 
     def on_held(self, refusal: RateLimitError) -> None:
         """Pauses: this call cannot be resumed, so it is held back instead of ended."""
@@ -195,21 +167,18 @@ class Generation(Listener, OpenCall):
         self.on_failure(refusal)
 
     def end_answer(self) -> None:
-        self._ended = True
-        self._poke.set()
+        self._news.put_nowait(Verdict(0, 0, 0, (), Finish.DRAINING))
 
 
 def _divided(request: pb.GenerateRequest, settings: AnswerSettings) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The text, and the answer that is given to it."""
     tokens, given = tuple(request.tokens), request.given
     if not given:
         return tokens, ()
     if given >= len(tokens):
-        raise ConfigError(
-            f"{given} of {len(tokens)} tokens are given as the answer.", hint="Leave at least the first one out."
-        )
+        words = f"{given} of {len(tokens)} tokens are given as the answer."
+        raise ConfigError(words, hint="Leave at least the first one out.")
     if settings.chances is None or settings.sampling.constraint is not None:
-        raise ConfigError(
-            "A given answer comes back with the chances of its tokens, and needs no form.",
-            hint="Ask for chances, and for no constraint.",
-        )
+        words = "A given answer comes back with the chances of its tokens, and needs no form."
+        raise ConfigError(words, hint="Ask for chances, and for no constraint.")
     return tokens[:-given], tokens[-given:]

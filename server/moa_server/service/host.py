@@ -28,7 +28,7 @@ from moa_server.service.services import Served, Services
 from moa_server.settings import ServerSettings
 
 LAST_WORD_SECONDS = 5.0  # for a client to read a GoAway and end its stream: a few round trips, or a busy device's pause
-MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
+MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream, on a busy machine later
 SIGN_SECONDS = 0.001  # of a processor between two looks: a sign of life
 LOOK_SECONDS = 2.0  # of a pause between two looks count: in a longer one this process did not run either
 
@@ -54,16 +54,11 @@ class OpenCall(ABC):
 
 
 class Lifecycle:
-    """The open calls of a server, and whether it takes new ones.
+    """The open calls of a server, and whether it takes new ones. `drained`: it drains, and has none any more.
 
-    Args:
-        hang_seconds: a forward hangs that is stuck for longer.
-        idle_seconds: a call on which nothing is asked for so long is ended; 0: never.
-
-    Attributes:
-        fleet: the servers that clients may go to instead.
-        stuck_seconds: for how long the running job has had no processor, or, if that is more, how much of one it has
-            used: neither is much on a machine that is only busy, whose time goes to other programs.
+    `hang_seconds`: a forward hangs that is stuck for longer; `idle_seconds`: a call on which nothing is asked for so
+    long is ended; 0: never. `stuck_seconds`: for how long the running job has had no processor, or, if that is more,
+    how much of one it has used: neither is much on a machine that is only busy, whose time goes to other programs.
     """
 
     def __init__(self, hang_seconds: float, idle_seconds: float, clock: Callable[[], float]) -> None:
@@ -77,7 +72,7 @@ class Lifecycle:
         self._job: RunningJob | None = None  # as it was first looked at
         self._worked = self._still_seconds = self._looked_at = 0.0
         self._calls: set[OpenCall] = set()
-        self._empty = asyncio.Event()
+        self.drained = asyncio.Event()
         self._unopened: dict[Callable[[], None], None] = {}  # oldest first
 
     @property
@@ -116,7 +111,7 @@ class Lifecycle:
     def leave(self, call: OpenCall) -> None:
         self._calls.discard(call)
         if self.draining and not self._calls:
-            self._empty.set()
+            self.drained.set()
 
     # ------------------------------------------------------------ their end
 
@@ -147,12 +142,9 @@ class Lifecycle:
     def drain(self) -> None:
         self.draining = True
         if not self._calls:
-            self._empty.set()
+            self.drained.set()
         for call in tuple(self._calls):
             call.drain()
-
-    async def drained(self) -> None:
-        await self._empty.wait()
 
     def end_answers(self) -> None:
         for call in tuple(self._calls):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from moa_server.engine.observer import Observer
 from moa_server.engine.page_index import PrefixIndex
 from moa_server.engine.page_sharing import PrefixSharing
 from moa_server.engine.registry import KVPool, SessionRegistry, SessionSize
-from moa_server.engine.schedule import FairQueue, Schedule
+from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
@@ -50,8 +50,6 @@ class ModelPooling:
 
 
 UNKNOWN_POOLING = ModelPooling()
-
-
 _MODES = {"pooling_mode_mean_tokens": Pooling.MEAN, "pooling_mode_lasttoken": Pooling.LAST}
 
 
@@ -63,18 +61,14 @@ def find_pooling(files: ModelFiles) -> ModelPooling:
     if not path.is_file():
         return UNKNOWN_POOLING
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        modes = dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ModelSourceError(f"{path} cannot be read: {error}.", hint="Fetch the model again.") from None
-    modes = content.items() if isinstance(content, Mapping) else ()
-    wanted = [name for name, is_on in modes if name.startswith("pooling_mode") and is_on is True]
-    kind = _MODES.get(wanted[0]) if len(wanted) == 1 else None
-    if kind is None:
-        raise ModelSourceError(
-            f"{path} pools by {', '.join(wanted) or 'nothing'}, which is not known here.",
-            hint=f"Known: {', '.join(_MODES)}.",
-        )
-    return ModelPooling(kind, is_trained=True)
+    wanted = [name for name, is_on in modes.items() if name.startswith("pooling_mode") and is_on is True]
+    if len(wanted) != 1 or wanted[0] not in _MODES:
+        words = f"{path} pools by {', '.join(wanted) or 'nothing'}, which is not known here."
+        raise ModelSourceError(words, hint=f"Known: {', '.join(_MODES)}.")
+    return ModelPooling(_MODES[wanted[0]], is_trained=True)
 
 
 class Forms:
@@ -83,13 +77,8 @@ class Forms:
     def __init__(self, compiler: ConstraintCompiler | None) -> None:
         self._compiler = compiler
         self._thread = ThreadPoolExecutor(1, "forms")
-        self._waiting: Counter[str] = Counter()  # by owner; those whose turn has come count too
-        self._turns = FairQueue[tuple[str, asyncio.Future[None]]](lambda each: each[0])
-        self._busy = False
-
-    @property
-    def are_offered(self) -> bool:
-        return self._compiler is not None
+        self._waiting: Counter[str] = Counter()  # by owner; those that are compiled count too
+        self._turns: dict[str, asyncio.Lock] = {}  # by owner: one form of each waits for the thread
 
     async def begin(self, constraint: Constraint, owner: str) -> ConstrainedText:
         """An answer under a constraint, before its first token. `owner`: whose answer it is."""
@@ -99,37 +88,23 @@ class Forms:
             return known
         if self._waiting[owner] >= MOST_OF_ONE or self._waiting.total() >= MOST_WAITING:
             raise OverloadedError("Too many forms of answers wait to be compiled.")
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
         self._waiting[owner] += 1
-        self._turns.add((owner, turn))
-        self._give_turn()
         try:
-            await turn
-            return await loop.run_in_executor(self._thread, self._compiler.begin, constraint)
+            async with self._turns.setdefault(owner, asyncio.Lock()):
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._thread, self._compiler.begin, constraint)
         finally:
             self._waiting[owner] -= 1
-            self._waiting += Counter()  # forgets who waits no more
-            if not turn.cancelled():
-                self._busy = False
-                self._give_turn()
-
-    def _give_turn(self) -> None:
-        while self._turns and not self._busy:
-            _, turn = self._turns.take()
-            if not turn.done():  # its call has ended
-                self._busy = True
-                turn.set_result(None)
+            if not self._waiting[owner]:
+                del self._waiting[owner], self._turns[owner]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """The target as the service needs to know it.
 
-    Args:
-        step_ms: time of a plain step at the start; 0: not measured.
-        row_shares: what further rows added to it.
-        constraints: compiles the forms of answers; None: it has none.
+    `step_ms`: of a plain step at the start; 0: not measured; `row_shares`: what further rows added to it;
+    `constraints`: compiles the forms of answers; None: it has none.
     """
 
     identity: pb.Identity
@@ -147,11 +122,10 @@ class Served:
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """The message for a client whose conversation began on another execution than this server's."""
-        if before == self.identity.execution:
+        now, ends = self.identity.execution, sorted(self.end_of_text)
+        if before == now:
             return None
-        return pb.NewExecution(
-            fingerprint=self.identity.execution, execution=self.execution, end_of_text=sorted(self.end_of_text)
-        )
+        return pb.NewExecution(fingerprint=now, execution=self.execution, end_of_text=ends)
 
 
 log = structlog.get_logger()
@@ -195,37 +169,21 @@ class Services:
         self.engine = Engine(stepper, self.registry.close, thread, schedule, self._sharing, observer)
         kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
         self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes)
-        self._stepper = stepper
-        self.size = SessionSize(stepper, settings.draft_nodes)
-        self._limits = SessionLimits(
-            served.context_tokens,
-            served.vocab_size,
-            settings.draft_nodes,
-            settings.prefill_chunk,
-            settings.run_ahead_tokens,
-        )
-
-    # ------------------------------------------------------------ what clients are told
-
-    @property
-    def limits(self) -> pb.Limits:
-        settings = self.settings
-        return pb.Limits(
-            context_tokens=self.served.context_tokens,
+        self.frame_bytes = settings.most_frame_bytes(served.context_tokens)
+        self.most_tokens = max(served.context_tokens, settings.draft_nodes)  # in one frame: a context, or a draft
+        self.limits = pb.Limits(
+            context_tokens=served.context_tokens,
             draft_nodes=settings.draft_nodes,
             frame_bytes=self.frame_bytes,
             sessions=settings.max_sessions,
-            constraints=self.forms.are_offered,
+            constraints=served.constraints is not None,
         )
+        self._stepper = stepper
+        self.size = SessionSize(stepper, settings.draft_nodes)
+        steps = settings.draft_nodes, settings.prefill_chunk, settings.run_ahead_tokens
+        self._limits = SessionLimits(served.context_tokens, served.vocab_size, *steps)
 
-    @property
-    def frame_bytes(self) -> int:
-        return self.settings.most_frame_bytes(self.served.context_tokens)
-
-    @property
-    def most_tokens(self) -> int:
-        """The most tokens in one frame: a whole context, or the nodes of one draft."""
-        return max(self.served.context_tokens, self.settings.draft_nodes)
+    # ------------------------------------------------------------ what clients are told
 
     @property
     def load(self) -> float:
@@ -264,17 +222,13 @@ class Services:
 
     def check_settings(self, settings: AnswerSettings) -> None:
         if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
-            raise ConfigError(
-                "This server ends answers at end-of-text.",
-                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text.",
-            )
+            hint = "Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text."
+            raise ConfigError("This server ends answers at end-of-text.", hint=hint)
         size = self.served.vocab_size
         for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
             if token >= size:
-                raise ConfigError(
-                    f"logit_bias names token {token}, outside the vocabulary (0 to {size - 1}).",
-                    hint="Use the server's tokenizer.",
-                )
+                words = f"logit_bias names token {token}, outside the vocabulary (0 to {size - 1})."
+                raise ConfigError(words, hint="Use the server's tokenizer.")
 
     def let_in(self, live: LiveSession, caller: Caller) -> None:
         """Lets a session begin its answer, or continue it: before anything else of the question is done."""

@@ -1,7 +1,7 @@
 """What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
 
-State: queued verdicts and frames, and the memory that is followed. Invariants: memory never goes before a queued
-verdict; of beats only the newest is kept, verdicts that continue each other are one, one that may
+State: queued verdicts and frames, the memory that is followed, and rows of it that are coded. Invariants: memory never
+goes before a queued verdict; of beats only the newest is kept, verdicts that continue each other are one, one that may
 linger waits for others, and no more than QUEUE_BYTES wait.
 A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
 """
@@ -10,8 +10,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
 
+import grpc.aio
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
@@ -20,8 +22,7 @@ from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
 
 from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
-from moa_server.service.stream.frames import MemoryQueue, merge_verdicts
-from moa_server.session.memory_feed import Chunk, MemoryFeed
+from moa_server.session.memory_feed import START_BYTES, Chunk, MemoryFeed
 
 LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
 
@@ -52,10 +53,10 @@ class BoundedWriter(Generic[Sent]):
             async with asyncio.timeout(max(0.0, self._patience_seconds - self._owed_seconds)):
                 await self._write(message)
         except TimeoutError:
-            raise UnavailableError(
-                f"The client has read almost nothing for {self._patience_seconds:g} s.",
-                hint="Call again to resume.",
-            ) from None
+            words = f"The client has read almost nothing for {self._patience_seconds:g} s."
+            raise UnavailableError(words, hint="Call again to resume.") from None
+        except grpc.aio.BaseError:
+            raise UnavailableError("The connection to the client broke.") from None
         nbytes = message.ByteSize()
         self._owed_seconds = max(0.0, self._owed_seconds + self._clock() - began - nbytes / LEAST_RATE)
         return nbytes
@@ -66,6 +67,40 @@ QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is re
 LINGER_MS = 50.0  # a frame costs server and device about as much Python as a step, and no eye sees so short a wait
 
 VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
+
+
+def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
+    """A verdict and the one that continues it, as one; None if it continues another.
+
+    It has the costs and the price of the newest step and counts what all steps verified.
+    """
+    if earlier.finish or earlier.ask != later.ask or later.base != earlier.base + len(earlier.tokens):
+        return None
+    return replace(
+        later,
+        base=earlier.base,
+        prefix_hash=earlier.prefix_hash,
+        tokens=[*earlier.tokens, *later.tokens],
+        accepted=earlier.accepted + later.accepted,
+        drafted=earlier.drafted + later.drafted,
+        stale=earlier.stale + later.stale,
+        server_drafted=earlier.server_drafted + later.server_drafted,
+        server_accepted=earlier.server_accepted + later.server_accepted,
+        chances=(*earlier.chances, *later.chances) if bool(earlier.chances) is bool(later.chances) else (),
+    )
+
+
+class RowSource(NamedTuple):
+    """Where the memory of a stream comes from.
+
+    `code`: codes a chunk; `may_code`: whether there is time to encode rows now; if not, the stream is told when there
+    is; `hash_at`: hash of the conversation's first tokens, its low half; names the state that memory belongs to.
+    """
+
+    feed: MemoryFeed
+    code: Callable[[Chunk], asyncio.Future[CodedRows]]
+    may_code: Callable[[], bool]
+    hash_at: Callable[[int], int]
 
 
 class FrameWriter:
@@ -79,12 +114,15 @@ class FrameWriter:
     ) -> None:
         self._writer = BoundedWriter(write, write_seconds)
         self._observer = observer or Observer()
-        self._memory: MemoryQueue | None = None
-        self._rows_in_frame: list[Memory] = []  # that the next frame written holds
         self._verdicts = VerdictWriter()
         self._urgent: deque[Verdict | pb.ServerFrame] = deque()
         self._urgent_bytes = 0
         self._beat: pb.ServerFrame | None = None
+        self._source: RowSource | None = None
+        self._coded: list[CodedRows] = []  # a verdict takes them along
+        self._held: list[CodedRows] = []  # which wait for a verdict to take them along
+        self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
+        self._rows_in_frame: list[Memory] = []  # that the next frame written holds
         self._poke = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._closing = False
@@ -104,12 +142,8 @@ class FrameWriter:
         if self._urgent_bytes > QUEUE_BYTES:
             self._urgent.clear()
             self._urgent_bytes = 0
-            self.fail(
-                UnavailableError(
-                    f"The client has left {QUEUE_BYTES} bytes unread.",
-                    hint="Keep reading, or open a new stream to resume.",
-                )
-            )
+            words = f"The client has left {QUEUE_BYTES} bytes unread."
+            self.fail(UnavailableError(words, hint="Keep reading, or open a new stream to resume."))
             return False
         before = self._urgent[-1] if self._urgent else None
         if isinstance(item, Verdict) and isinstance(before, Verdict) and (merged := merge_verdicts(before, item)):
@@ -124,34 +158,42 @@ class FrameWriter:
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 
-    def follow(
-        self,
-        feed: MemoryFeed,
-        code: Callable[[Chunk], asyncio.Future[CodedRows]],
-        may_code: Callable[[], bool],
-        hash_at: Callable[[int], int],
-    ) -> None:
-        """As of `MemoryQueue`."""
-        self._memory = MemoryQueue(feed, code, may_code, hash_at, self._poke)
+    def follow(self, source: RowSource) -> None:
+        """Writes memory, too, from now on."""
+        self._source = source
         self._poke.set()
 
     def unfollow(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        if self._coding is not None:
+            self._coding[1].cancel()
+        self._source, self._coding, self._coded, self._held = None, None, [], []
 
     def poke(self) -> None:
         self._poke.set()
 
     def put_rows(self, newest: CodedRows, *, with_verdict: bool) -> None:
-        """Queues rows that are coded already, as `MemoryQueue.put` does."""
-        if self._memory is not None:
-            self._memory.put(newest, with_verdict=with_verdict)
+        """Queues rows that are coded already, if the feed still owes them and the credit allows.
+
+        `with_verdict`: they wait for the next verdict, which is sure to come, rather than go in a frame of their own.
+        """
+        if self._source is not None and self._source.feed.claim(newest.chunk):
+            (self._held if with_verdict else self._coded).append(newest)
+        if not with_verdict:
+            self._poke.set()
 
     def void(self, length: int) -> None:
         """Takes back unwritten memory rows from position `length` on, which are void."""
-        if self._memory is not None:
-            self._memory.void(length)
+        if self._source is None:
+            return
+        feed = self._source.feed
+        for rows in self._take_rows(lambda stop: stop > length):
+            feed.take_back(rows.chunk.nbytes)
+        if self._coding is not None:
+            chunk, future = self._coding
+            if chunk.start + chunk.count > length:
+                future.cancel()
+                feed.take_back(chunk.nbytes)
+                self._coding = None
 
     def close(self) -> None:
         self._closing = True
@@ -188,28 +230,74 @@ class FrameWriter:
             self._urgent_bytes = self._urgent_bytes - _size(item) if self._urgent else 0
             if not isinstance(item, Verdict):
                 return item
-            if self._memory is not None:  # the coded rows that are not of a later verdict in the queue go with it
-                self._rows_in_frame += self._memory.take_with_verdict(item.base + len(item.tokens))
+            if self._source is not None and (self._coded or self._held):
+                self._add_rows(self._source, item.base + len(item.tokens))
             return pb.ServerFrame(verdict=self._verdicts.write_verdict(item, self._rows_in_frame))
         if self._beat is not None:
             frame, self._beat = self._beat, None
             return frame
-        if self._closing or self._failure is not None:
+        if self._source is None or self._closing or self._failure is not None:
             return None
-        memory = self._memory.take() if self._memory is not None else None
-        if memory is None:
+        if (rows := self._next_rows(self._source)) is None:
             return None
+        memory = _message(self._source, rows)
         self._rows_in_frame.append(memory)
         return pb.ServerFrame(memory=memory_to_proto(memory))
+
+    def _add_rows(self, source: RowSource, end: int) -> None:
+        """Lets the coded rows leave with a verdict whose last token ends there, unless they are too many.
+
+        It is read when all of its frame has come, and a connection that was at rest sends little more than START_BYTES
+        before anything is acknowledged.
+        """
+        rows = self._take_rows(lambda stop: stop <= end)
+        if sum(each.chunk.nbytes for each in rows) > START_BYTES:
+            self._coded[:0] = rows
+        else:
+            self._rows_in_frame += [_message(source, each) for each in rows]
+
+    def _next_rows(self, source: RowSource) -> CodedRows | None:
+        """The next rows for a frame of their own; None: there are none, or they are being coded."""
+        if self._coded:
+            return self._coded.pop(0)
+        if self._coding is None:
+            chunk = source.feed.take(encodes=source.may_code()) if source.feed.may_owe else None
+            if chunk is None:
+                return None
+            self._coding = chunk, source.code(chunk)
+            self._coding[1].add_done_callback(self._on_coded)
+        future = self._coding[1]
+        if not future.done():
+            return None
+        self._coding = None
+        return future.result()
+
+    def _take_rows(self, belongs: Callable[[int], bool]) -> list[CodedRows]:
+        """Takes the coded rows out whose end is such a position."""
+        taken: list[CodedRows] = []
+        for queue in (self._coded, self._held):
+            taken += [rows for rows in queue if belongs(rows.chunk.start + rows.chunk.count)]
+            queue[:] = [rows for rows in queue if not belongs(rows.chunk.start + rows.chunk.count)]
+        return taken
+
+    def _on_coded(self, future: asyncio.Future[CodedRows]) -> None:
+        if not future.cancelled():
+            future.exception()  # seen, even if the stream ends before it is asked for the rows
+        self._poke.set()
 
     def _count(self, nbytes: int) -> None:
         rows, self._rows_in_frame = self._rows_in_frame, []
         for each in rows:
-            self._observer.on_sent(
-                FrameBytes.MEMORY if each.plane is Plane.MEMORY else FrameBytes.STATE, len(each.payload)
-            )
+            kind = FrameBytes.MEMORY if each.plane is Plane.MEMORY else FrameBytes.STATE
+            self._observer.on_sent(kind, len(each.payload))
             nbytes -= len(each.payload)
         self._observer.on_sent(FrameBytes.VERDICTS, nbytes)
+
+
+def _message(source: RowSource, rows: CodedRows) -> Memory:
+    chunk = rows.chunk
+    prefix_hash = source.hash_at(chunk.start + chunk.count)
+    return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)
 
 
 def _size(item: Verdict | pb.ServerFrame) -> int:

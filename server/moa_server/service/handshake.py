@@ -3,8 +3,7 @@
 Invariant: an Open that is refused changes no session and takes no other's place.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, ProtocolError
@@ -19,31 +18,25 @@ from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume
 from moa_server.engine.server_drafts import drafting_source
 from moa_server.engine.stepper import MemorySource
-from moa_server.service.host import Lifecycle
+from moa_server.service.host import Host
 from moa_server.service.services import Services
 from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """What an Open got.
-
-    `codecs`: that the client offers and this server has, the client's favourite first. `resume`: what a client that
-    came back has found; None: it did not come back.
-    """
+class Welcome(NamedTuple):
+    """What an Open got. `codecs`: that both ends have, the client's favourite first."""
 
     live: LiveSession
     codecs: tuple[Codec, ...]
     ask: Ask | None
-    resume: Resume | None
+    resume: Resume | None  # what a client that came back has found; None: it did not come back
     opened: pb.Opened
 
 
-def open_session(
-    services: Services, lifecycle: Lifecycle, caller: Caller, listener: Listener, message: pb.Open
-) -> Welcome:
+def open_session(host: Host, caller: Caller, listener: Listener, message: pb.Open) -> Welcome:
     """Attaches a stream to the session that its Open asks for, or to a new one."""
-    codecs = _check(services, lifecycle, caller, message)
+    services = host.services
+    codecs = _check(host, caller, message)
     ask = services.read_ask(message.ask) if message.HasField("ask") else None
     token, settings, engine = message.resume_token, services.settings, services.engine
     stepper = engine.stepper
@@ -80,7 +73,7 @@ def open_session(
         new_execution=services.served.new_execution(message.identity.execution),
         server_drafts=live.drafting.by_server,
         thin_memory=settings.thins_memory,
-        servers=lifecycle.fleet.names(),
+        servers=host.lifecycle.fleet.names(),
     )
     resume = _kind_of(found is not None, was_attached, cached) if token else None
     return Welcome(live, codecs, ask, resume, opened)
@@ -104,24 +97,20 @@ def _agree_on_drafts(
         engine.keep_rows(live, kept_by, engine.stepper.kept_widths(kept_by, widths, drafts=drafts_by is not None))
 
 
-def _check(services: Services, lifecycle: Lifecycle, caller: Caller, message: pb.Open) -> tuple[Codec, ...]:
+def _check(host: Host, caller: Caller, message: pb.Open) -> tuple[Codec, ...]:
     """Refuses what no session could give; the codecs that both ends have."""
-    lifecycle.check_open()
+    served = host.services.served
+    host.lifecycle.check_open()
     check_protocol(PROTOCOL_VERSION, message.protocol_version)
-    check_identity(services.served.identity, message.identity, services.served.drafters)
+    check_identity(served.identity, message.identity, served.drafters)
     if message.HasField("ask"):
-        services.rates.check_tokens(caller)  # before the session changes: what it has written is kept
-    codecs = _known_codecs(message.codecs)
+        host.services.rates.check_tokens(caller)  # before the session changes: what it has written is kept
+    known = {int(codec): codec for codec in Codec}
+    codecs = tuple(known[number] for number in message.codecs if number in known)
+    if message.codecs and not codecs:
+        raise MismatchError("memory codec", ", ".join(codec.name.lower() for codec in Codec), "none of these")
     if message.memory_from > len(message.tokens):
         raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
-    return codecs
-
-
-def _known_codecs(offered: Sequence[int]) -> tuple[Codec, ...]:
-    known = {int(codec): codec for codec in Codec}
-    codecs = tuple(known[number] for number in offered if number in known)
-    if offered and not codecs:
-        raise MismatchError("memory codec", ", ".join(codec.name.lower() for codec in Codec), "none of these")
     return codecs
 
 

@@ -11,16 +11,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import (
     AuthenticationError,
+    ContextLengthError,
     MoaError,
     OverloadedError,
     ProtocolError,
     RateLimitError,
+    TreeError,
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
@@ -34,12 +37,10 @@ from moa_server.access.limits import Caller
 from moa_server.engine.live_session import AnswerTrace, Listener, LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
-from moa_server.service.admission import Allowance
-from moa_server.service.host import LAST_WORD_SECONDS, Lifecycle, OpenCall
-from moa_server.service.services import Services
-from moa_server.service.stream.frame_writer import LINGER_MS, FrameWriter
-from moa_server.service.stream.frames import check_lengths, check_order, parse_frame
-from moa_server.service.stream.handshake import open_session
+from moa_server.service.admission import frame_cost, pause_seconds
+from moa_server.service.frame_writer import LINGER_MS, FrameWriter, RowSource
+from moa_server.service.handshake import open_session
+from moa_server.service.host import LAST_WORD_SECONDS, Host, OpenCall
 from moa_server.session.session import SessionPhase
 
 if TYPE_CHECKING:
@@ -52,6 +53,45 @@ log = structlog.get_logger()
 UNDRAFTED = 8
 
 
+Parsed = TypeVar("Parsed", bound=Message)
+
+
+def parse_frame(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
+    """A message from the wire."""
+    if len(data) > most_bytes:
+        hint = "Send less at once (Limits.frame_bytes)."
+        raise ProtocolError(f"a message of at most {most_bytes} bytes", f"{len(data)}", hint=hint)
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that do not parse") from None
+
+
+def check_order(kind: str | None, *, is_first: bool) -> None:
+    if kind is None:
+        raise ProtocolError("a frame that this version knows", "an empty or unknown one")
+    if is_first is not (kind == "open"):
+        expected = ("Open as the first frame", kind) if is_first else ("one Open a stream", "another Open")
+        raise ProtocolError(*expected)
+
+
+def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
+    """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes."""
+    kind = frame.WhichOneof("frame")
+    if kind not in ("open", "ask", "draft"):
+        return 0
+    ask, draft, tokens = frame.ask, frame.draft, 0
+    if kind != "draft":
+        ask = frame.open.ask if kind == "open" else frame.ask
+        draft, tokens = ask.provisional, max(len(frame.open.tokens), len(ask.tokens))
+    if tokens > most_tokens:
+        raise ContextLengthError(f"The frame has {tokens} tokens, the context holds {most_tokens}.")
+    if (nodes := max(len(draft.tokens), len(draft.parents))) > most_tokens:
+        words = f"The draft has {nodes} nodes, more than the {most_tokens} allowed."
+        raise TreeError(words, hint="Send smaller drafts.")
+    return len(draft.tokens)
+
+
 class StreamState(Enum):
     AWAITING_OPEN = auto()
     OPEN = auto()
@@ -60,20 +100,14 @@ class StreamState(Enum):
 
 
 class ConverseStream(Listener, OpenCall):
-    """The server's end of a stream. `allowance`: of its connection; None: its own."""
+    """The server's end of a stream."""
 
-    def __init__(
-        self,
-        services: Services,
-        lifecycle: Lifecycle,
-        write: Callable[[pb.ServerFrame], Awaitable[None]],
-        caller: Caller,
-        allowance: Allowance | None = None,
-    ) -> None:
+    def __init__(self, host: Host, write: Callable[[pb.ServerFrame], Awaitable[None]], caller: Caller) -> None:
         self.state = StreamState.AWAITING_OPEN
-        self._services = services
-        self._lifecycle = lifecycle
         self.caller = caller
+        self._host, self._lifecycle = host, host.lifecycle
+        self._services = services = host.services
+        self._allowance = host.admission.allowance(caller)
         self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
@@ -81,7 +115,6 @@ class ConverseStream(Listener, OpenCall):
         self._undrafted = 0  # newest verdicts without a draft of server or device
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
-        self._allowance = allowance or Allowance(services.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
         refusal: MoaError | None = None
@@ -91,7 +124,7 @@ class ConverseStream(Listener, OpenCall):
                 self._reader = group.create_task(self._read(frames))
                 group.create_task(self._write())
         except* MoaError as errors:
-            refusal = _first(errors)
+            refusal = next(each for each in errors.exceptions if isinstance(each, MoaError))
             if not isinstance(refusal, UnavailableError | OverloadedError):
                 self._free()
         finally:
@@ -103,27 +136,20 @@ class ConverseStream(Listener, OpenCall):
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         """Reads frames. Refusals go through the frame writer: a call cannot end while one of its writes runs."""
         try:
-            await self._take_in(frames)
-        except MoaError as refusal:
-            self._frame_writer.fail(refusal)
-        else:
-            self._frame_writer.close()
-
-    async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
-        try:
             with self._lifecycle.opening(self.give_up):
-                async with asyncio.timeout(self._services.settings.open_seconds):
-                    first = await anext(frames, None)
-        except TimeoutError:
-            raise ProtocolError(f"an Open within {self._services.settings.open_seconds:g} s", "nothing") from None
-        if first is not None:
-            await self._take_frame(first)
+                first = await anext(frames, None)
+            if first is not None:
+                await self._take_frame(first)
             async for data in frames:
                 await self._take_frame(data)
                 if self.state is StreamState.ENDED:
                     break
-                if pause_seconds := self._allowance.pause_seconds:
-                    await asyncio.sleep(pause_seconds)
+                if seconds := pause_seconds(self._allowance):
+                    await asyncio.sleep(seconds)
+        except MoaError as refusal:
+            self._frame_writer.fail(refusal)
+        else:
+            self._frame_writer.close()
 
     async def _write(self) -> None:
         await self._frame_writer.write_frames()
@@ -137,17 +163,19 @@ class ConverseStream(Listener, OpenCall):
     async def _take_frame(self, data: bytes) -> None:
         """Checks a frame, compiles the form that a question in it asks for, and handles it."""
         if self.state in (StreamState.LEAVING, StreamState.ENDED):
-            self._allowance.charge(len(data), 0)
+            self._allowance.take(frame_cost(len(data), 0))
             return  # crossed with our goodbye
         frame = parse_frame(pb.ClientFrame, data, self._services.frame_bytes)
         kind = frame.WhichOneof("frame")
         check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
         nodes = check_lengths(frame, self._services.most_tokens)
-        self._allowance.charge(len(data), nodes, replies=kind == "beat")
+        self._allowance.take(frame_cost(len(data), nodes, replies=kind == "beat"))
         self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
-        sampling, form = frame.open.ask.sampling if kind == "open" else frame.ask.sampling, None
-        if sampling.HasField("constraint"):
-            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint), self.caller.owner)
+        form = None
+        if kind in ("open", "ask"):
+            sampling = (frame.open.ask if kind == "open" else frame.ask).sampling
+            if sampling.HasField("constraint"):
+                form = await self._services.forms.begin(constraint_from_proto(sampling.constraint), self.caller.owner)
         self._on_frame(frame, form)
 
     def _on_frame(self, frame: pb.ClientFrame, form: ConstrainedText | None) -> None:
@@ -200,7 +228,7 @@ class ConverseStream(Listener, OpenCall):
                 self.state = StreamState.ENDED
 
     def _on_open(self, message: pb.Open, form: ConstrainedText | None) -> None:
-        welcome = open_session(self._services, self._lifecycle, self.caller, self, message)
+        welcome = open_session(self._host, self.caller, self, message)
         live = self._live = welcome.live
         self._codecs = welcome.codecs
         self.state, self._busy_at = StreamState.OPEN, self._services.clock()
@@ -208,14 +236,12 @@ class ConverseStream(Listener, OpenCall):
         feed = live.stream.feed
         if feed is not None:
             engine, session = self._services.engine, live.session
-            self._frame_writer.follow(
-                feed, partial(engine.code, live), partial(engine.may_code, live), lambda to: session.hashes.short_at(to)
-            )
+            code, may_code = partial(engine.code, live), partial(engine.may_code, live)
+            self._frame_writer.follow(RowSource(feed, code, may_code, lambda to: session.hashes.short_at(to)))
         if welcome.resume is not None:
             self._services.observer.on_resume(welcome.resume)
-        is_new = welcome.resume in (None, Resume.UNKNOWN)
-        cached = welcome.opened.cached_tokens
-        log.info("session opened" if is_new else "session resumed", **self._facts(), cached=cached)
+        event = "session opened" if welcome.resume in (None, Resume.UNKNOWN) else "session resumed"
+        log.info(event, **self._facts(live), cached=welcome.opened.cached_tokens)
         if welcome.ask is not None:
             self._begin(live, welcome.ask, form)
         elif feed is not None:
@@ -233,10 +259,10 @@ class ConverseStream(Listener, OpenCall):
         if backlog.repeats:
             return
         live.account.usage.on_ask(ask.id, len(session.tokens))
-        if is_traced() and session.phase is SessionPhase.ANSWERING:
-            trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
-            live.account.begin_trace(trace)
         if session.phase is SessionPhase.ANSWERING:
+            if is_traced():
+                trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
+                live.account.begin_trace(trace)
             try:
                 self._services.reserve(live)
             except MoaError:
@@ -251,9 +277,8 @@ class ConverseStream(Listener, OpenCall):
         if ask.provisional is not None:
             session.on_draft(ask.provisional)
         if backlog.is_news:
-            prefix_hash = session.hashes.short_at(backlog.base)
-            told = session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish
-            self.send_verdict(Verdict(*told, chances=backlog.chances))
+            told = backlog.base, session.hashes.short_at(backlog.base), backlog.tokens, backlog.finish
+            self.send_verdict(Verdict(session.ask_id, *told, chances=backlog.chances))
         self._services.engine.wake(live)
 
     # ------------------------------------------------------------ what the engine and the lifecycle say
@@ -281,8 +306,7 @@ class ConverseStream(Listener, OpenCall):
 
     def on_failure(self, error: MoaError) -> None:
         self._let_go()
-        self.state = StreamState.ENDED
-        self._frame_writer.fail(error)
+        self._fail(error)
 
     def on_taken_over(self) -> None:
         """The client has come back on another stream."""
@@ -292,15 +316,13 @@ class ConverseStream(Listener, OpenCall):
     def on_displaced(self) -> None:
         """Another stream needs the place."""
         self._let_go()
-        self.state = StreamState.ENDED
-        self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+        self._fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
     def on_held(self, refusal: RateLimitError) -> None:
         """The caller's tokens are used up: the client comes back when told, and misses nothing."""
         self._leave()
         self._frame_writer.unfollow()
-        self.state = StreamState.ENDED
-        self._frame_writer.fail(refusal)
+        self._fail(refusal)
 
     def give_up(self) -> None:
         self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
@@ -316,8 +338,7 @@ class ConverseStream(Listener, OpenCall):
     def end_refused(self, refusal: AuthenticationError) -> None:
         """Ends the stream and its session: the caller has lost access."""
         self._free()
-        self.state = StreamState.ENDED
-        self._frame_writer.fail(refusal)
+        self._fail(refusal)
 
     def end_idle(self, since: float) -> None:
         """Ends the stream if nothing was asked on it since then: the client comes back with its next question."""
@@ -332,6 +353,10 @@ class ConverseStream(Listener, OpenCall):
             self._end_answer(self._live, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
+
+    def _fail(self, error: MoaError) -> None:
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(error)
 
     def _let_go(self) -> None:
         """Lets the session continue without this stream; what is still to be written here carries no memory."""
@@ -369,17 +394,10 @@ class ConverseStream(Listener, OpenCall):
 
     def _leave(self) -> None:
         if self._live is not None:
-            log.info("session detached", **self._facts())
+            log.info("session detached", **self._facts(self._live))
             self._services.registry.detach(self._live)
             self._live = None
 
-    def _facts(self) -> dict[str, int | str]:
-        live = self._attached()
+    def _facts(self, live: LiveSession) -> dict[str, int | str]:
         trace = {"trace_id": live.account.trace.trace_id} if live.account.trace is not None else {}
         return {"session": live.number, "tokens": len(live.session.tokens), "steps": live.turn.steps, **trace}
-
-
-def _first(errors: ExceptionGroup[MoaError]) -> MoaError:
-    """The first error of a group: reader and writer may fail together, but a call ends with one status."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error

@@ -1,1 +1,0 @@
-"""The Converse stream: frames in, frames out, and the session between them."""
