@@ -17,18 +17,7 @@ from moa_server.engine.observer import Resume
 from moa_server.service.converse import ConverseStream, check_lengths, parse_frame
 from moa_server.service.handshake import Welcome, open_session
 from moa_server.service.host import Host
-from moa_shared.errors import (
-    AuthenticationError,
-    ContextLengthError,
-    InternalError,
-    MismatchError,
-    MoaError,
-    OverloadedError,
-    ProtocolError,
-    TokenRangeError,
-    TreeError,
-    UnavailableError,
-)
+from moa_shared import errors
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 
@@ -40,14 +29,11 @@ def host() -> Host:
     return make_host(tiny_target())
 
 
-# ---------------------------------------------------------------- frames
-
-
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
     try:
         frame = parse_frame(pb.ClientFrame, data, 100)
-    except ProtocolError as error:
+    except errors.ProtocolError as error:
         assert "bytes" in error.message  # noqa: PT017 (either outcome is right)
     else:
         assert isinstance(frame, pb.ClientFrame)
@@ -61,16 +47,16 @@ TOO_LONG = [1] * (MOST + 1)
 @pytest.mark.parametrize(
     ("frame", "kind"),
     [
-        (pb.ClientFrame(open=pb.Open(tokens=TOO_LONG)), ContextLengthError),
-        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(tokens=TOO_LONG))), ContextLengthError),
-        (pb.ClientFrame(ask=pb.Ask(tokens=TOO_LONG)), ContextLengthError),
-        (pb.ClientFrame(draft=pb.Draft(tokens=TOO_LONG)), TreeError),
-        (pb.ClientFrame(draft=pb.Draft(parents=TOO_LONG)), TreeError),
-        (pb.ClientFrame(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG))), TreeError),
-        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG)))), TreeError),
+        (pb.ClientFrame(open=pb.Open(tokens=TOO_LONG)), errors.ContextLengthError),
+        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(tokens=TOO_LONG))), errors.ContextLengthError),
+        (pb.ClientFrame(ask=pb.Ask(tokens=TOO_LONG)), errors.ContextLengthError),
+        (pb.ClientFrame(draft=pb.Draft(tokens=TOO_LONG)), errors.TreeError),
+        (pb.ClientFrame(draft=pb.Draft(parents=TOO_LONG)), errors.TreeError),
+        (pb.ClientFrame(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG))), errors.TreeError),
+        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG)))), errors.TreeError),
     ],
 )
-def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[MoaError]) -> None:
+def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[errors.MoaError]) -> None:
     with pytest.raises(kind, match=r"9 .*8"):
         check_lengths(frame, MOST)
     check_lengths(frame, MOST + 1)
@@ -79,13 +65,12 @@ def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[MoaError])
 # ---------------------------------------------------------------- an Open
 
 TEXT = [1, 2, 3]
-NOTHING_MORE = pb.Open()
 NEW_CODEC = cast(pb.Codec, 1000)  # of a client that is newer than this server
 
 
-def shake(host: Host, more: pb.Open = NOTHING_MORE) -> Welcome:
+def shake(host: Host, more: pb.Open | None = None) -> Welcome:
     message = pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, tokens=TEXT)
-    message.MergeFrom(more)
+    message.MergeFrom(more or pb.Open())
     return open_session(host, Caller("a"), create_autospec(Listener, instance=True), message)
 
 
@@ -100,16 +85,16 @@ async def test_a_client_that_comes_back_gets_its_session(host: Host) -> None:
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
-        (pb.Open(memory_from=4), ProtocolError),
-        (pb.Open(tokens=[99]), TokenRangeError),
-        (pb.Open(codecs=[NEW_CODEC]), MismatchError),
-        (pb.Open(identity=pb.Identity(target_id="another", target_fingerprint=b"o" * 32)), MismatchError),
-        (pb.Open(ask=pb.Ask(id=1, base=3, prefix_hash=5, tokens=[1])), ProtocolError),
+        (pb.Open(memory_from=4), errors.ProtocolError),
+        (pb.Open(tokens=[99]), errors.TokenRangeError),
+        (pb.Open(codecs=[NEW_CODEC]), errors.MismatchError),
+        (pb.Open(identity=pb.Identity(target_id="another", target_fingerprint=b"o" * 32)), errors.MismatchError),
+        (pb.Open(ask=pb.Ask(id=1, base=3, prefix_hash=5, tokens=[1])), errors.ProtocolError),
     ],
     ids=["memory beyond the text", "another vocabulary", "no codec in common", "another target", "no question"],
 )
 async def test_an_open_that_is_refused_leaves_the_session_to_its_stream(
-    host: Host, more: pb.Open, kind: type[MoaError]
+    host: Host, more: pb.Open, kind: type[errors.MoaError]
 ) -> None:
     first = shake(host)
     before = cast(Mock, first.live.stream.listener)
@@ -172,7 +157,7 @@ async def test_a_beat_is_answered_unless_the_model_hangs(host: Host) -> None:
     await client.task
 
 
-LOST, REVOKED = InternalError("lost"), AuthenticationError("revoked")
+LOST, REVOKED = errors.InternalError("lost"), errors.AuthenticationError("revoked")
 BYE = pb.ClientFrame(bye=pb.Bye())
 
 
@@ -181,10 +166,10 @@ BYE = pb.ClientFrame(bye=pb.Bye())
     [
         ([None], None, None, False, 1),
         ([BYE, pb.ClientFrame()], None, None, True, 0),  # what comes after it is not looked at
-        ([OPEN], None, ProtocolError, True, 0),
-        ([], lambda stream: stream.on_failure(LOST), InternalError, False, 0),  # it is closed by who says so
-        ([], lambda stream: stream.on_displaced(), OverloadedError, False, 0),
-        ([], lambda stream: stream.end_refused(REVOKED), AuthenticationError, True, 0),
+        ([OPEN], None, errors.ProtocolError, True, 0),
+        ([], lambda stream: stream.on_failure(LOST), errors.InternalError, False, 0),  # it is closed by who says so
+        ([], lambda stream: stream.on_displaced(), errors.OverloadedError, False, 0),
+        ([], lambda stream: stream.end_refused(REVOKED), errors.AuthenticationError, True, 0),
         ([], lambda stream: stream.on_taken_over(), None, False, 0),  # it is the other stream's now
         ([], lambda stream: stream.end_idle(since=math.inf), None, False, 1),
         ([], lambda stream: stream.drain(), None, False, 1),
@@ -195,7 +180,7 @@ async def test_how_a_stream_ends_and_what_becomes_of_its_session(
     host: Host,
     frames: list[pb.ClientFrame | None],
     end: Callable[[ConverseStream], None] | None,
-    error: type[MoaError] | None,
+    error: type[errors.MoaError] | None,
     is_closed: bool,
     detached: int,
     request: pytest.FixtureRequest,
@@ -219,6 +204,6 @@ async def test_how_a_stream_ends_and_what_becomes_of_its_session(
 async def test_a_draining_server_opens_nothing(host: Host) -> None:
     host.lifecycle.drain()
     await host.lifecycle.drained.wait()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         shake(host)
     assert len(host.services.registry) == 0
