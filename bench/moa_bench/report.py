@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError, DataError, NotFoundError
-from moa_shared.models.sources.files import OWN_SETTINGS
+from moa_shared.models.files import OWN_SETTINGS
 
 
 def checkout_root() -> Path | None:

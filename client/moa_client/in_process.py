@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from moa_kernels import set_threads
 from moa_kernels.library import available
-from moa_shared.models.tokenizer.tokenizer import no_template
+from moa_shared.models.tokenizer import no_template
 from moa_shared.programs.entry import StartLine
 from moa_shared.programs.progress import make_progress
 

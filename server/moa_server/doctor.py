@@ -10,7 +10,7 @@ from pathlib import Path
 from moa_kernels import KernelError, explain, variant_name
 from moa_shared.defaults import INT8
 from moa_shared.errors import MoaError
-from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.machine import Check, FreeMemory, free_memory
 from moa_shared.programs.progress import Progress

@@ -26,20 +26,21 @@ from moa_shared.drafter.published import convert, drafter_in_folder, model_key, 
 from moa_shared.drafter.published_files import PublishedFiles
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.entry import files_below, first_parts, identify, is_gguf, is_model_file, read_parts
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
-from moa_shared.models.sources.hub import PREFIX, HubModel, hub_cache, hub_snapshots
-from moa_shared.models.sources.packaged import PACKAGED, packaged_file
-from moa_shared.models.sources.source import (
+from moa_shared.models.files import describe_folder, gguf_fingerprint
+from moa_shared.models.gguf_entry import first_parts, identify, is_gguf, is_model_file, read_parts
+from moa_shared.models.hub import PREFIX, HubModel, hub_cache, hub_snapshots
+from moa_shared.models.source import (
+    PACKAGED,
     Examined,
     LocalModel,
     examine,
     find_model,
     holds_safetensors,
     installed_models,
+    packaged_file,
 )
-from moa_shared.models.tensors import read_metadata
+from moa_shared.models.storage.cache import cache_root
+from moa_shared.models.storage.tensors import read_metadata
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.command_line import table
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -301,9 +302,8 @@ def _find(spec: str, root: Path, progress: Progress) -> LocalModel | None:
         hint = "Name one of them." if models else "Name a model's folder or file."
         raise ModelSourceError(f"{path} holds {f'several models: {names}' if models else 'no model'}.", hint=hint)
     found = find_model(spec.removeprefix(PREFIX), installed_models())
-    name = found.name if found is not None else spec
-    if name in PACKAGED and (found is None or found.pieces):
-        return LocalModel(name, "package", packaged_file(name, PACKAGED[name], root, progress))
+    if found is None and spec in PACKAGED:
+        return LocalModel(spec, "package", packaged_file(spec, PACKAGED[spec], root, progress))
     if found is None and (HubModel.parse(spec) is None or path.is_absolute()):
         hint = "Name it as for `moa-server serve`; `moa-server models` shows those on this machine."
         raise NotFoundError(f"There is no model {spec!r}: no such file or folder, and no id on the hub.", hint=hint)
@@ -351,8 +351,8 @@ def models_in(place: Path) -> Iterator[LocalModel]:
         return
     if not place.is_dir():
         raise NotFoundError(f"There is no folder {place}.")
-    files = sorted(files_below(place))
-    folders = {folder for path, folder in files if path.suffix == ".safetensors" and holds_safetensors(folder)}
-    paths = first_parts([path for path, _ in files if is_model_file(path)])
+    files = sorted(place.rglob("*"))
+    folders = {each.parent for each in files if each.suffix == ".safetensors" and holds_safetensors(each.parent)}
+    paths = first_parts(list(filter(is_model_file, files)))
     for path in sorted([*folders, *paths]):
         yield LocalModel(str(path), "folder", path)

@@ -26,9 +26,8 @@ from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
-from moa_shared.models.network.layer_sizes import kv_width
-from moa_shared.models.network.plan import plan_of
-from moa_shared.models.sources.files import RAW_TEXT_ONLY, end_of_text, read_sampling_defaults
+from moa_shared.models.files import RAW_TEXT_ONLY, end_of_text, read_sampling_defaults
+from moa_shared.models.network.plan import kv_width, plan_of
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 

@@ -11,7 +11,7 @@ import pytest
 from moa_client.settings import ClientSettings
 from moa_client.tools.template import ChatTemplate
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.gguf.entry import entry_of, identify, read_parts
+from moa_shared.models.gguf_entry import entry_of, identify, read_parts
 from moa_shared.programs.config import settings_of
 
 from tests.cli.client_program import (

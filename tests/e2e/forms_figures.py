@@ -31,7 +31,7 @@ from moa_client.tools.template import ChatTemplate
 from moa_client.tools.tool import Tool
 from moa_client.tools.turns import ChatMessage, template_input
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling

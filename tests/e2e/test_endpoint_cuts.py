@@ -18,8 +18,8 @@ from moa_client.tools.grammars import Reasoning, limited_grammar
 from moa_client.tools.template import ChatTemplate
 from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources.files import read_sampling_defaults
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.files import read_sampling_defaults
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import REPEAT_LAST_N
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, Choice

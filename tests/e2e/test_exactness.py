@@ -19,7 +19,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

@@ -8,7 +8,7 @@ from moa_bench.harness.questions import chat_tokens
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 

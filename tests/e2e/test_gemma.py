@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.models import WeightReader, load_tokenizer, resolve
+from moa_shared.models.files import end_of_text
 from moa_shared.models.network.network import Network
-from moa_shared.models.sources.files import end_of_text
-from moa_shared.models.sources.packaged import GEMMA_3_270M, find_installed, install_command
+from moa_shared.models.source import GEMMA_3_270M, find_installed, install_command
 
 from tests.support.skipping import cannot_run
 

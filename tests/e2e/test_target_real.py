@@ -5,7 +5,7 @@ import torch
 from moa_server.verifier import Target
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from transformers import PreTrainedModel
 
 pytestmark = pytest.mark.torch

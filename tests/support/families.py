@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import transformers
-from moa_shared.models.tensors import known_name
+from moa_shared.models.storage.tensors import known_name
 from transformers import PreTrainedModel
 
 from tests.support.tiny_models import SIZES, Floats, ModelWeights, TinyModel

@@ -14,7 +14,7 @@ from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, save_checkpo
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.models.network.network import Network
-from moa_shared.models.tensors import write_tensors
+from moa_shared.models.storage.tensors import write_tensors
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

@@ -159,7 +159,7 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     from moa_shared.drafter.companion import cache_file
     from moa_shared.drafter.companion import write_confidence as write_learned
     from moa_shared.drafting.estimates import Confidence
-    from moa_shared.models.sources.cache import cache_root
+    from moa_shared.models.storage.cache import cache_root
 
     from moa_training.evaluation.calibrate import calibrate as measure
     from moa_training.evaluation.calibrate import format_gates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import DataError, NotFoundError
 
 if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer import Tokenizer
 
 PACKAGED = Path(str(files("moa_bench") / "questions"))  # asked unless a user names others; LICENCES.md beside them
 EXAMPLE = 'A line is {"turns": ["text"]}.'

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.gguf.header import read_header
-from moa_shared.models.sources.cache import building, cache_root, locked
-from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, install_command
+from moa_shared.models.source import DEFAULT_MODEL, find_installed, install_command
+from moa_shared.models.storage.cache import building, cache_root, locked
+from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.programs.progress import Progress
 
 from moa_bench.harness.shapes import SHAPES, ModelShape

@@ -21,7 +21,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     shipped_drafter,
 )
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.programs.run_loop import make_runner
 
@@ -76,7 +76,7 @@ def untrained_drafter(files: ModelFiles) -> BenchDrafter:
     from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
     from moa_shared.drafter.kinds import DrafterConfig
     from moa_shared.drafter.kinds.layout import target_sizes
-    from moa_shared.models.network.layer_sizes import kv_width_if_differing
+    from moa_shared.models.network.plan import kv_width_if_differing
 
     sizes = target_sizes(files.config)
     heads, hidden, dim = sizes["target_kv_heads"], sizes["hidden_size"], sizes["target_head_dim"]

@@ -60,7 +60,7 @@ def _keep(spec: str, words: str) -> None:
 def _found(spec: str, *, load: bool) -> str:
     """A companion's size and worth, in words, once it is here. `load`: check that it can be used."""
     from moa_shared.drafter.companion import find_companion, load_companion, recall_agreement
-    from moa_shared.models.sources.cache import cache_root
+    from moa_shared.models.storage.cache import cache_root
     from moa_shared.programs.machine import si_bytes
     from moa_shared.programs.progress import make_progress
 

@@ -25,8 +25,8 @@ from moa_kernels import threads, variant_name
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.models.sources.cache import cache_root, recall, remember
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.storage.cache import cache_root, recall, remember
+from moa_shared.models.weights import WeightReader
 from moa_shared.programs.machine import ms_since
 
 from moa_client.device.sources import AUTO, NONE, Sources, means_served, meant_drafters

@@ -25,10 +25,9 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.models import ModelFiles
+from moa_shared.models.files import accept_tokenizer, read_config
 from moa_shared.models.network.served import check_family
-from moa_shared.models.sources.cache import hash_file, locked_meanwhile, remembered_hash, require_space, writing
-from moa_shared.models.sources.files import read_config
-from moa_shared.models.tokenizer.trial import accept_tokenizer
+from moa_shared.models.storage.cache import hash_file, locked_meanwhile, remembered_hash, require_space, writing
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress, Task

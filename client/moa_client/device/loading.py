@@ -30,12 +30,12 @@ from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.sources.cache import cache_root, remembered_hash
-from moa_shared.models.sources.files import end_of_text, read_sampling_defaults
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.models.weights.parts import layer_names
-from moa_shared.models.weights.tile_file import TiledWeights, map_some_tiles
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.files import end_of_text, read_sampling_defaults
+from moa_shared.models.storage.cache import cache_root, remembered_hash
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
+from moa_shared.models.tiles import map_some_tiles
+from moa_shared.models.tokenizer import Tokenizer
+from moa_shared.models.weights import layer_names
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.handshake_checks import check_identity
@@ -335,4 +335,4 @@ def target_parts(
         tiles = map_some_tiles(files, cache_root(settings.cache_dir), matrices, SilentProgress())
     except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
         return TargetParts(reader, context=context)
-    return TargetParts(reader, TiledWeights(reader, tiles), context)
+    return TargetParts(reader, reader.with_tiles(tiles), context)

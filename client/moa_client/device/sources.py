@@ -20,11 +20,11 @@ from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
-from moa_shared.models.gguf.entry import adopt_gguf, describe_entry, entry_of, is_ready
-from moa_shared.models.sources import cache
-from moa_shared.models.sources.files import describe_folder
-from moa_shared.models.sources.hub import PREFIX, HubModel, pulled
-from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, resolve_packaged
+from moa_shared.models.files import describe_folder
+from moa_shared.models.gguf_entry import adopt_gguf, describe_entry, entry_of, is_ready
+from moa_shared.models.hub import PREFIX, HubModel, pulled
+from moa_shared.models.source import DEFAULT_MODEL, find_installed, resolve_packaged
+from moa_shared.models.storage import cache
 from moa_shared.programs.machine import si_bytes
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.programs.run_loop import run_reporting

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ModelSourceError, UnavailableError
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
 from moa_client.conversation.options import API_DEFAULTS, AnswerOptions

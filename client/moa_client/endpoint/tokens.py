@@ -6,7 +6,7 @@ State: the tokens so far. Invariant: the texts of the tokens add up to the text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation.answer_text import TextStream

@@ -14,8 +14,8 @@ from functools import partial
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter.companion import remember_agreement
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, UnavailableError
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.files import RAW_TEXT_ONLY
+from moa_shared.models.files import RAW_TEXT_ONLY
+from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.progress import Progress
 from moa_shared.programs.run_loop import run_reporting
 from moa_shared.protocol.memory_codec import Codec

@@ -18,7 +18,7 @@ from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
 from moa_client.tools.thinking import EFFORTS, ReasoningMarks, Thinking, effort_arguments, find_thinking
 
 if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer import Tokenizer
     from moa_shared.sandbox.chat_template import Messages
 
 MARK = "\x02answer\x03"  # takes an answer's place while the template around it is looked up

@@ -20,7 +20,7 @@ from moa_client.tools.thinking import EFFORTS, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 
 if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer import Tokenizer
 
 _REASONING = ("reasoning_content", "thinking")  # how templates name what an earlier answer's reasoning was
 _TOOLS = re.compile(r"\{[%{][^%}]*\b(?:xml_)?tools\b")  # in code of the template, not in its text

@@ -57,14 +57,13 @@ def drafters(model: str, cache_dir: Path | None, as_json: bool) -> None:
 def pull(model: str) -> None:
     """Fetch a model from the hub, or from the mirror that HF_ENDPOINT names, into the hub's own cache.
 
-    WHICH of a repository of GGUF files: how it is stored (Q4_K_M), a file's name, or a pattern of names. Without it,
-    the safetensors are fetched where there are any, else Q4_K_M. What was interrupted goes on where it was. HF_TOKEN is
-    sent, HF_HOME says where the cache is. Prints the name by which the model can be served.
+    WHICH of a repository of GGUF files: how it is stored (Q4_K_M), or a file's name. Without it, the safetensors are
+    fetched where there are any, else Q4_K_M. A file that was interrupted begins again. HF_TOKEN is sent, HF_HOME says
+    where the cache is. Prints the name by which the model can be served.
     """
-    from moa_shared.models.sources.hub import HubModel, hub_cache
-    from moa_shared.models.sources.hub import pull as fetch
-    from moa_shared.models.sources.packaged import PACKAGED, find_installed, not_installed
-    from moa_shared.models.sources.source import hub_models
+    from moa_shared.models.hub import HubModel, hub_cache
+    from moa_shared.models.hub import pull as fetch
+    from moa_shared.models.source import PACKAGED, find_installed, hub_models, not_installed
     from moa_shared.programs.progress import make_progress
 
     progress = make_progress()

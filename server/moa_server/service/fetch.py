@@ -20,6 +20,7 @@ from typing import Any
 import numpy.typing as npt
 import structlog
 from moa.v1 import moa_pb2 as pb
+from moa_kernels import GROUP, KernelError, QuantisedMatrix, quantised
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
@@ -30,13 +31,12 @@ from moa_shared.errors import (
     OverloadedError,
 )
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources import cache
-from moa_shared.models.sources.cache import cache_root, remembered_hash
-from moa_shared.models.sources.files import WEIGHTS_INDEX
-from moa_shared.models.sources.hub import PREFIX, HubModel
-from moa_shared.models.tensors import GROUP, quantise_q8_0, write_tensors
-from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+from moa_shared.models.files import WEIGHTS_INDEX
+from moa_shared.models.hub import PREFIX, HubModel
+from moa_shared.models.storage import cache
+from moa_shared.models.storage.cache import cache_root, remembered_hash
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, write_tensors
+from moa_shared.models.weights import TEXT_FILES, Precision, WeightReader, layer_names
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import manifest_sha256
 
@@ -339,8 +339,9 @@ def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
     if len(shape) != 2:
         return {name: reader.array(name)}
     if not shape[1] % GROUP:
-        if (blocks := reader.blocks(name)) is not None:
+        with suppress(KernelError):  # a scale out of float16's range
+            blocks = reader.blocks(name)
+            if not isinstance(blocks, QuantisedMatrix):
+                blocks = quantised(reader.array(name))
             return {f"{name}.{blocks.kind}": blocks.raw}
-        with suppress(ValueError):  # a scale out of float16's range
-            return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
     return {name: round_to_bfloat16(reader.array(name))}

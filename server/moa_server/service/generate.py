@@ -20,7 +20,7 @@ from moa_shared.errors import (
     MoaError,
     RateLimitError,
 )
-from moa_shared.models.sources.files import Pooling
+from moa_shared.models.files import Pooling
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_from_proto

@@ -28,10 +28,9 @@ from moa_shared.models.network.served import (
     is_for_torch,
     unsupported,
 )
-from moa_shared.models.sources.cache import cache_root, canonical_json
-from moa_shared.models.weights.packing import plan_places
-from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.storage.cache import cache_root, canonical_json
+from moa_shared.models.tiles import map_tiles, plan_places, tiles_in_memory
+from moa_shared.models.weights import WeightReader
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
 
@@ -200,15 +199,15 @@ def converted_formats(reader: WeightReader, floats: str) -> set[str]:
 
 def _tiled(
     reader: WeightReader, files: ModelFiles, settings: ServerSettings, progress: Progress, floats: str
-) -> TiledWeights:
+) -> WeightReader:
     """The weights packed: over a file of tiles in the cache, or in memory where there is no room."""
     try:
         try:
-            return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress, floats))
+            return reader.with_tiles(map_tiles(files, cache_root(settings.cache_dir), progress, floats))
         except (DiskFullError, ConfigError, OSError) as error:
             reason = error.message if isinstance(error, MoaError) else str(error)
             log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
-            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
+            return reader.with_tiles(tiles_in_memory(files, progress, floats))
     except KernelError as error:
         raise unsupported(error, files.config) from error
 

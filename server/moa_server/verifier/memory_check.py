@@ -13,9 +13,9 @@ from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
-from moa_shared.models.network.layer_sizes import cached_heads
-from moa_shared.models.tensors import is_of_expert
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, idle_share
+from moa_shared.models.network.plan import cached_heads
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, is_of_expert
+from moa_shared.models.weights import idle_share
 from moa_shared.programs.machine import FreeMemory, free_memory
 from rich.filesize import decimal
 

@@ -34,7 +34,7 @@ from moa_kernels.arithmetic import rounded
 from moa_kernels.bindings import LANES
 from moa_shared.errors import ConfigError
 from moa_shared.models.network.network import Network
-from moa_shared.models.weights.tile_file import TiledWeights
+from moa_shared.models.weights import WeightReader
 from moa_shared.programs.machine import ms_since
 
 from moa_server.verifier.target import KVCache, Rows, Target
@@ -134,7 +134,7 @@ MOST_PRODUCT_ERROR = 1e-3
 MOST_LAYER_ERROR = 0.15
 
 
-def compare_with_float32(network: Network, weights: TiledWeights) -> float:
+def compare_with_float32(network: Network, weights: WeightReader) -> float:
     """Compares the first and the last matrix of each place in a layer and each format, and each kind of layer.
 
     Returns the largest error of a layer, over the size of what was compared.
@@ -159,7 +159,7 @@ def _check(place: str, error: float, most: float) -> None:
         )
 
 
-def _product_error(weights: TiledWeights, name: str) -> float:
+def _product_error(weights: WeightReader, name: str) -> float:
     """Of three tiles of a matrix: the first, the last and one between them."""
     rng, tiles = np.random.default_rng(1), weights.tiles[name]
     count = tile_count(tiles.outputs)
@@ -172,7 +172,7 @@ def _product_error(weights: TiledWeights, name: str) -> float:
     ]
     product = Linear(parts)
     expected = weights.rows(name, np.concatenate([np.asarray(own) for own in outputs]))
-    if weights.reader.format_of(name) != tiles.kind:
+    if weights.format_of(name) != tiles.kind:
         expected = (in_four_bits(expected) if tiles.kind == "q4_1" else quantised(expected)).dequantised()
     rows = rng.standard_normal((max(COMPARED_ROWS), tiles.inputs), np.float32)
     exact = np.einsum("ri,oi->ro", rounded(rows), expected)  # without BLAS, whose threads wait for busy cores

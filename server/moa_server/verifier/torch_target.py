@@ -20,7 +20,7 @@ from moa_shared.defaults import BF16
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, load_target_model
-from moa_shared.models.families import EARLIEST
+from moa_shared.models.network.families import EARLIEST
 from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.machine import free_memory_bytes

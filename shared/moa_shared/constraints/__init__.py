@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer import Tokenizer
 
 
 def constraint_compiler(

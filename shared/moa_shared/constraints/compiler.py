@@ -18,7 +18,7 @@ from llguidance import LLTokenizer
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError, ModelSourceError
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint
 from moa_shared.sandbox.child import ChildError, constraint_child
 from moa_shared.tree import DraftTree

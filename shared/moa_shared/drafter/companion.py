@@ -21,11 +21,11 @@ from moa_shared.drafter.layers.weights import INT8
 from moa_shared.drafting.estimates import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
-from moa_shared.models.network.network import Network, Weights
+from moa_shared.models.network.network import Network
 from moa_shared.models.network.served import check_kernels
-from moa_shared.models.sources.cache import cache_root, combine, recall, remember
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
-from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
+from moa_shared.models.storage.cache import cache_root, combine, recall, remember
+from moa_shared.models.tiles import map_tiles, tiles_in_memory
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.progress import Progress, SilentProgress
 
@@ -212,7 +212,7 @@ def load_companion(
     tokenizer = load_tokenizer(files)
     columns = _columns_for(target, files, tokenizer)  # before the weights are packed, which takes time
     packed = _weights(files, cache_dir, progress, weights)
-    size = sum(each.memory.nbytes for each in packed.tiles.values()) if isinstance(packed, TiledWeights) else 0
+    size = sum(each.memory.nbytes for each in packed.tiles.values())
     try:
         network = Network(packed, files.config, plain=weights != INT8)
     except ModelSourceError as error:
@@ -230,16 +230,16 @@ def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) ->
     return token_count(theirs)
 
 
-def _weights(files: ModelFiles, cache_dir: Path | None, progress: Progress, weights: str) -> Weights:
+def _weights(files: ModelFiles, cache_dir: Path | None, progress: Progress, weights: str) -> WeightReader:
     """Packed in a file of the cache and mapped; in memory where that file cannot be written."""
     reader = WeightReader(files)
     if weights != INT8 or variant_name() == "numpy":
         return reader
     try:
         try:
-            return TiledWeights(reader, map_tiles(files, cache_root(cache_dir), progress))
+            return reader.with_tiles(map_tiles(files, cache_root(cache_dir), progress))
         except (DiskFullError, ConfigError, OSError):
-            return TiledWeights(reader, tiles_in_memory(files, progress))
+            return reader.with_tiles(tiles_in_memory(files, progress))
     except KernelError as error:
         raise _unusable(files, error) from error
 

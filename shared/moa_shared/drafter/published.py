@@ -24,8 +24,10 @@ from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafter.published_files import PICKLED, SAFETENSORS, PublishedFiles
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.entry import model_name, storage_label
-from moa_shared.models.sources.cache import (
+from moa_shared.models.files import hash_tokenizer
+from moa_shared.models.gguf_entry import model_name, storage_label
+from moa_shared.models.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.storage.cache import (
     building,
     cache_root,
     canonical_json,
@@ -34,9 +36,7 @@ from moa_shared.models.sources.cache import (
     remembered_hash,
     writing,
 )
-from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
-from moa_shared.models.tensors import read_metadata
-from moa_shared.models.tokenizer.trial import hash_tokenizer
+from moa_shared.models.storage.tensors import read_metadata
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -128,7 +128,7 @@ def check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> 
     try:
         if hash_tokenizer(folder, root) == files.tokenizer_hash:
             return
-        theirs, ours = _tokens(folder), _tokens(files.tokenizer)
+        theirs, ours = _tokens(folder), _tokens(files.folder)
     except (ModelSourceError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     for number in sorted(theirs.keys() & ours.keys()):

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from moa_shared.drafter.kinds.config import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
-from moa_shared.models.sources.files import indexed_files, read_config
-from moa_shared.models.tensors import FileTensor, map_tensors
+from moa_shared.models.files import indexed_files, read_config
+from moa_shared.models.storage.tensors import FileTensor, map_tensors
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order

@@ -7,19 +7,16 @@ their tokenizer. Importing this package imports neither torch nor transformers: 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.sources.source import DEFAULT, resolve
-from moa_shared.models.weights.parts import part_names
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.files import ModelFiles
+from moa_shared.models.source import DEFAULT, resolve
+from moa_shared.models.weights import WeightReader
 
 if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import load_tokenizer
-    from moa_shared.models.weights.loading import load_config, load_part, load_target_model
+    from moa_shared.models.loading import load_config, load_target_model
+    from moa_shared.models.tokenizer import load_tokenizer
 
-_LATER = dict.fromkeys(("load_config", "load_part", "load_target_model"), "weights.loading")
-_LATER["load_tokenizer"] = "tokenizer.tokenizer"
-__all__ = ["DEFAULT", "ModelFiles", "WeightReader", "load_config", "load_part", "load_target_model", "load_tokenizer"]
-__all__ += ["part_names", "resolve"]
+_LATER = {"load_config": "loading", "load_target_model": "loading", "load_tokenizer": "tokenizer"}
+__all__ = ["DEFAULT", "ModelFiles", "WeightReader", "load_config", "load_target_model", "load_tokenizer", "resolve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
 from moa_server.verifier.memory_check import PROCESS_BYTES, Needed
 from moa_shared.errors import ConfigError
-from moa_shared.models.tensors import map_tensors
+from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.tiny_models import (

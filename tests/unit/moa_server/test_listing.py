@@ -18,7 +18,7 @@ from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.drafter.published import find_drafter, model_key
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.sources.hub import HUB_ID
+from moa_shared.models.hub import HUB_ID
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)

@@ -11,7 +11,7 @@ from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles
-from moa_shared.models.network.layer_sizes import kv_width_if_differing
+from moa_shared.models.network.plan import kv_width_if_differing
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines

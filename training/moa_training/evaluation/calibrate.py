@@ -15,7 +15,7 @@ from moa_shared.drafter.companion import kind_confidence
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import resolve
-from moa_shared.models.sources.files import asked_sampling
+from moa_shared.models.files import asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import THIN
 

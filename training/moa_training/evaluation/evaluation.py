@@ -18,8 +18,8 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, TokenConfidence
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.files import asked_sampling
+from moa_shared.models.files import asked_sampling
+from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import Sampling

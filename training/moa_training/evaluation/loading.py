@@ -9,8 +9,8 @@ from moa_shared.drafter.companion import confidence_beside, find_companion, load
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.files import end_of_text
+from moa_shared.models.files import end_of_text
+from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import Sampling
 

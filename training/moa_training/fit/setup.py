@@ -17,9 +17,9 @@ from moa_shared.drafter.kinds.config import EACH
 from moa_shared.drafter.kinds.layout import OWN_HEAD
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
-from moa_shared.models.families import EARLIEST, FAMILIES
-from moa_shared.models.gguf.keys import SLIDING
-from moa_shared.models.network.layer_sizes import layer_kinds, with_defaults
+from moa_shared.models.network.families import EARLIEST, FAMILIES
+from moa_shared.models.network.plan import layer_kinds, with_defaults
+from moa_shared.models.storage.gguf_keys import SLIDING
 
 from moa_training.data.shards import TokenRow
 from moa_training.objective.blocks_at_once import BlocksObjective

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources.files import end_of_text
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.files import end_of_text
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_shard

@@ -17,8 +17,8 @@ from moa_kernels import Segment
 from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.storage.cache import cache_root
+from moa_shared.models.weights import WeightReader
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.coupling import select

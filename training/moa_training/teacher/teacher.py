@@ -13,7 +13,7 @@ from moa_kernels import Segment
 from moa_shared.errors import InternalError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence

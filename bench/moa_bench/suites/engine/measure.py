@@ -18,11 +18,11 @@ from moa_kernels.library import variant_name
 from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.models import resolve
-from moa_shared.models.gguf.entry import is_gguf
-from moa_shared.models.network.layer_sizes import cached_heads
-from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.tensors import is_of_expert
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader, idle_share
+from moa_shared.models.files import ModelFiles
+from moa_shared.models.gguf_entry import is_gguf
+from moa_shared.models.network.plan import cached_heads
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, is_of_expert
+from moa_shared.models.weights import WeightReader, idle_share
 from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress, make_progress
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
-from moa_shared.models.sources.files import asked_sampling
+from moa_shared.models.files import asked_sampling
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling

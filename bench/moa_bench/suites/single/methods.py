@@ -22,7 +22,7 @@ from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.sources.files import end_of_text
+from moa_shared.models.files import end_of_text
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import Sampling
 

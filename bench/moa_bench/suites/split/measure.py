@@ -13,7 +13,7 @@ from moa_server.verifier.startup_check import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.sources.files import asked_sampling
+from moa_shared.models.files import asked_sampling
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings

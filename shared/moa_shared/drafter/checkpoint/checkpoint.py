@@ -28,7 +28,7 @@ from moa_shared.drafter.kinds.layout import PROJECTION
 from moa_shared.drafter.layers.weights import INT8, ArrayWeights, StoredTensors, TargetParts
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.network import Weights
-from moa_shared.models.tensors import FileTensor, map_tensors, read_metadata, write_tensors
+from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_metadata, write_tensors
 from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:

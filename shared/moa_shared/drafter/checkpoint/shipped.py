@@ -31,7 +31,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
         folder: holds a folder for each drafter; None: that of the distribution.
     """
-    from moa_shared.models.tensors import read_metadata
+    from moa_shared.models.storage.tensors import read_metadata
 
     if folder is None and (folder := drafters_folder()) is None:
         if find_ngrams(target_fingerprint) is None:
@@ -75,7 +75,7 @@ def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Pa
         drafter: a checkpoint's path.
         folder: holds a folder for each target; None: our own.
     """
-    from moa_shared.models.tensors import read_metadata
+    from moa_shared.models.storage.tensors import read_metadata
 
     for path in companions(NGRAMS_FILE, drafter, folder):
         if read_metadata(path).get(NGRAMS_TARGET_KEY) == target_fingerprint:

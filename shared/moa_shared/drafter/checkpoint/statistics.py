@@ -12,7 +12,7 @@ from moa_shared.drafter.checkpoint.shipped import NGRAMS_TARGET_KEY, companions,
 from moa_shared.drafting.estimates import Confidence, ReliabilityCurve, TokenOrigin
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError
-from moa_shared.models.tensors import map_tensors, write_tensors
+from moa_shared.models.storage.tensors import map_tensors, write_tensors
 from moa_shared.plain_text import parse_json
 
 _TYPES = {"contexts": "I32", "counts": "U8", "tokens": "I32", "chances": "U8"}

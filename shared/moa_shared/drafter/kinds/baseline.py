@@ -28,7 +28,7 @@ from moa_shared.drafter.layers.state import BaseState, Placement, batches, draft
 from moa_shared.drafter.layers.weights import Arithmetic, Rows, check_tables, draft_ids, read_head
 from moa_shared.errors import ProtocolError
 from moa_shared.models.network.network import read_layer, stack_shape
-from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.models.storage.tensors import EMBEDDINGS
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
 

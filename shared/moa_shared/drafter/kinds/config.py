@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from moa_shared.drafter.layers.weights import Rows, TargetParts
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
-from moa_shared.models.gguf.keys import MOST_LAYERS
 from moa_shared.models.network.network import Weights
+from moa_shared.models.storage.gguf_keys import MOST_LAYERS
 from moa_shared.plain_text import parse_json, plain_line
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from moa_shared.drafter.layers.state import BaseState, MemoryCache
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.network import read_layer, stack_shape
-from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.tree import ROOT
 
 MOST_BLOCK_ROWS = 64  # published: up to 16

@@ -30,7 +30,7 @@ from moa_shared.drafter.kinds.layout import KindOfStates
 from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, check_tables, read_head
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.network import read_layer, stack_shape
-from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.models.storage.tensors import EMBEDDINGS
 
 _OFFSETS, _MASK = "d2t", "t2d"
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"

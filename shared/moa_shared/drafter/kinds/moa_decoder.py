@@ -20,7 +20,7 @@ from moa_shared.drafter.layers.state import BaseState, MemoryCache, Placement, b
 from moa_shared.drafter.layers.weights import Arithmetic, Rows, TargetParts, check_tables, draft_ids
 from moa_shared.errors import ProtocolError
 from moa_shared.models.network.network import offset_norm, read_layer
-from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
+from moa_shared.models.storage.tensors import EMBEDDINGS, FINAL_NORM
 
 Numbers = npt.NDArray[np.int32]
 _MLP = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")

@@ -29,11 +29,10 @@ from moa_kernels.blocks import joined
 
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ConfigError, ModelSourceError
-from moa_shared.models.families import EARLIEST
+from moa_shared.models.network.families import EARLIEST
 from moa_shared.models.network.network import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
-from moa_shared.models.tensors import FileTensor, drop_pages
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, FileTensor, drop_pages
 
 Rows = npt.NDArray[np.float32]
 

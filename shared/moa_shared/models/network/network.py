@@ -30,11 +30,10 @@ from moa_kernels import (
     norm,
 )
 
-from moa_shared.models.families import FAMILIES, Family
-from moa_shared.models.network.layer_sizes import MixturePlan
-from moa_shared.models.network.plan import LayerPlan, plan_of
+from moa_shared.models.network.families import FAMILIES, Family
+from moa_shared.models.network.plan import LayerPlan, MixturePlan, plan_of
 from moa_shared.models.network.served import unsupported
-from moa_shared.models.weights.weights import (
+from moa_shared.models.storage.tensors import (
     EMBEDDINGS,
     FINAL_NORM,
     HEAD,
@@ -51,9 +50,7 @@ _LLAMA = FAMILIES["llama"]
 _KEY_NORM = "self_attn.k_norm.weight"
 
 
-class Weights(Protocol):
-    """Tensors by name, as `moa_shared.models.WeightReader` has them."""
-
+class Weights(Protocol):  # as `moa_shared.models.WeightReader` is
     def names(self) -> Collection[str]: ...  # without a tied head, which is read all the same
     def shape(self, name: str) -> tuple[int, ...]: ...
     def blocks(self, name: str) -> QuantisedMatrix | Tiles | None: ...  # None where it is stored in floats
@@ -62,7 +59,6 @@ class Weights(Protocol):
 
 
 def read_matrix(weights: Weights, name: str) -> Matrix:
-    """A matrix as the file has it, if the kernels take it so; else in float32."""
     blocks = weights.blocks(name)
     return weights.array(name) if blocks is None else blocks
 
@@ -212,7 +208,7 @@ class LayerEmbeddings:
 
     def __init__(self, weights: Weights, make_linear: MakeLinear, layers: int, width: int, eps: float) -> None:
         self._weights, self._width, self._eps = weights, width, eps
-        self._kept: npt.NDArray[np.int64] = np.arange(layers)
+        self.kept: Sequence[int] = range(layers)  # whose are given
         for name in (LAYER_EMBEDDINGS, LAYER_PROJECTION):
             outputs = weights.shape(name)[1 if name == LAYER_EMBEDDINGS else 0]
             if outputs != layers * width:
@@ -222,17 +218,12 @@ class LayerEmbeddings:
         if self._norm.shape != (width,):
             raise KernelError(f"{LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
 
-    def of_layers(self, kept: Sequence[int]) -> LayerEmbeddings:
-        chosen = copy.copy(self)
-        chosen._kept = self._kept[list(kept)]
-        return chosen
-
     def __call__(self, tokens: Sequence[int], entering: Rows) -> Rows:
         """[rows, layers, width] of tokens, and the rows that enter the first layer."""
         size = (len(tokens), -1, self._width)
-        own = self._weights.rows(LAYER_EMBEDDINGS, tokens).reshape(size)[:, self._kept]
+        own = self._weights.rows(LAYER_EMBEDDINGS, tokens).reshape(size)[:, list(self.kept)]
         projected = self._projection(entering) * np.float32(self._projection.inputs**-0.5)
-        projected = projected.reshape(size)[:, self._kept].reshape(-1, self._width)
+        projected = projected.reshape(size)[:, list(self.kept)].reshape(-1, self._width)
         normed = norm(projected, self._norm, self._eps).reshape(own.shape)
         added: Rows = (normed + own * np.float32(self._width**0.5)) * np.float32(0.5**0.5)
         return added
@@ -283,7 +274,7 @@ class Network:
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, kv: str = F16) -> Cache:
-        """An empty cache for one session. `kv`: how keys and values are kept: one of `moa_kernels.KV_FORMATS`."""
+        """An empty cache for one session; `kv`: one of `moa_kernels.KV_FORMATS`."""
         return self.stack.new_cache(kv=kv)
 
     def different_layers(self) -> list[int]:
@@ -307,7 +298,9 @@ class Network:
             for each in (self.stack.layers[index] for index in kept)
         ]
         short.stack, short.layer_count = Stack(self.plan.shape, layers, self.plan.rotaries), len(layers)
-        short._embeddings = self._embeddings and self._embeddings.of_layers(kept)
+        short._embeddings = copy.copy(self._embeddings)
+        if short._embeddings is not None:
+            short._embeddings.kept = kept
         return short
 
     def forward(

@@ -1,28 +1,146 @@
-"""What a model computes besides its weights, from its config.json: sizes, angles, windows, scalings.
+"""What a model computes besides its weights, from its config.json: sizes, angles, windows, experts, scalings. Pure.
 
-Pure. Invariant: a configuration that gives a plan is computed exactly; one that says what is not computed is refused.
+Layers of one model may differ in windows and experts, those of Gemma 4 in heads and widths too. Invariant: a
+configuration that is served (served.py) and gives a plan is computed exactly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from moa_kernels import KernelError, Rotary, StackShape, cap
+from moa_kernels import Heads, KernelError, Rotary, StackShape, cap
 from moa_kernels.blocks import Rows
 from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
-from moa_shared.models.families import FAMILIES, Family
-from moa_shared.models.gguf.keys import FULL, SLIDING
-from moa_shared.models.network.layer_sizes import (
-    LayerSizes,
-    MixturePlan,
-    embedding_width,
-    layer_kinds,
-    mixture_of,
-    sizes_of,
-    with_defaults,
-)
+from moa_shared.models.network.families import FAMILIES, Family, Mixture
+from moa_shared.models.storage.gguf_keys import FULL, SLIDING, Config
+
+EMBEDDING = "hidden_size_per_layer_input"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSizes:
+    heads: Heads  # of its keys and values
+    inner: int  # width of its MLP
+    reads_layer: int | None = None  # the earlier layer whose keys and values it reads; None: it has its own
+    keys_are_values: bool = False  # values are the keys, before their norm and turn
+
+
+def with_defaults(config: Config, family: Family) -> dict[str, Any]:
+    """A config.json with what its family lets it leave out."""
+    return {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
+
+
+def layer_kinds(config: Config, family: Family) -> list[str]:
+    """Which layers see a window. `config`: with the family's defaults."""
+    count, every = int(config["num_hidden_layers"]), family.window_every
+    if config.get("layer_types"):
+        kinds = list(config["layer_types"])
+    elif config.get("use_sliding_window") and every is None and config.get("sliding_window"):  # Qwen's keys
+        first = 0 if family.mixture is not None else int(config.get("max_window_layers", 28))
+        return [SLIDING if layer >= first else FULL for layer in range(count)]
+    elif every is None or not config.get("sliding_window"):
+        return [FULL] * count
+    else:
+        every = int(config.get("sliding_window_pattern", every))
+        kinds = [SLIDING if not every or layer % every else FULL for layer in range(1, count + 1)]
+    if family.layers_differ:  # as transformers has it, whatever the configuration says
+        kinds[-1] = FULL
+    return kinds
+
+
+def sizes_of(config: Config, family: Family, kinds: Sequence[str]) -> list[LayerSizes]:
+    """The sizes of all layers. `config`: with the family's defaults. `kinds`: of `layer_kinds`."""
+    heads, inner = int(config["num_attention_heads"]), int(config.get("intermediate_size") or 0)
+    count = int(config.get("num_key_value_heads") or heads)
+    usual = Heads(count, int(config.get("head_dim") or int(config["hidden_size"]) // heads))
+    if not family.layers_differ:
+        return [LayerSizes(usual, inner)] * len(kinds)
+    same, shared = bool(config.get("attention_k_eq_v")), int(config.get("num_kv_shared_layers") or 0)
+    whole = Heads(
+        int(config.get("num_global_key_value_heads") or count) if same else count, int(config["global_head_dim"])
+    )
+    by_layer: Mapping[str, Mapping[str, int]] | None = config.get("per_layer_config")
+    first = len(kinds) - shared
+    sizes = []
+    for layer, kind in enumerate(kinds):
+        own = whole if kind == FULL else usual
+        if by_layer is not None:
+            said = by_layer.get(str(layer), {})
+            own = Heads(said.get("num_key_value_heads", count), said.get("head_dim", usual.dim))
+        if layer < first:
+            sizes.append(LayerSizes(own, inner, keys_are_values=same and kind == FULL))
+            continue
+        source = max(earlier for earlier in range(first) if kinds[earlier] == kind)
+        sizes.append(LayerSizes(own, 2 * inner if config.get("use_double_wide_mlp") else inner, source))
+    return sizes
+
+
+def _sizes_by_layer(config: Config) -> list[LayerSizes]:
+    family = FAMILIES[str(config.get("model_type") or "llama")]
+    config = with_defaults(config, family)
+    return sizes_of(config, family, layer_kinds(config, family))
+
+
+def cached_heads(config: Config) -> list[Heads]:
+    """The heads of each layer that has keys and values of its own: what a cache of a served model keeps."""
+    return [each.heads for each in _sizes_by_layer(config) if each.reads_layer is None]
+
+
+def kv_width(config: Config) -> int:
+    return max(heads.width for heads in cached_heads(config))
+
+
+def kv_width_if_differing(config: Config) -> int:
+    """`kv_width` where layers differ in it; 0: all have that of the heads that config.json names."""
+    return kv_width(config) if FAMILIES[str(config.get("model_type") or "llama")].layers_differ else 0
+
+
+def unread_tensors(config: Config) -> frozenset[str]:
+    """What files may have of layers that read the keys and values of others, though nothing computes with it."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None or not family.layers_differ:
+        return frozenset()
+    readers = [layer for layer, each in enumerate(_sizes_by_layer(config)) if each.reads_layer is not None]
+    modules = ("k_proj", "v_proj", "k_norm")
+    return frozenset(f"model.layers.{layer}.self_attn.{module}.weight" for layer in readers for module in modules)
+
+
+def embedding_width(config: Config, family: Family) -> int:
+    """The width of the layers' own embeddings; 0: they have none. `config`: as its file has it."""
+    default = 256 if config.get("model_type") == "gemma4_text" else 0  # where config.json does not have the key
+    return int(config.get(EMBEDDING, default) or 0) if family.layers_differ else 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixturePlan:
+    count: int  # how many there are
+    inner: int  # the width of each
+    chosen: int  # how many a row has
+    weighs_all: bool  # weights are a softmax over all scores, else over those of the chosen
+    beside: bool = False  # an MLP stands beside them
+
+
+def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None:
+    """The plan of a layer's experts; None: it has an MLP like dense models. `config`: with the family's defaults."""
+    mixture = family.mixture
+    if mixture is None or not is_on(config, mixture):
+        return None
+    if layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % int(config.get("decoder_sparse_step") or 1):
+        return None
+    weighs_all = not (mixture.weighs_chosen or config.get("norm_topk_prob"))
+    count, chosen = int(config[count_key(config)]), int(config[mixture.chosen])
+    return MixturePlan(count, int(config[mixture.inner]), chosen, weighs_all, mixture.beside)
+
+
+def is_on(config: Config, mixture: Mixture) -> bool:
+    return not mixture.switch or bool(config.get(mixture.switch))
+
+
+def count_key(config: Config) -> str:
+    return next((key for key in ("num_experts", "num_local_experts") if config.get(key) is not None), "num_experts")
+
 
 _ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
 Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the numbers of a head
@@ -73,7 +191,10 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     sizes = sizes_of(config, family, kinds)
     angles = [(kind, each.heads.dim) for kind, each in zip(kinds, sizes, strict=True)]
     shape, rotaries = _shape(config, family, embedding), _rotaries(config, angles, context)
-    turned = _turned_layers(config, family)
+    every = int(config.get("no_rope_layer_interval", family.no_rotary_every)) if family.no_rotary_every else 0
+    turned = [not every or layer % every > 0 for layer in range(1, int(config["num_hidden_layers"]) + 1)]
+    if every and config.get("no_rope_layers"):
+        turned = list(map(bool, config["no_rope_layers"]))
     window = int(config["sliding_window"]) if SLIDING in kinds else 0
     kind_numbers = {kind: number for number, kind in enumerate(rotaries)}
     layers = tuple(
@@ -122,14 +243,6 @@ def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackSh
         gate_limit=float(config.get("swiglu_limit", 0.0)),
         embedding=embedding,
     )
-
-
-def _turned_layers(config: Mapping[str, Any], family: Family) -> list[bool]:
-    count, every = int(config["num_hidden_layers"]), family.no_rotary_every
-    if not every:
-        return [True] * count
-    every = int(config.get("no_rope_layer_interval", every))
-    return [bool(turns) for turns in config.get("no_rope_layers") or (layer % every for layer in range(1, count + 1))]
 
 
 def _rotaries(config: Mapping[str, Any], kinds: list[Kind], context: int) -> dict[Kind, Rotary]:

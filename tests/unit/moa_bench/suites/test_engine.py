@@ -7,7 +7,7 @@ from moa_bench.spread import Spread
 from moa_bench.suites.engine.measure import render, step_bytes
 from moa_bench.suites.engine.worker import Worker, binary_tree
 from moa_shared.models import WeightReader, resolve
-from moa_shared.models.weights.weights import HEAD
+from moa_shared.models.storage.tensors import HEAD
 
 from tests.support.tiny_models import save_tiny_model, tiny_kernel_target, tiny_model
 

@@ -24,7 +24,7 @@ from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.messages import fields_of, update_of
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import TokenChances
 

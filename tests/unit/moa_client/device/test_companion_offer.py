@@ -21,7 +21,7 @@ from moa_shared.drafter.companion import cache_file, confidence_beside, write_co
 from moa_shared.drafting.estimates import LearnedConfidence
 from moa_shared.errors import ChecksumError, MismatchError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles, WeightReader, resolve
-from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source

@@ -29,7 +29,7 @@ from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafting.estimates import Agreement
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
 DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)

@@ -14,7 +14,7 @@ from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
 from moa_shared.errors import ContextLengthError, ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sandbox.chat_template import render
 
 from tests.support.family_templates import FAMILY_TEMPLATES

@@ -27,7 +27,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.network import served
-from moa_shared.models.sources.source import LocalModel, examine
+from moa_shared.models.source import LocalModel, examine
 from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs

@@ -15,7 +15,7 @@ from moa_server.verifier.target import is_chain
 from moa_shared.errors import ConfigError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.network.network import Network
-from moa_shared.models.weights.tile_file import TiledWeights, tiles_in_memory
+from moa_shared.models.tiles import tiles_in_memory
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.tiny_models import FAMILIES, TinyModel, save_tokenizer, tiny_kernel_target, tiny_model
@@ -88,16 +88,16 @@ def test_a_network_of_a_few_layers_stands_for_all() -> None:
     compare_tree(short)
 
 
-Load = Callable[[TinyModel], tuple[Network, TiledWeights]]
+Load = Callable[[TinyModel], tuple[Network, WeightReader]]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    def run(model: TinyModel) -> tuple[Network, TiledWeights]:
+    def run(model: TinyModel) -> tuple[Network, WeightReader]:
         model.save(tmp_path / "model")
         save_tokenizer(tmp_path / "model")
         files = resolve(str(tmp_path / "model"), tmp_path / "cache")
-        weights = TiledWeights(WeightReader(files), tiles_in_memory(files, SilentProgress()))
+        weights = WeightReader(files).with_tiles(tiles_in_memory(files, SilentProgress()))
         return Network(weights, files.config), weights
 
     return run
@@ -129,7 +129,7 @@ def test_tiles_that_are_another_matrix_are_found(load: Load, name: str) -> None:
     tiles = weights.tiles[name]
     moved = Tiles(tiles.kind, tiles.outputs, tiles.inputs, np.roll(tiles.memory, 64))
     with pytest.raises(ConfigError, match=f"The kernels' {name.removesuffix('.weight')} is .* away") as caught:
-        compare_with_float32(network, TiledWeights(weights.reader, {**weights.tiles, name: moved}))
+        compare_with_float32(network, weights.with_tiles({**weights.tiles, name: moved}))
     assert "tiles in the cache" in caught.value.hint
 
 
@@ -149,7 +149,7 @@ def test_a_matrix_of_zeros_passes_and_another_one_in_its_place_is_found(load: Lo
     assert 0 < compare_with_float32(network, weights) < 0.05
     tiles = {**weights.tiles, name: weights.tiles[other]}
     with pytest.raises(ConfigError, match=r"self_attn\.o_proj is inf% away"):
-        compare_with_float32(network, TiledWeights(weights.reader, tiles))
+        compare_with_float32(network, weights.with_tiles(tiles))
 
 
 def test_a_product_that_is_wrong_by_little_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

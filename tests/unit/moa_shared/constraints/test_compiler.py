@@ -13,8 +13,8 @@ from moa_shared.constraints.compiler import REFUSAL_SECONDS, ConstraintCompiler
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
-from moa_shared.models.sources.files import ModelFiles
-from moa_shared.models.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from moa_shared.models.files import ModelFiles
+from moa_shared.models.tokenizer import Tokenizer, load_tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.sandbox.child import constraint_child
 from moa_shared.tree import DraftTree

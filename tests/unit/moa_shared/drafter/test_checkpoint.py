@@ -41,7 +41,7 @@ from moa_shared.drafting.estimates import (
     WrittenToken,
 )
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, ModelSourceError, NotFoundError
-from moa_shared.models.tensors import write_tensors
+from moa_shared.models.storage.tensors import write_tensors
 from safetensors.numpy import save_file
 
 from tests.support.decoders import ODD as CONFIG

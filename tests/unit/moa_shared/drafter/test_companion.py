@@ -28,7 +28,7 @@ from moa_shared.drafting.estimates import PRIOR_EVIDENCE, Agreement, LearnedConf
 from moa_shared.errors import CheckpointError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.network.network import Network
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sandbox.tokenizer_json import JsonTokenizer
 
 from tests.support.decoders import Rows

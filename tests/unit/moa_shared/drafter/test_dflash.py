@@ -14,7 +14,7 @@ from moa_shared.drafter.kinds.dflash import BlockDecoder, BlockState
 from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafter.published import convert
 from moa_shared.errors import CheckpointError
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
 
 from tests.support.messages import raises
 

@@ -14,8 +14,8 @@ from moa_shared.drafter.layers.state import run_of_text
 from moa_shared.drafter.layers.weights import ArrayWeights, TargetParts
 from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from moa_shared.models.network.network import Network
+from moa_shared.models.network.plan import kv_width_if_differing
 from moa_shared.sampling.settings import Sampling
 from transformers import PreTrainedModel
 

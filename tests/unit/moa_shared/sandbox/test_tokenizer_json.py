@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sandbox.tokenizer_json import BYTE_LEVEL, JsonTokenizer, spell_bytes, token_bytes
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

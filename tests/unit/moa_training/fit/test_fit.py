@@ -10,7 +10,7 @@ import pytest
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
-from moa_shared.models.tensors import map_tensors
+from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun

@@ -1,1 +1,0 @@
-"""The target's weights: read by name, cut into parts, packed."""

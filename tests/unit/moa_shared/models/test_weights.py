@@ -1,0 +1,253 @@
+"""Files that shrink while a process has them mapped: in processes of their own, which end."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from moa_kernels import QuantisedMatrix, quantised, variant_name
+from moa_server.service.fetch import write_part
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.storage.tensors import EMBEDDINGS, FINAL_NORM, HEAD, write_tensors
+from moa_shared.models.weights import layer_names, layer_places, part_names
+from safetensors.torch import load_file
+
+from tests.support.messages import says
+from tests.support.tiny_gguf import GgufWriter
+from tests.support.torch_models import rewrite
+
+pytestmark = pytest.mark.torch
+
+QUERIES = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def files(model_folder: Path, cache: Path) -> ModelFiles:
+    return resolve(str(model_folder), cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cache: Path, dtype: torch.dtype) -> None:
+    path = model_folder / "model.safetensors"
+    rewrite(model_folder, **{name: tensor.to(dtype) for name, tensor in load_file(path).items()})
+    expected = load_file(path)
+    reader = WeightReader(resolve(str(model_folder), cache))
+    assert sorted(reader.names()) == sorted(expected)
+    for name, tensor in expected.items():
+        assert reader.shape(name) == tuple(tensor.shape)
+        assert torch.equal(torch.from_numpy(reader.array(name)), tensor.float()), name
+        assert reader.blocks(name) is None
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q4_0"])
+def test_blocks_are_the_files_own_in_transformers_order(
+    write_gguf: GgufWriter, cache: Path, kind: str, family: str
+) -> None:
+    path = write_gguf(kind=kind, architecture=family)
+    raw = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+    reader = WeightReader(resolve(str(path), cache))
+    for name in reader.names():
+        blocks = reader.blocks(name)
+        if reader.array(name).ndim != 2:
+            assert blocks is None
+            continue
+        assert isinstance(blocks, QuantisedMatrix)
+        assert blocks.kind == kind.lower()
+        assert blocks.shape == reader.shape(name)
+        assert np.array_equal(blocks.dequantised(), reader.array(name))
+    up, queries = reader.blocks("model.layers.1.mlp.up_proj.weight"), reader.blocks(QUERIES)
+    assert isinstance(up, QuantisedMatrix)
+    assert isinstance(queries, QuantisedMatrix)
+    assert np.array_equal(up.raw.reshape(64, -1), raw["blk.1.ffn_up.weight"])
+    moved = not np.array_equal(queries.raw.reshape(32, -1), raw["blk.1.attn_q.weight"])
+    assert moved == (family == "llama")
+
+
+def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, cache: Path) -> None:
+    path = write_gguf(biases=True)
+    [stored] = [tensor.data for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.attn_k.bias"]
+    bias = WeightReader(resolve(str(path), cache)).array("model.layers.0.self_attn.k_proj.bias")
+    assert np.array_equal(bias, stored.reshape(2, 4, 2).swapaxes(1, 2).reshape(-1))
+    assert not np.array_equal(bias, stored)
+
+
+def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> None:
+    reader = WeightReader(resolve(str(write_gguf()), cache))
+    assert HEAD not in reader.names()
+    assert HEAD in reader
+    assert not reader.has_own_head
+    assert np.array_equal(reader.array(HEAD), reader.array(EMBEDDINGS))
+    blocks = reader.blocks(HEAD)
+    assert blocks is not None
+    assert blocks.shape == reader.shape(EMBEDDINGS)
+    untied = WeightReader(resolve(str(write_gguf("untied.gguf", untied=True)), cache))
+    assert untied.has_own_head
+    assert not np.array_equal(untied.array(HEAD), untied.array(EMBEDDINGS))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "BF16"])
+def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: str) -> None:
+    reader = WeightReader(resolve(str(write_gguf(kind=kind)), cache))
+    for name in (EMBEDDINGS, HEAD, QUERIES):
+        ids = [5, 0, 5, 31]
+        assert np.array_equal(reader.rows(name, ids), reader.array(name)[ids])
+        assert np.array_equal(reader.rows(name, np.array(ids)), reader.array(name)[ids])
+    assert reader.rows(EMBEDDINGS, []).shape == (0, 32)
+    with pytest.raises(IndexError):
+        reader.rows(EMBEDDINGS, [10**6])
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [("x", torch.zeros(2, 3, dtype=torch.int64)), ("x.q8_0", torch.zeros(2, 3, 20, dtype=torch.uint8))],
+)
+def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, tensor: torch.Tensor) -> None:
+    rewrite(model_folder, **{name: tensor})
+    files = resolve(str(model_folder), cache)
+    with pytest.raises(ModelSourceError, match=rf"The tensor {name} of .* which moa does not read"):
+        WeightReader(files)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
+def test_numbers_that_are_not_finite_are_refused(
+    model_folder: Path, cache: Path, dtype: torch.dtype, poison: float
+) -> None:
+    weights = load_file(model_folder / "model.safetensors")[QUERIES].to(dtype)
+    weights[3, 4] = poison
+    rewrite(model_folder, **{QUERIES: weights})
+    reader = WeightReader(resolve(str(model_folder), cache))
+    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
+        reader.array(QUERIES)
+    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
+        reader.rows(QUERIES, [3])
+    assert reader.rows(QUERIES, [4]).shape == (1, 32)
+
+
+def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: Path) -> None:
+    files = resolve(str(write_gguf(kind="Q4_0")), cache)
+    path = cache / "changed.gguf"
+    for kind, place in (("Q8_0", 0), ("Q4_1", 2), ("Q4_0", 0)):
+        source = write_gguf(f"{kind}.gguf", kind=kind)
+        [tensor] = [tensor for tensor in gguf.GGUFReader(source).tensors if tensor.name == "blk.1.attn_q.weight"]
+        content = bytearray(source.read_bytes())
+        at = int(tensor.data_offset) + place
+        content[at : at + 2] = np.array([np.nan], "<f2").tobytes()
+        path.write_bytes(content)
+        reader = WeightReader(dataclasses.replace(files, weights=(path,)))
+        reads = (reader.array,) if kind == "Q4_0" else (reader.array, reader.blocks)
+        for read in reads:
+            with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that"):
+                read(QUERIES)
+
+
+SENTENCE = (
+    "Error: {path} can no longer be read: it was shortened or overwritten while it was in use, or its disk failed. "
+    "Put the whole file back and start again.\n"
+)
+START = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from moa_kernels import Linear
+from moa_shared.models import WeightReader, resolve
+from moa_shared.models.tiles import map_tiles
+from moa_shared.models.tiles import tile_file
+from moa_shared.programs.progress import SilentProgress
+model, cache = Path(sys.argv[1]), Path(sys.argv[2])
+files = resolve(str(model), cache)
+"""
+READS_WEIGHTS = """
+reader = WeightReader(files)
+os.truncate(model, 4096)
+reader.rows("model.embed_tokens.weight", [200])
+"""
+COMPUTES = """
+tiles = map_tiles(files, cache, SilentProgress())
+os.truncate(tile_file(files, cache), 4096)
+Linear([tiles["model.layers.1.mlp.up_proj.weight"]])(np.ones((1, 32), np.float32))
+"""
+
+
+@pytest.mark.skipif(variant_name() == "numpy", reason="the guard is part of the kernels")
+@pytest.mark.parametrize(("program", "pattern"), [(READS_WEIGHTS, "tiny.gguf"), (COMPUTES, "cache/tiles/*.tiles")])
+def test_the_process_says_which_file(write_gguf: GgufWriter, tmp_path: Path, program: str, pattern: str) -> None:
+    model, cache = write_gguf(), tmp_path / "cache"
+    resolve(str(model), cache)
+    done = subprocess.run(
+        [sys.executable, "-c", START + program, str(model), str(cache)], capture_output=True, text=True
+    )
+    [path] = tmp_path.glob(pattern)
+    assert (done.returncode, done.stderr) == (74, SENTENCE.format(path=path))
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def files_of_parts(write_gguf: GgufWriter, cache: Path) -> ModelFiles:
+    return resolve(str(write_gguf(kind="Q4_1", untied=True)), cache)
+
+
+def test_the_parts_of_a_device(files_of_parts: ModelFiles) -> None:
+    assert part_names(files_of_parts) == [EMBEDDINGS, FINAL_NORM, HEAD]
+    last = layer_names(files_of_parts, 1)
+    assert FINAL_NORM in last
+    assert UP in last
+    assert not [name for name in last if ".layers.0." in name or name in (EMBEDDINGS, HEAD)]
+    assert layer_places(files_of_parts, 1)[UP] == "model.layers.0.mlp.up_proj.weight"
+    with says(ModelSourceError, "tiny has 2 layers, requested were 3 of them"):
+        layer_names(files_of_parts, 3)
+
+
+def test_packed_parts_are_the_targets_own_blocks(files_of_parts: ModelFiles, tmp_path: Path) -> None:
+    reader, path = WeightReader(files_of_parts), tmp_path / "part.safetensors"
+    write_part(reader, [EMBEDDINGS, *layer_names(files_of_parts, 1)], path, "packed")
+    part = WeightReader(dataclasses.replace(files_of_parts, weights=(path,)))
+    assert sorted(part.names()) == sorted([EMBEDDINGS, *layer_names(files_of_parts, 1)])
+    for name in part.names():
+        assert np.array_equal(part.array(name), reader.array(name)), name
+        assert (part.blocks(name) is None) == (len(part.shape(name)) == 1)
+    stored = load_file(path)
+    assert stored[f"{UP}.q4_1"].dtype == torch.uint8
+    assert stored[FINAL_NORM].dtype == torch.float32
+
+
+def test_other_matrices_are_packed_in_eight_bits(model_folder: Path, cache: Path, tmp_path: Path) -> None:
+    files_of_parts = resolve(str(model_folder), cache)
+    path = tmp_path / "part.safetensors"
+    write_part(WeightReader(files_of_parts), [UP], path, "packed")
+    blocks = WeightReader(dataclasses.replace(files_of_parts, weights=(path,))).blocks(UP)
+    assert isinstance(blocks, QuantisedMatrix)
+    assert blocks.kind == "q8_0"
+    exact = WeightReader(files_of_parts).array(UP)
+    assert np.array_equal(blocks.raw, quantised(exact).raw)
+    assert np.abs(blocks.dequantised() - exact).max() <= np.abs(exact).max() / 127
+
+
+def test_parts_in_bfloat16(files_of_parts: ModelFiles, tmp_path: Path) -> None:
+    path = tmp_path / "part.safetensors"
+    write_part(WeightReader(files_of_parts), [UP, FINAL_NORM], path, "bf16")
+    reader, stored = WeightReader(files_of_parts), load_file(path)
+    assert stored.keys() == {UP, FINAL_NORM}
+    assert all(torch.equal(each, torch.from_numpy(reader.array(name)).bfloat16()) for name, each in stored.items())
+
+
+@pytest.mark.parametrize(
+    "rows", [np.ones((4, 48)), np.full((4, 32), 1e8)], ids=["no groups of 32", "too large for a scale"]
+)
+def test_what_8_bits_do_not_hold_stays_in_bfloat16(
+    files_of_parts: ModelFiles, tmp_path: Path, rows: np.ndarray
+) -> None:
+    odd, path = tmp_path / "odd.safetensors", tmp_path / "part.safetensors"
+    write_tensors(odd, {UP: rows.astype(np.float32)})
+    write_part(WeightReader(dataclasses.replace(files_of_parts, weights=(odd,))), [UP], path, "packed")
+    assert load_file(path)[UP].dtype == torch.bfloat16
