@@ -5,7 +5,7 @@ import sys
 
 import click
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
-from moa_shared.programs.command_line import CONTEXT, LazyGroup
+from moa_shared.programs.command_line import CONTEXT, LazyGroup, retired_command
 from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
 
 from moa_client.chat.signals import exiting_on_signals
@@ -19,7 +19,6 @@ COMMANDS = {
     "doctor": ("moa_client.commands.doctor:doctor", "Examine the way to each server, and what to expect."),
     "history": ("moa_client.commands.history:history", "List, show, export, search and delete kept conversations."),
     "config": ("moa_client.commands:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_client.commands:completion", "Print a script that completes commands by Tab."),
 }
 
 
@@ -27,6 +26,9 @@ COMMANDS = {
 @click.version_option(package_name="moa-split")
 def cli() -> None:
     """The client of moa: drafts on this device what a server's large model will say."""
+
+
+retired_command(cli, "completion", 'Run: eval "$(_MOA_CLIENT_COMPLETE=bash_source moa-client)".')
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ State: what the steps so far have found. Every step has a deadline, and says wha
 that failed is skipped.
 """
 
-import asyncio
 import ssl
 import time
 from asyncio import to_thread
@@ -18,6 +17,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.machine import Check, si_bytes
 from moa_shared.programs.progress import Progress
+from moa_shared.programs.run_loop import turns
 from moa_shared.protocol.handshake_checks import TlsReason
 
 from moa_client.device import drafter_catalog as catalog
@@ -195,7 +195,7 @@ class ServerExamination:
     async def _take(self, name: str, limit: float | None, step: Callable[[], Awaitable[Check]]) -> Check:
         self._waiting(f"{name} of {self._server.label} ...")
         try:
-            async with asyncio.timeout(limit):
+            async with turns(limit):
                 return await step()
         except TimeoutError:
             hint = "Check firewalls between this device and the server, and whether the network carries anything."
@@ -223,13 +223,13 @@ class ServerExamination:
         wide = self._server.widened(WINDOW_BYTES)
         came, began = 0, 0.0
         try:
-            async with asyncio.timeout(GOODPUT_SECONDS):
+            async with turns(GOODPUT_SECONDS):
                 self._manifest, _ = await fetch_manifest(wide)
             longest = max(self._manifest.files, key=lambda each: each.size)
             start = max(0, longest.size - GOODPUT_BYTES)
             request = pb.FetchDrafterRequest(name=longest.name, offset=start, sha256=longest.sha256)
             began = time.monotonic()
-            async with asyncio.timeout(GOODPUT_SECONDS):
+            async with turns(GOODPUT_SECONDS):
                 async for message in wide.fetch(request):
                     came += len(message.chunk.data)
         except TimeoutError:

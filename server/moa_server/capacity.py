@@ -11,7 +11,7 @@ from moa_kernels import set_threads, threads
 from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import table
-from moa_shared.programs.machine import free_memory_bytes, ms_since
+from moa_shared.programs.machine import free_memory, ms_since
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
@@ -102,7 +102,7 @@ def measure_speed(execution: Execution) -> Speed:
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> dict[str, Any]:
     """What fits, as --json says it. `memory`: of the whole server, if not `settings.kv_bytes` says; 0: what is free."""
     plan = ServerPlan(settings, progress)
-    needed, memory = plan.needed, memory or free_memory_bytes()
+    needed, memory = plan.needed, memory or free_memory().nbytes
     budget = settings.kv_bytes or needed.kv_budget(memory)
     if not budget:
         raise ConfigError(

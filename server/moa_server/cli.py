@@ -4,8 +4,8 @@ import os
 import sys
 
 import click
-from moa_shared.errors import ConfigError, MoaError
-from moa_shared.programs.command_line import CONTEXT, LazyGroup
+from moa_shared.errors import MoaError
+from moa_shared.programs.command_line import CONTEXT, LazyGroup, retired_command
 from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
 
 # Name: (where, what it does).
@@ -24,7 +24,6 @@ COMMANDS = {
         ("doctor", "doctor", "Examine what a server would meet on this machine."),
         ("capacity", "doctor", "Say how many sessions of which length fit into a budget of memory."),
         ("config", "doctor", "Print each setting that is in force, and where it comes from."),
-        ("completion", "doctor", "Print a script that completes commands by Tab."),
     )
 }
 
@@ -35,11 +34,8 @@ def cli() -> None:
     """The server of split inference: runs the target, verifies what clients draft."""
 
 
-@cli.command(hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1)
-def cache(words: tuple[str, ...]) -> None:
-    hint = "Remove what the cache folder holds, as you like: it is made again when it is needed."
-    raise ConfigError("moa-server cache is gone: moa 0.2.0 was the last that had it.", hint=hint)
+retired_command(cli, "cache", "Remove what the cache folder holds, as you like: it is made again when it is needed.")
+retired_command(cli, "completion", 'Run: eval "$(_MOA_SERVER_COMPLETE=bash_source moa-server)".')
 
 
 def main() -> None:

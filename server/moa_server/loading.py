@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.constraints import constraint_compiler
+from moa_shared.constraints.compiler import constraint_compiler
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,

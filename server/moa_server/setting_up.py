@@ -14,10 +14,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from moa_shared.errors import ConfigError
-from moa_shared.programs.addresses import is_loopback
+from moa_shared.programs.addresses import Invitation, is_loopback
 from moa_shared.programs.atomic import create_private, write_private
 from moa_shared.programs.config import load_settings, load_settings_and_origins
-from moa_shared.protocol.invitation import Invitation
 
 from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key
 from moa_server.access.limits import CallerLimits, Right

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from moa_shared.programs.config import SettingsBase, setting
-from moa_shared.programs.machine import parse_cores
 
 from moa_server.addresses import parse_advertised, parse_peers
 
@@ -52,6 +51,7 @@ class ServerSettings(SettingsBase):
         ),
         "open_seconds": "A stream may wait for its Open until 64 younger ones do.",
         "write_seconds": "A client that reads almost nothing ends after 30 s.",
+        "cores": "taskset -c LIST moa-server ... keeps it on some cores.",
         "hang_seconds": "A forward hangs that is stuck for 30 s.",
         "reflection": "grpcurl takes proto/moa/v1/moa.proto.",
         "repack_cache": "Packed weights are kept in the cache, where it can be written.",
@@ -93,7 +93,6 @@ class ServerSettings(SettingsBase):
         "auto", "Where torch computes float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU."
     )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
-    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
     max_streams: int = setting(256, "Conversations that may be open at once.", ge=1, le=100_000)
     kv_bytes: int = setting(0, "Keys and values of all sessions; 0: 3/4 of the free memory.", "BYTES", ge=0)

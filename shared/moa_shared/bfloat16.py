@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 Bits = npt.NDArray[np.uint16]
 
-_NAN = np.uint16(0x7FC0)
-
 
 def round_to_bfloat16(values: npt.NDArray[np.float32]) -> Bits:
     """The bit patterns of the nearest bfloat16 numbers, same shape; beyond the largest of them: infinity."""
@@ -18,11 +16,10 @@ def round_to_bfloat16(values: npt.NDArray[np.float32]) -> Bits:
     sums &= 1
     sums += np.uint32(0x7FFF)
     sums += bits
-    sums >>= 16
-    rounded = sums.astype(np.uint16)
+    rounded = (sums >> 16).astype(np.uint16)
     unordered = np.isnan(values)
     if unordered.any():  # rounding could carry into the sign
-        rounded[unordered] = _NAN
+        rounded[unordered] = 0x7FC0
     return rounded
 
 

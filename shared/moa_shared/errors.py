@@ -209,12 +209,9 @@ class CancelledAnswerError(MoaError, code="cancelled", status="CANCELLED", exit_
     """The user stopped the answer."""
 
 
-def _subclasses(cls: type[MoaError]) -> list[type[MoaError]]:
-    return [cls] + [leaf for sub in cls.__subclasses__() for leaf in _subclasses(sub)]
-
-
-CATALOGUE: dict[str, type[MoaError]] = {cls.code: cls for cls in _subclasses(InternalError) + _subclasses(MoaError)}
-CATALOGUE["internal"] = InternalError
+CATALOGUE: dict[str, type[MoaError]] = {
+    cls.code: cls for cls in list(globals().values()) if isinstance(cls, type) and issubclass(cls, MoaError)
+}
 
 
 def error_from_code(code: str, message: str, hint: str) -> MoaError:

@@ -1,8 +1,7 @@
 """Text of peers, files and models: whether a string is text, and made harmless for terminals and logs.
 
-Pure. Halves of surrogate pairs are no text: no encoding can write them; Python makes them of bytes that are not UTF-8,
-and JSON has them as escapes. They and control characters never pass; what is one line also loses the characters that
-change the direction of the text around them.
+Pure. Halves of surrogate pairs, which Python makes of bytes that are not UTF-8 and JSON has as escapes, are no text: no
+encoding can write them. They and control characters never pass, nor on one line what changes the direction of text.
 """
 
 import json
@@ -10,8 +9,6 @@ import re
 import unicodedata
 from typing import Any
 
-TAB = "    "
-_NEVER = ("Cc", "Cs")  # controls, and halves of surrogate pairs
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -29,11 +26,10 @@ def plain_line(text: str, most: int | None = None) -> str:
 
 
 def _harmless(character: str) -> str:
-    if character == "\t":
-        return TAB
-    if character == "\r":
-        return ""
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in _NEVER and character != "\n" else character
+    if character in "\t\r":
+        return "    " if character == "\t" else ""
+    is_harmful = character != "\n" and unicodedata.category(character) in ("Cc", "Cs")
+    return "\N{REPLACEMENT CHARACTER}" if is_harmful else character
 
 
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -59,8 +55,7 @@ def parse_json(text: str | bytes) -> Any:
 def parse_request(text: str | bytes) -> Any:
     """The value of a JSON text that others have sent, all of whose strings are text.
 
-    Half a surrogate pair, which programs make that cut a text within a character, is marked: a history that has one
-    would be refused for ever.
+    Half a surrogate pair, of a text that was cut within a character, is marked: a history with one would be refused.
     """
     value = parse_json(text)
     try:

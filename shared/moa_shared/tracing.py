@@ -1,7 +1,7 @@
 """Traces of answers, from the user's question to the last verdict; nothing is traced unless a program asks for it.
 
-OpenTelemetry is imported by a program that traces only (the extra `tracing`); its own variables say where spans go and
-how many are sampled (OTEL_EXPORTER_OTLP_ENDPOINT and the like). State: the program's tracer, set once at its start.
+Only a program that traces imports OpenTelemetry (the extra `tracing`), whose own variables say where spans go and how
+many are sampled (OTEL_EXPORTER_OTLP_ENDPOINT and the like). State: the program's tracer, set once at its start.
 Contexts cross the wire as W3C `traceparent`. Spans hold numbers and names, never text of a conversation.
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Value = str | int | float | bool
 
 TRACEPARENT = "traceparent"  # of a call's metadata, and of HTTP requests
+# Version, trace, span and flags in hexadecimal, none of them void.
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _CLOSE_SECONDS = 2.0  # for handing over what is recorded, when the program ends
 _provider: TracerProvider | None = None
@@ -41,12 +42,10 @@ class Span:
             self.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def note(self, **values: Value) -> None:
-        """Adds facts."""
         if self._recorded is not None:
             self._recorded.set_attributes(_named(values))
 
     def mark(self, name: str, **values: Value) -> None:
-        """Records that something happened now."""
         if self._recorded is not None:
             self._recorded.add_event(name, _named(values))
 
@@ -79,14 +78,9 @@ def begin_span(name: str, parent: str = "", *, at_ns: int | None = None, **value
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier = {TRACEPARENT: parent} if is_traceparent(parent) else {}
+    carrier = {TRACEPARENT: parent} if _FORM.fullmatch(parent) else {}
     above = TraceContextTextMapPropagator().extract(carrier, Context())
     return Span(_provider.get_tracer("moa").start_span(name, above, attributes=_named(values), start_time=at_ns))
-
-
-def is_traceparent(text: str) -> bool:
-    """Whether a text names a span: version, trace, span and flags in hexadecimal, none of them void."""
-    return _FORM.fullmatch(text) is not None
 
 
 @contextmanager
@@ -112,8 +106,7 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False)
     # A queue of its own and a thread: a collector that is away costs nothing but the spans.
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    before = use_provider(provider)
-    complaints = logging.getLogger("opentelemetry")
+    before, complaints = use_provider(provider), logging.getLogger("opentelemetry")
     complaints.addHandler(_FirstComplaint(tell))
     complaints.propagate = False
     try:
@@ -132,12 +125,10 @@ class _FirstComplaint(logging.Handler):
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
-        self._has_told = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._has_told:
-            self._has_told = True
-            self._tell(f"Traces cannot be handed over: {plain_line(record.getMessage())[:200]}")
+        self._tell(f"Traces cannot be handed over: {plain_line(record.getMessage(), 200)}")
+        self.setLevel(logging.CRITICAL + 1)
 
 
 def _named(values: dict[str, Value]) -> dict[str, Value]:

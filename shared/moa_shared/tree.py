@@ -34,7 +34,7 @@ def is_chain(parents: Iterable[int], first: int = 0) -> bool:
 
 
 def add_depths(depths: list[int], parents: Iterable[int]) -> None:
-    """Appends the depths of new nodes to those of the nodes before them; the root's children have depth 1."""
+    """Appends the depths of new nodes to those before them; the root's children have depth 1."""
     for parent in parents:
         depths.append(1 if parent == ROOT else depths[parent] + 1)
 
@@ -74,9 +74,6 @@ def subtree(parents: Sequence[int], root: int, first: int = 0, most: int | None 
     return nodes, moved
 
 
-FEW = 32  # tokens: NumPy costs as much as looking at so many one by one
-
-
 @dataclass(frozen=True)
 class DraftTree:
     tokens: tuple[int, ...]  # token id of each node
@@ -100,14 +97,12 @@ class DraftTree:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Depth of each node; the root's children have depth 1."""
         depths: list[int] = []
         add_depths(depths, self.parents)
         return tuple(depths)
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens from the root's child down to each node."""
         paths: list[tuple[int, ...]] = []
         for token, parent in zip(self.tokens, self.parents, strict=True):
             paths.append((*paths[parent], token) if parent != ROOT else (token,))
@@ -140,33 +135,14 @@ class DraftTree:
         """The first child of `node` (or of the root, -1) that holds `token`."""
         return next((child for child in self.children.get(node, ()) if self.tokens[child] == token), None)
 
-    def subtree(self, node: int) -> DraftTree:
-        """The tree below `node`, which becomes the root."""
-        if node == ROOT:
-            return self
-        nodes, parents = subtree(self.parents, node)
-        return DraftTree(tuple(self.tokens[at] for at in nodes), tuple(parents))
-
     def pick(self, nodes: Iterable[int]) -> DraftTree:
         chosen = sorted(nodes)
         return DraftTree(tuple(self.tokens[node] for node in chosen), tuple(pick(self.parents, chosen)))
 
-    def prefix(self, nodes: int) -> DraftTree:
-        """The tree of the first `nodes` nodes (a prefix of the numbering is always a tree)."""
-        return self if nodes >= len(self) else DraftTree(self.tokens[:nodes], self.parents[:nodes])
-
-    def validate(self, vocab_size: int, max_nodes: int) -> None:
-        """Checks what came over the wire."""
-        if len(self) > max_nodes:
-            raise TreeError(
-                f"A draft tree has {len(self)} nodes, more than the {max_nodes} allowed.", hint="Send smaller drafts."
-            )
-        check_tokens(self.tokens, vocab_size)
-
 
 def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
     """Raises TokenRangeError for the first token outside 0 to `vocab_size` - 1."""
-    if len(tokens) <= FEW and all(0 <= token < vocab_size for token in tokens):
+    if len(tokens) <= 32 and all(0 <= token < vocab_size for token in tokens):  # NumPy costs as much as so many
         return
     values = np.asarray(tokens)
     if len(values) == 0 or (values.min() >= 0 and values.max() < vocab_size):
@@ -176,11 +152,10 @@ def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
 
 
 def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tuple[list[int], int]:
-    """Walks the tree along the tokens that the target chose.
+    """The accepted nodes from the root down, and the bonus token, which the target chose after the last of them.
 
     With coupled sampling the target's choice after each node (`chosen`) is one token, so verification is a walk along
-    equal tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike. Gives the accepted nodes from
-    the root down, and the bonus token, which the target chose after the last of them.
+    equal tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike.
     """
     path: list[int] = []
     if not tree.tokens:
@@ -195,9 +170,8 @@ def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tu
 class StreamedTree:
     """Nodes `first` to `end` - 1 of a draft: numbered for good, appended at the end, forgotten from the oldest on.
 
-    Both ends hold the draft in flight as one, so that what it costs depends on what is in flight and not on how much of
-    it was confirmed before. A node whose parent is forgotten hangs below nothing that can still come true: it keeps its
-    number, and has depth 0.
+    What it costs depends on what is in flight, not on how much was confirmed before. A node whose parent is forgotten
+    can no longer come true: it keeps its number, and has depth 0.
     """
 
     def __init__(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> None:
@@ -238,11 +212,7 @@ class StreamedTree:
         return tuple(self._tokens[at:]), tuple(self._parents[at:])
 
     def below(self, node: int, most: int | None = None) -> tuple[DraftTree, tuple[int, ...]]:
-        """The nodes below a node (-1: the root), as a tree of their own.
-
-        Returns:
-            The tree, and the number here of each of its nodes.
-        """
+        """The nodes below a node (-1: the root) as a tree of their own, and the number here of each of them."""
         numbers, parents = subtree(self._parents, node, self.first, most)
         tokens = tuple(self._tokens[number - self.first] for number in numbers)
         return DraftTree(tokens, tuple(parents)), tuple(numbers)

@@ -66,14 +66,14 @@ def test_what_cannot_be_served_is_one_sentence_with_an_exit_code(
 
     check(2, "Error: --port is '99999': expected at most 65535.", "--port", "99999")
     check(2, "--execution is 'fp8': expected 'auto', 'int8', 'float32' or 'bf16'.", "--execution", "fp8")
-    check(2, "No such option '--colour'. Did you mean '--cores'?", "--colour", "red")
+    check(2, "No such option '--colour'.", "--colour", "red")
     check(66, "There is no file CHECKOUT/nowhere/model.gguf.", "./nowhere/model.gguf")
     (tmp_path / "moa.toml").write_text("[server]\ncolour = 'red'\n")
     check(2, "colour in [server] of TMP/moa.toml is not a setting.", "--config", tmp_path / "moa.toml")
     check(66, "The configuration file TMP/none.toml does not exist.", "--config", tmp_path / "none.toml")
 
     code, err = fails(monkeypatch, capsys, "cache", "prune", "--days", "3")
-    assert (code, err.startswith("Error: moa-server cache is gone")) == (2, True)
+    assert (code, err.startswith("Error: cache is not a command any more")) == (2, True)
 
     path = tmp_path / "drafter.safetensors"
     check(66, "No deep drafter comes with moa for tiny.", model_folder, "--drafter", "deep")

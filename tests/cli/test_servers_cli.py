@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 from moa_client.cli import cli
 from moa_client.servers.book import book_path, read_book
 from moa_shared.errors import MoaError
-from moa_shared.protocol.invitation import Invitation
+from moa_shared.programs.addresses import Invitation
 
 from tests.cli.client_program import ENVIRONMENT, Run, Served, options
 from tests.support.certificates import Authority
@@ -147,7 +147,7 @@ def test_a_server_that_is_away_is_listed_and_replaced_only_if_the_user_says_so(r
 
 def test_what_is_no_invitation_changes_nothing(run: Run) -> None:
     for line, words in (
-        ("", "There is no invitation. Paste the whole line"),
+        ("", "An invitation begins with moa1_, this text does not. Paste the whole line"),
         (GONE.line()[:-1], "The invitation is not whole: letters are missing or changed."),
         (Invitation("gpu.example", KEY, CERTIFICATE).line(), "address is 'gpu.example': expected HOST:PORT"),
         (Invitation("127.0.0.1:1", "two words", CERTIFICATE).line(), "does not hold one API key"),

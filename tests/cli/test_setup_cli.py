@@ -12,7 +12,7 @@ from moa_server.commands import serve
 from moa_server.setting_up import SetupFolder
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError
-from moa_shared.protocol.invitation import read_invitation
+from moa_shared.programs.addresses import read_invitation
 
 from tests.support.messages import steady
 

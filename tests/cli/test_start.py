@@ -1,10 +1,8 @@
 """What starting a program imports, and what it says to a command or option that does not exist."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import moa_client.cli
 import pytest
@@ -43,7 +41,7 @@ def imported(*arguments: str) -> set[str]:
 def test_nobody_waits_for_what_help_does_not_need() -> None:
     client = [["moa-client", name, "--help"] for name in moa_client.cli.COMMANDS if name in ("chat", "config")]
     others = [[program, "--help"] for program in PROGRAMS]
-    more = [["moa-client", "--version"], ["moa-client", "completion", "bash"], ["moa-server", "serve", "--help"]]
+    more = [["moa-client", "--version"], ["moa-server", "serve", "--help"]]
     for arguments in [*client, *others, *more]:
         assert not imported(*arguments) & HEAVY, arguments
     for name in moa_client.cli.COMMANDS:
@@ -90,7 +88,6 @@ def test_misspelt_commands_and_options_get_a_hint(program: Run, words: str, mess
         (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
         (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
         (["moa-client", "config", "--drafting", "s"], ["server"]),
-        (["moa-client", "completion", "z"], ["zsh"]),
         (["moa-server", "serve", "--execution", "f"], ["float32"]),
         (["netsim", "rep"], ["replay", "report"]),
     ],
@@ -103,24 +100,6 @@ def test_tab_completes_commands_options_and_values(
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     _, out, err = program(words[0])
     assert [line.partition(",")[2] for line in out.splitlines()] == expected, err
-
-
-def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
-    program = tmp_path / "moa-client"
-    program.write_text(f"#!{sys.executable}\nfrom moa_client.cli import main\n\nmain()\n")
-    program.chmod(0o755)
-    script = """
-        eval "$(moa-client completion bash)"
-        complete -p moa-client
-        COMP_WORDS=(moa-client chat --tracing '') COMP_CWORD=3
-        _moa_client_completion moa-client
-        echo "${COMPREPLY[*]}"
-    """
-    found = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=ENVIRONMENT | found, timeout=60)
-    assert done.stdout.splitlines() == ["complete -o nosort -F _moa_client_completion moa-client", "off otlp"], (
-        done.stderr
-    )
 
 
 def test_a_device_needs_only_what_its_installation_has() -> None:

@@ -12,7 +12,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, find_candidates
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import longest_path
@@ -116,7 +116,8 @@ def test_all_rounds(
         np.testing.assert_allclose(source.encode(features), theirs["fc_out"], rtol=0, atol=1e-4)
         recorder.state.append_memory(start, rows)
         if mode == "tree":
-            tree, pool, chosen = draft_tree(recorder, TreeShape(4, 4, 16), GREEDY)  # type: ignore[arg-type]
+            pool = find_candidates(recorder, TreeShape(4, 4, 16), GREEDY)  # type: ignore[arg-type]
+            tree, chosen = pool.tree(16)
             assert chosen == theirs["pool_index"].tolist()
             np.testing.assert_allclose(pool.scores, theirs["pool_scores"], rtol=0, atol=1e-4)
             assert [-1, *(parent + 1 for parent in tree.parents)] == theirs["parents"].tolist()

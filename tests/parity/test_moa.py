@@ -11,7 +11,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter.kinds.moa import KernelEncoder
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.weights import ArrayWeights
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree, find_candidates
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, ancestor_matrix, longest_path
@@ -255,7 +255,8 @@ def test_trees(reference: Reference) -> None:
 
     def draft(state: DraftState) -> DraftTree:
         cycle = next(cycles)
-        tree, pool, chosen = draft_tree(state, PAPER_TREE, GREEDY)
+        pool = find_candidates(state, PAPER_TREE, GREEDY)
+        tree, chosen = pool.tree(PAPER_TREE.nodes)
         name = f"moa.tree.cycle{cycle}."
         theirs = reference.infer[f"{name}parents"].tolist()
         assert [-1, *tree.parents] == [parent - 1 if parent > 0 else -1 for parent in theirs]
@@ -270,7 +271,7 @@ def test_trees(reference: Reference) -> None:
 
 def test_the_first_trees_masks(reference: Reference) -> None:
     decoding = Decoding(reference, 0)
-    tree, _, _ = draft_tree(decoding.state, PAPER_TREE, GREEDY)
+    tree = draft_tree(decoding.state, PAPER_TREE, GREEDY)
     theirs = reference.infer["moa.tree.cycle0.ancestor_mask"].astype(bool)
     assert np.array_equal(ancestor_matrix(tree.parents), theirs[1:, 1:])
     assert theirs[:, 0].all()
@@ -296,7 +297,7 @@ def test_draft_logits(reference: Reference, mode: str) -> None:
     for cycle in range(3):
         logits_of.clear()
         decoding.cycle(
-            lambda state: draft_chain(state, 6, GREEDY) if mode == "chain" else draft_tree(state, PAPER_TREE, GREEDY)[0]
+            lambda state: draft_chain(state, 6, GREEDY) if mode == "chain" else draft_tree(state, PAPER_TREE, GREEDY)
         )
         for step, ours in enumerate(logits_of):
             theirs = reference.infer.get(f"moa.{mode}.cycle{cycle}.draft_step{step}.logits")

@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21203, 121),
+    "client": (("client",), 21200, 121),
     "client: endpoint": (("client/moa_client/endpoint",), 2762, 12),
-    "client: tools": (("client/moa_client/tools",), 1729, 13),
+    "client: tools": (("client/moa_client/tools",), 1726, 13),
     "client: link": (("client/moa_client/link",), 2033, 10),
     "client: chat": (("client/moa_client/chat",), 2377, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4949, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4948, 25,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2730, 15,
@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3296, 20,
     ),
-    "server": (("server",), 13583, 69),
-    "shared": (("shared",), 15096, 87),
-    "training": (("training",), 4658, 30),
+    "server": (("server",), 13571, 69),
+    "shared": (("shared",), 14408, 85),
+    "training": (("training",), 4651, 30),
     "bench": (("bench",), 5257, 42),
     "netsim": (("netsim",), 4238, 25),
     "testing": (("testing",), 837, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 58066, 386),
+    "tests": (("tests",), 57575, 383),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

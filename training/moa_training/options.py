@@ -46,6 +46,7 @@ class EvaluationOptions(SettingsBase):
         "ray": _RAY,
         "workers": _RAY,
         "more_nodes": "Evaluate once for each size of the tree.",
+        "copies": "moa-bench single measures drafts with copies, as they are served.",
         "card": "The command prints its tables in Markdown.",
     }
 
@@ -57,7 +58,6 @@ class EvaluationOptions(SettingsBase):
     nodes: int = setting(24, "Of the tree.", ge=1)
     depth: int = setting(5, "Of the tree.", ge=1)
     breadth: int = setting(6, "Of the tree.", ge=1)
-    copies: bool = setting(False, "Trees merge what the conversation suggests (prompt look-up).")
     standalone: int = setting(96, "Standalone tokens after each cut; 0: none.", ge=0)
     unguarded: bool = setting(False, "Allow repeated 6-grams in standalone text (the client forbids them).")
     # a result needs a whole answer, so this is the most expensive measure

@@ -80,7 +80,7 @@ def join(name: str, replaces: bool) -> None:
 
     `moa-server setup` and `moa-server invite` print invitations.
     """
-    from moa_shared.protocol.invitation import read_invitation
+    from moa_shared.programs.addresses import read_invitation
 
     from moa_client.servers.connecting import describe_server
 

@@ -4,7 +4,6 @@ The lock is held by the process as long as it lives, and let go by any death. In
 socket without a holder is stale.
 """
 
-import asyncio
 import fcntl
 import json
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from moa_shared.errors import ConfigError, DataError, InternalError, MoaError, UnavailableError
+from moa_shared.programs.run_loop import looks_at
 
 from moa_client.surface.conversation import request
 from moa_client.surface.messages import Fields
@@ -31,7 +31,6 @@ ROOM_BYTES = 1 << 12  # for the lock, and the first lines of the log
 START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow machine
 ANSWER_SECONDS = 5.0  # of a daemon that is there
 END_SECONDS = 10.0  # answers under way are stopped, and the server hears a goodbye
-LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +121,15 @@ async def find_daemon(paths: DaemonPaths) -> Fields | None:
     try:
         return await _status(paths)
     except OSError:
-        if find_holder(paths.lock) is None:
+        if (pid := find_holder(paths.lock)) is None:
             return None
-    return await _wait_for(paths, lambda: find_holder(paths.lock) is not None)  # it has only begun
+    return await _wait_for(paths, pid, lambda: find_holder(paths.lock) is not None)  # it has only begun
 
 
 async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     """Starts a daemon in the background, and waits until it listens; its status."""
     process, began = _spawn(paths, options)
-    status = await _wait_for(paths, lambda: process.poll() is None)
+    status = await _wait_for(paths, process.pid, lambda: process.poll() is None)
     if status is not None:
         return status
     if process.poll() is None:
@@ -149,7 +148,8 @@ async def restart_daemon(paths: DaemonPaths) -> Fields:
     except DataError:  # of an older version, which does not know how
         await stop_daemon(paths)
         return await start_daemon(paths, before["options"])
-    status = await _wait_for(paths, lambda: _is_alive(before["pid"]), END_SECONDS + START_SECONDS, before["since"])
+    pid = before["pid"]
+    status = await _wait_for(paths, pid, lambda: _is_alive(pid), END_SECONDS + START_SECONDS, before["since"])
     if status is None:
         raise _not_started(paths, began, "it does not end" if _is_alive(before["pid"]) else "it has ended")
     return status
@@ -165,12 +165,10 @@ async def stop_daemon(paths: DaemonPaths) -> int | None:
     except (OSError, MoaError):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + END_SECONDS
-    while find_holder(paths.lock) is not None:
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"The daemon (process {pid}) does not end.", hint=f"End it: kill -9 {pid}")
-        await asyncio.sleep(LOOK_SECONDS)
-    return pid
+    async for _ in looks_at(pid, END_SECONDS):
+        if find_holder(paths.lock) is None:
+            return pid
+    raise UnavailableError(f"The daemon (process {pid}) does not end.", hint=f"End it: kill -9 {pid}")
 
 
 def daemon_command(options: Sequence[str]) -> list[str]:
@@ -197,18 +195,18 @@ async def _status(paths: DaemonPaths) -> Fields:
 
 
 async def _wait_for(
-    paths: DaemonPaths, is_alive: Callable[[], bool], seconds: float = START_SECONDS, before: float = 0.0
+    paths: DaemonPaths, pid: int, is_alive: Callable[[], bool], seconds: float = START_SECONDS, before: float = 0.0
 ) -> Fields | None:
     """The status of a daemon that has only begun; None: it has ended, or does not listen in time.
 
     `before`: when the one began whose place it takes.
     """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and is_alive():
+    async for _ in looks_at(pid, seconds):
+        if not is_alive():
+            break
         with suppress(OSError, *([MoaError] if before else [])):  # the one before may be ending
             if (status := await _status(paths))["since"] != before:
                 return status
-        await asyncio.sleep(LOOK_SECONDS)
     return None
 
 

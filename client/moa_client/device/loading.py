@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import KernelError, variant_name
-from moa_shared.constraints import constraint_compiler
+from moa_shared.constraints.compiler import constraint_compiler
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
 from moa_shared.drafter.companion import Companion, find_companion, load_companion

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.constraints.grammar import DraftForm
+from moa_shared.constraints.compiler import DraftForm
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.estimates import Confidence, chance_of
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, Growth, GrowthShape
@@ -237,7 +237,7 @@ class CompanionDrafter(MoaDrafter):
         super().restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        choices, first = self._draft.growing.choices_along(tokens), len(self._state.tokens)
+        choices, first = self._draft.growing.tree.choices_along(tokens), len(self._state.tokens)
         super().commit(tokens)
         is_answer, self._has_written = self._has_written or len(tokens) <= MOST_DECIDED, False
         for position, (token, choice) in enumerate(zip(tokens, choices, strict=True), first) if is_answer else ():

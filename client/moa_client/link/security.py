@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.addresses import Proxy, find_proxy, host_of, is_loopback
+from moa_shared.programs.addresses import find_proxy, host_of, is_loopback
+from moa_shared.programs.run_loop import turns
 from moa_shared.protocol import handshake_checks as checks
 from moa_shared.protocol.handshake_checks import TlsReason, tls_reason
 
@@ -51,7 +52,7 @@ class Security:
                 options.append(("grpc.ssl_target_name_override", self.server_name))
         return options
 
-    def proxy(self, address: str) -> Proxy | None:
+    def proxy(self, address: str) -> str | None:
         """The proxy on the way to this address; None: there is none. A number is as its server's name is."""
         return None if is_loopback(host_of(address)) else find_proxy(self._named(address))
 
@@ -160,8 +161,7 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     The caller sets how long to wait. Raises OSError if there is no connection.
     """
     host, context = host_of(address), security.context()
-    has_none = security.certificate is None
-    refusal = checks.WANTS_CERTIFICATE if has_none else checks.OWN_REFUSED
+    refusal = checks.OWN_REFUSED if security.certificate is not None else checks.WANTS_CERTIFICATE
     try:
         reader, writer = await asyncio.open_connection(
             host, int(address.rpartition(":")[2]), ssl=context, server_hostname=security.server_name or host
@@ -174,7 +174,7 @@ async def shake_hands(address: str, security: Security) -> TlsReason | dict[str,
     except ssl.SSLError as error:
         return refusal if any(each in str(error.reason) for each in REFUSALS) else checks.NO_TLS
     try:  # in TLS 1.3 this end is done before the server has looked at this device's certificate
-        async with asyncio.timeout(FIRST_BYTES_SECONDS):
+        async with turns(FIRST_BYTES_SECONDS):
             is_refused = await reader.read(1) == b""
     except (ssl.SSLError, ConnectionError, TimeoutError) as error:
         is_refused = not isinstance(error, TimeoutError)

@@ -23,6 +23,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import AuthenticationError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, ip_of, is_loopback, successors_among
+from moa_shared.programs.run_loop import turns
 from moa_shared.protocol import handshake_checks as checks
 from moa_shared.protocol.handshake_checks import TlsReason, check_protocol, clean_texts, error_from_rpc
 from moa_shared.tracing import TRACEPARENT
@@ -233,7 +234,7 @@ class Server:
         )
         stream = Stream(call, traffic or self.traffic, self._reason, channel)
         try:
-            async with asyncio.timeout(seconds or self.connect_seconds):
+            async with turns(seconds or self.connect_seconds):
                 await stream.send(pb.ClientFrame(open=message))
                 frame = await stream.receive()
             if frame.WhichOneof("frame") != "opened":
@@ -259,10 +260,9 @@ class Server:
         is_own = checks.CODE_KEY in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]  # a moa server's words
         if is_own or (seconds is None and proxy is None) or not isinstance(reason, UnavailableError):
             return reason
-        words, hint = error.details() or "", reason.hint
+        words, hint, host = error.details() or "", reason.hint, host_of(self.address)
         if proxy is not None:
-            without = host_of(self.address)
-            hint = f"Ask who runs it; or, if the server is reached without it, put {without} into no_proxy."
+            hint = f"Ask who runs it; or, if the server is reached without it, put {host} into no_proxy."
         if seconds is None:
             return UnavailableError(f"{reason.message} It was tried by way of the {proxy}.", hint=hint)
         why = checks.call_reason(error.code(), words, has_answered=has_answered)
@@ -273,7 +273,7 @@ class Server:
             found: object = checks.tls_reason(words)
             if found is None and self.security.tls and not is_known and proxy is None:
                 with suppress(OSError):  # a timeout too
-                    async with asyncio.timeout(min(seconds, PROBE_SECONDS)):
+                    async with turns(min(seconds, PROBE_SECONDS)):
                         found = await shake_hands(self.address, self.security)
             if isinstance(found, TlsReason):  # the hint in the message: a chat that starts without its server has none
                 unusable = f"The server at {self.label} cannot be used: {found.why}. {found.hint}"

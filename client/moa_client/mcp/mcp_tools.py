@@ -20,6 +20,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.types import CONNECTION_CLOSED
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.plain_text import plain_line
+from moa_shared.programs.run_loop import turns
 
 from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall, Tool, ToolCall, check_tools
@@ -56,9 +57,8 @@ class ToolServerConnection:
         self._is_ending = asyncio.Event()
         self._task = asyncio.create_task(self._hold(started, stderr))
         try:
-            async with asyncio.timeout(self._start_seconds):
-                tools: list[types.Tool] = await started
-                return tools
+            async with turns(self._start_seconds):
+                return list(await started)
         except TimeoutError:
             reason = f"it has not answered within {self._start_seconds:g} s"
         except asyncio.CancelledError:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.addresses import Invitation
 from moa_shared.programs.atomic import write_private
 from moa_shared.programs.config import read_value
-from moa_shared.protocol.invitation import Invitation
 
 from moa_client.settings import LOCAL_SERVER, ClientSettings, check_address
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import MoaError, OverloadedError, UnavailableError
+from moa_shared.programs.run_loop import turns
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
@@ -188,7 +189,7 @@ async def exchange(ends: Ends, message: Mapping[str, Any]) -> Fields:
 
 async def request(path: Path, message: Mapping[str, Any], seconds: float) -> Fields:
     """One message about no conversation, and its answer; OSError: no daemon listens there, or answers in time."""
-    async with asyncio.timeout(seconds):
+    async with turns(seconds):
         ends = await connect(path)
         try:
             return await exchange(ends, message)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.constraints.grammar import with_exact_numbers
+from moa_shared.constraints.grammar import JSON_FORM, check_numbers
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 
@@ -21,9 +21,6 @@ from moa_client.tools.tool import Tool
 
 if TYPE_CHECKING:
     from moa_client.tools.formats.base import ToolFormat
-
-# One way to write JSON, as in answers that a schema constrains.
-_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # Where tokens are named by id, llguidance 1.9 takes forced ones back wrongly, and drafts are taken back.
 _NOT_FORCED = '%llguidance {"no_forcing": true}'
@@ -59,8 +56,8 @@ class Grammar:
 
     def json(self, schema: Mapping[str, Any], name: str) -> str:
         """A term for JSON of a schema; `name`: of it, for errors."""
-        exact = with_exact_numbers(dict(schema), name)
-        return self.rule(f"%json {json.dumps({**exact, 'x-guidance': _JSON_FORM}, ensure_ascii=False)}")
+        check_numbers(schema, name)
+        return self.rule(f"%json {json.dumps({**schema, 'x-guidance': JSON_FORM}, ensure_ascii=False)}")
 
     def text_until(self, end: str) -> str:
         """Terms for any text up to and including the first `end`."""

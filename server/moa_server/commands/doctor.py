@@ -1,4 +1,4 @@
-"""`moa-server config`, `completion`, `doctor` and `capacity`: what is set, and what a server would meet here."""
+"""`moa-server config`, `doctor` and `capacity`: what is set, and what a server would meet here."""
 
 import json
 from itertools import chain
@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import completion_command, config_command, settings_options
+from moa_shared.programs.command_line import config_command, settings_options
 from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.entry import write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
 config = config_command(ServerSettings, SECTION)
-completion = completion_command("moa-server")
 
 
 @click.command()
@@ -28,13 +27,12 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
     """
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
     from moa_shared.programs.entry import StartLine
-    from moa_shared.programs.machine import Check, check_fields, check_line, exit_code, parse_cores, pin_to_cores
+    from moa_shared.programs.machine import Check, check_fields, check_line, exit_code
     from moa_shared.programs.progress import SilentProgress
 
     from moa_server.logs import configure_logs
 
     configure_logs("plain", "error")
-    pin_to_cores(parse_cores(settings.cores))
     from moa_server.doctor import MachineExamination
 
     line, checks = StartLine(), []
@@ -53,7 +51,7 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
         raise click.exceptions.Exit(code)
 
 
-PLANNED = ("model", "execution", "device", "threads", "cores", "context_length", "kv_bytes", "drafter", "drafting")
+PLANNED = ("model", "execution", "device", "threads", "context_length", "kv_bytes", "drafter", "drafting")
 OTHERS = [name for name in settings_of(ServerSettings) if name not in (*PLANNED, "cache_dir")]
 
 
@@ -79,13 +77,11 @@ def capacity(memory: int | None, measure: bool, as_json: bool, config_file: Path
         said = "--memory is of the whole server, --kv-bytes of keys and values alone."
         raise ConfigError(said, hint="Give one of the two.")
     settings = load_settings(ServerSettings, SECTION, flags | ({"kv_bytes": 0} if memory else {}), config_file)
-    from moa_shared.programs.machine import parse_cores, pin_to_cores
     from moa_shared.programs.progress import make_progress
 
     from moa_server.logs import configure_logs
 
     configure_logs("plain", "warning")
-    pin_to_cores(parse_cores(settings.cores))
     from moa_server.capacity import capacity_text, plan_capacity
 
     planned = plan_capacity(settings, memory or 0, make_progress())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.constraints.grammar import DraftForm
+from moa_shared.constraints.compiler import DraftForm
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial, Smoothed
 from moa_shared.drafting.growing import ConversationDraft, GrowthShape

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared import tree
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
-from moa_shared.programs.machine import free_memory_bytes
+from moa_shared.programs.machine import free_memory
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
@@ -172,7 +172,7 @@ class Target(ABC):
 
     def kv_bytes(self) -> int:
         """Of the keys and values of all conversations together, unless the operator says otherwise."""
-        return int(KV_SHARE * free_memory_bytes())
+        return int(KV_SHARE * free_memory().nbytes)
 
     def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
         """`KVCache.lsa_input` of several caches, one after the other, for rows from the first to before the last."""

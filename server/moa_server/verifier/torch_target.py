@@ -23,7 +23,7 @@ from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.network.families import EARLIEST
 from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.programs.entry import install_extra
-from moa_shared.programs.machine import free_memory_bytes
+from moa_shared.programs.machine import free_memory
 from moa_shared.programs.progress import Progress
 from torch import nn
 from transformers import PreTrainedModel
@@ -155,7 +155,7 @@ class TorchTarget(Target):
 
 
 def free_kv_bytes(device: torch.device) -> int:
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory().nbytes
     return int(KV_SHARE * free)
 
 

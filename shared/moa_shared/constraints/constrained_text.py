@@ -24,7 +24,7 @@ from moa_shared.tree import ROOT, DraftTree, path_to
 
 Allowed = npt.NDArray[np.bool_]
 
-# Of processor time that a step may take next to a forward, which takes 5 ms for a small model. JSON takes 0.05, and a
+# Of processor time that a step may take next to a forward, which takes 5 ms for a small model: JSON takes 0.05, a
 # grammar whose words are single letters 1.
 SLOW_MS = 2.0
 FADE = 0.8  # of what a slow step took, with each one after it
@@ -47,15 +47,11 @@ class ConstrainedText:
         self._size = vocabulary.vocab_size
         self._ends = frozenset(vocabulary.eos_tokens)
         self._clock = clock
-        self._read = 0  # tokens of the answer
+        self.read = 0  # tokens of the answer
         self._next: npt.NDArray[np.int32] | None = None  # what may follow them; None: not known
         self._seconds = 0.0  # that it has taken in all; `_paid`: for which `take_ms` was asked
         self._paid = 0.0
         self._recent_ms = 0.0  # of the slowest recent step
-
-    @property
-    def read(self) -> int:
-        return self._read
 
     def copy(self) -> ConstrainedText:
         """The same answer, to be continued apart from this one; its time is its own."""
@@ -70,8 +66,8 @@ class ConstrainedText:
 
     def needs_time(self, length: int) -> bool:
         """Whether what may follow the answer's first `length` tokens is not known, and slow to find."""
-        known = self._next is not None and self._read == length
-        return not known and (self.is_slow or length - self._read > MOST_UNREAD)
+        known = self._next is not None and self.read == length
+        return not known and (self.is_slow or length - self.read > MOST_UNREAD)
 
     def take_ms(self) -> float:
         """The processor time that it has taken since the last call."""
@@ -80,7 +76,6 @@ class ConstrainedText:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """Counts the time of a step; raises ConfigError if the answer has taken too much."""
         began = self._clock()
         try:
             yield
@@ -92,18 +87,17 @@ class ConstrainedText:
             raise refusal(self._kind, f"one answer takes more than {MOST_SECONDS:g} s")
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Reads the answer's next tokens."""
         if not tokens:
             return
         with self._step():
             read = self._matcher.try_consume_tokens(list(tokens))
-        self._read += read
+        self.read += read
         self._next = None
         if self._matcher.is_error():
             raise refusal(self._kind, self._matcher.get_error())
         if read < len(tokens):
             raise ConfigError(
-                f"Token {self._read + 1} of the answer does not have the form that it must have.",
+                f"Token {self.read + 1} of the answer does not have the form that it must have.",
                 hint="Ask again: the answer was continued without its constraint.",
             )
 
@@ -120,11 +114,13 @@ class ConstrainedText:
         if self._ends.intersection(path):
             return []
         with self._below(path) as is_of_form:
-            return [token for token in tokens if not is_of_form or self._permits(token)]
-
-    def _permits(self, token: int) -> bool:
-        """Whether a token may follow what the matcher has read; of an end the library does not say so."""
-        return self._matcher.is_accepting() if token in self._ends else bool(self._matcher.validate_tokens([token]))
+            matcher = self._matcher  # of an end it does not say whether it may follow
+            return [
+                token
+                for token in tokens
+                if not is_of_form
+                or (matcher.is_accepting() if token in self._ends else matcher.validate_tokens([token]))
+            ]
 
     def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
         """Which tokens may follow the answer and each path below it, [paths, vocabulary].
@@ -167,12 +163,11 @@ class ConstrainedText:
             self._next = masks[0].copy()
         masks[0] = self._next
         goes_on = [False] * len(tree)  # whether something may follow the node
-        read: list[int] = []  # the nodes that the matcher has read, after the answer
+        read: list[int] = []  # nodes, after the answer
         try:
             for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-                if (parent != ROOT and not goes_on[parent]) or not _holds(masks[parent + 1], token):
-                    continue
-                if token in self._ends:
+                is_allowed = bool(int(masks[parent + 1, token >> 5]) >> (token & 31) & 1)
+                if (parent != ROOT and not goes_on[parent]) or not is_allowed or token in self._ends:
                     continue  # nothing follows; and the matcher cannot take back an end
                 self._go_to(parent, tree, read)
                 self._matcher.consume_token(token)
@@ -204,13 +199,6 @@ class ConstrainedText:
             raise refusal(self._kind, "no token can follow")
 
 
-def _holds(mask: npt.NDArray[np.int32], token: int) -> bool:
-    return bool(int(mask[token >> 5]) >> (token & 31) & 1)
-
-
-MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 s once
-
-
 class ByteTokens:
     """A tokenizer of single bytes, and longer tokens that no text is encoded with; its last one ends a text."""
 
@@ -227,11 +215,12 @@ class ByteTokens:
 
 @cache
 def _vocabulary() -> LLTokenizer:
-    tokens = ByteTokens([b""] * MOST_TOKENS)
+    tokens = ByteTokens([b""] * 300_000)  # more than the largest vocabularies have; they take 0.1 s once
     return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
 
 
-def try_constraint(constraint: Constraint) -> None:
-    vocabulary = _vocabulary()
-    text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
-    text.allowed(DraftTree((), ()))
+def try_constraint(kind: int, text: str) -> None:
+    """Compiles a constraint, and finds what an answer may begin with; ConfigError: it cannot be enforced."""
+    constraint, vocabulary = Constraint(ConstraintKind(kind), text), _vocabulary()
+    begun = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+    begun.allowed(DraftTree((), ()))

@@ -8,52 +8,29 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
-Allowed = npt.NDArray[np.bool_]
 
 
 class Drafter(Protocol):
-    """A model that guesses what the target will say next.
-
-    `token_ids` maps its columns to the target's tokens (None: the same).
-    """
+    """A model that guesses what the target will say next."""
 
     @property
-    def token_ids(self) -> TokenIds | None: ...
+    def token_ids(self) -> TokenIds | None: ...  # the target's token of each column; None: the same
 
     @property
-    def tokens(self) -> Sequence[int]:
-        """The committed tokens."""
+    def tokens(self) -> Sequence[int]: ...  # the committed ones
 
     @property
-    def next_position(self) -> int:
-        """Position of the first token to guess: the number of committed tokens."""
+    def next_position(self) -> int: ...  # of the first token to guess: the number of committed tokens
 
+    # The levels that come with the first one, and the most that a draft has; None: each takes a step, no limit.
     @property
-    def most_depth(self) -> int | None:
-        """The levels that come with the first one, and the most that a draft has; None: each takes a step, no limit."""
+    def most_depth(self) -> int | None: ...
 
     def begin(self) -> Rows:
         """Drops any draft under way; logits [1, columns], float32, of the token after the newest committed one."""
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds nodes (parents: numbers in order of addition, -1 the root); logits after each, [nodes, columns]."""
-
-
-class TextForm(Protocol):
-    """The form that an answer must have, after its committed tokens. A path is what a draft has below them."""
-
-    def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
-        """Which tokens may follow each path, [paths, vocabulary]; all, where the path itself is not of the form."""
-
-    def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """Those of some tokens that may follow a path; all, where the path itself is not of the form."""
-
-    def forced(self, path: Sequence[int] = ()) -> list[int]:
-        """The tokens that follow a path in any case; none where there is a choice."""
-
-
-class GrowingDrafter(Drafter, Protocol):
-    """A drafter whose draft continues while tokens are committed."""
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Appends committed tokens; former numbers of the draft nodes below the last of them, now numbered 0, 1, ...
@@ -62,14 +39,13 @@ class GrowingDrafter(Drafter, Protocol):
         """
 
 
-class ConversationDrafter(GrowingDrafter, Protocol):
+class ConversationDrafter(Drafter, Protocol):
     """The state of one conversation's drafter, whatever its kind."""
 
     @property
     def tokens(self) -> list[int]: ...
 
-    def crop(self, length: int) -> None:
-        """Forgets everything from position `length` on."""
+    def crop(self, length: int) -> None: ...  # forgets everything from this position on
 
     def append_memory(self, start: int, rows: Rows) -> None:
         """Adds memory rows, [rows, memory width] float32, of positions from `start`."""

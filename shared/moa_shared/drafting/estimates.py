@@ -24,9 +24,7 @@ class Smoothed:
     """
 
     def __init__(self, first: float = 0.0, weight: float = 1 / 8) -> None:
-        self.mean = first
-        self.deviation = first / 2
-        self.samples = 0
+        self.mean, self.deviation, self.samples = first, first / 2, 0
         self._weight = weight
 
     def add(self, sample: float) -> None:
@@ -49,15 +47,12 @@ class AcceptanceEstimate:
     """How often the target chooses the drafter's token, given that it chose all before it.
 
     A Beta prior, worth `prior_trials` samples (with 2, four misses bring one half down to one sixth), and samples that
-    fade by `decay` with each new one (0.98 remembers about 50, a paragraph of text).
+    fade by `decay` with each new one (0.98 remembers about 50).
     """
 
     def __init__(self, prior: float = 0.5, prior_trials: float = 2.0, decay: float = 0.98) -> None:
-        self._prior = prior
-        self._prior_trials = prior_trials
-        self._decay = decay
-        self._hits = 0.0
-        self._trials = 0.0
+        self._prior, self._prior_trials, self._decay = prior, prior_trials, decay
+        self._hits = self._trials = 0.0
 
     def add(self, hit: bool) -> None:
         self.fade()
@@ -65,7 +60,6 @@ class AcceptanceEstimate:
         self._trials += 1.0
 
     def fade(self) -> None:
-        """Records a chance to sample that passed unused: the estimate moves back towards its prior."""
         self._hits *= self._decay
         self._trials *= self._decay
 
@@ -105,34 +99,29 @@ class TreeAcceptance:
             right = tree.child_with(node, token)
             self.level.add(right is not None)
             for rank, child in enumerate(children):
-                self._rank(rank).add(child == right)
+                self.of_rank(rank).add(child == right)
             if right is None:
                 return
             node = right
 
-    def of_rank(self, rank: int) -> float:
-        """How often the sibling of this rank (0: the first) is right."""
-        return self._rank(rank).mean
-
     def survival(self, tree: DraftTree) -> list[float]:
-        """The probability that the target's text goes through each node."""
         survival: list[float] = []
         ranks: dict[int, int] = {}
         for parent in tree.parents:
             rank = ranks[parent] = ranks.get(parent, -1) + 1
-            survival.append((1.0 if parent == ROOT else survival[parent]) * self.of_rank(rank))
+            survival.append((1.0 if parent == ROOT else survival[parent]) * self.of_rank(rank).mean)
         return survival
 
-    def _rank(self, rank: int) -> AcceptanceEstimate:
+    def of_rank(self, rank: int) -> AcceptanceEstimate:
+        """How often the sibling of this rank (0: the first) is right."""
         while rank >= len(self._ranks):  # half of what the siblings before leave, as long as nothing is known
             self._ranks.append(AcceptanceEstimate(0.5 ** (len(self._ranks) + 1)))
         return self._ranks[rank]
 
 
 TRIAL_TOKENS = 200  # that the target has chosen where the drafter had been asked
-# The share of right guesses at which a drafter is of this model, however well look-up does: text that copies an earlier
-# one must not cost a good drafter its place. Of its first 200 the shipped one was right in 0.36 where look-up was in
-# 0.27, and one of random weights in 0.005 (tests/e2e/test_drafter_trial.py).
+# The share of right guesses at which a drafter is of this model, however well look-up does. Of its first 200 the
+# shipped one was right in 0.36, look-up in 0.27, and one of random weights in 0.005 (tests/e2e/test_drafter_trial.py).
 RIGHT_SHARE = 0.2
 NOISE = 2.0  # standard deviations by which look-up must be ahead, of the places where only one of both was right
 
@@ -142,9 +131,8 @@ class DrafterTrial:
 
     def __init__(self, on_decided: Callable[[DrafterTrial], None] | None = None) -> None:
         self.is_dropped: bool | None = None  # whether it is not worth its steps; None: that is open
-        self.tokens = self.right = self.looked_up = (
-            0  # of the target; its first choices; what look-up would have guessed
-        )
+        self.tokens = self.right = 0  # of the target; its first choices
+        self.looked_up = 0  # what look-up would have guessed
         self._on_decided = on_decided
         self._only_right = self._only_looked_up = 0
 
@@ -190,12 +178,11 @@ class Confidence:
         self.curves = dict(curves)
 
     def chance(self, written: WrittenToken) -> float:
-        return self.curves[written.origin].corrected(_stated(written))
+        return self.curves[written.origin].corrected(written.stated)
 
 
 MOST_EVIDENCE = 50.0  # of the past: some 1,000 tokens of a companion that is right nine times in ten
 PRIOR_EVIDENCE = 1.0  # of what was not measured: some twenty tokens; with half of it a few right ones promise too much
-_LEAST_DOUBT = 1e-6  # of a stated chance: nothing is certain
 
 
 @dataclass(slots=True)
@@ -206,10 +193,10 @@ class LearnedConfidence:
     evidence: float  # how much is known of it (Fisher's information): a token whose chance is c brings c (1 - c)
 
     def chance(self, written: WrittenToken) -> float:
-        return self.corrected(_stated(written))
+        return self.corrected(written.stated)
 
     def corrected(self, stated: float) -> float:
-        doubt = min(max(1.0 - stated, _LEAST_DOUBT), 1.0 - _LEAST_DOUBT)
+        doubt = min(max(1.0 - stated, 1e-6), 1.0 - 1e-6)  # nothing is certain
         return 1.0 / (1.0 + doubt / (1.0 - doubt) * math.exp(-self.shift))
 
     def learn(self, stated: float, *, right: bool) -> None:
@@ -224,19 +211,11 @@ TokenConfidence = Confidence | LearnedConfidence
 
 
 def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> float:
-    """The chance that a token is right if all before it are.
-
-    `confidence`: None: it was never measured, and the stated chance is taken for it.
-    """
-    return _stated(written) if confidence is None else confidence.chance(written)
+    """The chance that a token is right if all before it are; `confidence`: None: it was never measured."""
+    return written.stated if confidence is None else confidence.chance(written)
 
 
-def _stated(written: WrittenToken) -> float:
-    return math.exp(min(0.0, written.log_chance))
-
-
-BINS = 20
-BIN_WEIGHT = 10.0  # guesses that a bin's own chance is worth
+BINS, BIN_WEIGHT = 20, 10.0  # guesses that a bin's own chance is worth
 
 
 class ReliabilityCurve:
@@ -250,7 +229,6 @@ class ReliabilityCurve:
         self._middles = (np.arange(len(shares)) + 0.5) / len(shares)
 
     def corrected(self, chance: float) -> float:
-        """The share of right guesses among those of such a chance."""
         return float(np.interp(chance, self._middles, self.shares))
 
 
@@ -297,6 +275,10 @@ class WrittenToken:
     log_chance: float
     origin: TokenOrigin
 
+    @property
+    def stated(self) -> float:
+        return math.exp(min(0.0, self.log_chance))
+
 
 def likelier(own: Guess, copied: Guess | None) -> WrittenToken:
     """The likelier one of a drafter's token and a copied one.
@@ -311,8 +293,6 @@ def likelier(own: Guess, copied: Guess | None) -> WrittenToken:
     return WrittenToken(own[0], math.log1p(-wrong), TokenOrigin.BOTH)
 
 
-# Of what was never counted: two tokens a forward, as of any drafter about which nothing is known.
-PRIOR_TOKENS, PRIOR_RIGHT = 20, 10
 MOST_TOKENS = 2000  # then both counts are halved
 GUESSES = 5  # of a chain; of measured companions it foretells 4.7 and 5.6 for 4.6 and 5.6 (docs/measurements/alone.md)
 
@@ -325,14 +305,12 @@ class Agreement:
     right: int = 0  # those that were its choice
 
     def add(self, *, right: bool) -> None:
-        self.tokens += 1
-        self.right += right
+        self.tokens, self.right = self.tokens + 1, self.right + right
         if self.tokens >= MOST_TOKENS:
-            self.tokens //= 2
-            self.right //= 2
+            self.tokens, self.right = self.tokens // 2, self.right // 2
 
     @property
     def tokens_a_forward(self) -> float:
         """What a chain of guesses brings, with the target's own token."""
-        share = (self.right + PRIOR_RIGHT) / (self.tokens + PRIOR_TOKENS)
+        share = (self.right + 10) / (self.tokens + 20)  # of what was never counted, two tokens a forward
         return sum(share**guesses for guesses in range(GUESSES + 1))

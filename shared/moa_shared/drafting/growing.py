@@ -11,17 +11,21 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import ConversationDrafter, GrowingDrafter, TextForm
-from moa_shared.drafting.estimates import DrafterTrial, Guess, WrittenToken, likelier
+from moa_shared.drafting.base import ConversationDrafter, Drafter
+from moa_shared.drafting.estimates import DrafterTrial, WrittenToken, likelier
 from moa_shared.drafting.guess_tree import LEAST_STEP, CandidateRanking, GuessNode, GuessTree
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE, TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,11 @@ class Growth:
     """New nodes below a draft."""
 
     tokens: tuple[int, ...] = ()
-    # node numbers of the draft (-1: the newest committed token), continuing with the new nodes
-    parents: tuple[int, ...] = ()
-    # which of the tokens, counted from 0, were proposed only because earlier text goes on so
-    copied: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()  # nodes of the draft (-1: the newest committed token), and after these the new ones
+    copied: tuple[int, ...] = ()  # which of the tokens, from 0, were proposed only because earlier text goes on so
 
     @classmethod
     def chain(cls, draft: DraftTree, tokens: Sequence[int], *, is_copy: bool = False) -> Growth:
-        """Tokens that follow the newest node of a draft, one after the other."""
         newest, count = len(draft) - 1, len(tokens)
         return cls(tuple(tokens), tuple(range(newest, newest + count)), tuple(range(count)) if is_copy else ())
 
@@ -45,8 +46,7 @@ class Growth:
 class GrowthShape:
     breadth: int = 8  # candidates of each expanded node, and nodes expanded per step; 1: a chain
     nodes: int = 64  # the most nodes of a draft in flight; 64 are what a server verifies at once
-    # least probability, as the drafter sees it, at which a node and all before it are worth verifying
-    survival: float = LEAST_SURVIVAL
+    survival: float = LEAST_SURVIVAL  # least chance, as the drafter sees it, of a node and all before it
 
 
 CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
@@ -58,31 +58,30 @@ class GrowingDraft:
     `drafter` learns of committed tokens only through `commit`; `guesser`, of the same conversation, from the caller.
     """
 
-    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, guesser: TextGuesser | None = None) -> None:
-        self._drafter = drafter
-        self._shape = shape
+    def __init__(self, drafter: Drafter, shape: GrowthShape, guesser: TextGuesser | None = None) -> None:
+        self._drafter, self._shape = drafter, shape
         self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
-        self._tree = GuessTree(guesser)
+        self.tree = GuessTree(guesser)
         self._ranking = CandidateRanking(drafter, shape.breadth)
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, GuessNode] | None = None  # the newest draft of standalone text, and its leaf
 
-    def follow(self, form: TextForm | None) -> None:
+    def follow(self, form: ConstrainedText | None) -> None:
         """Guesses only what is of a form from now on, which is that of the text after the newest committed token."""
-        if form is not self._tree.form:
+        if form is not self.tree.form:
             self.forget()
-            self._tree.form = form
+            self.tree.form = form
 
     def forget(self, *, text_stays: bool = False) -> None:
         """Forgets all nodes; where the text stays `choices_along` still knows what the drafter has said."""
         self._written = None
-        self._tree.forget(text_stays=text_stays)
+        self.tree.forget(text_stays=text_stays)
         self._ranking.forget()
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends committed tokens; what hangs below the last of them stays."""
         kept = self._drafter.extend(tokens)
-        if kept is None or not self._tree.advance(tokens, kept):
+        if kept is None or not self.tree.advance(tokens, kept):
             self.forget()
         else:
             self._held, self._written = len(kept), None
@@ -110,23 +109,16 @@ class GrowingDraft:
 
     def chances(self, draft: DraftTree, sampling: Sampling) -> tuple[float, ...]:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
-        return tuple(math.exp(node.score - self._tree.root.score) for node in self._place(draft, sampling)[1:])
-
-    def choices_along(self, tokens: Sequence[int]) -> list[Guess | None]:
-        return self._tree.choices_along(tokens)
+        return tuple(math.exp(node.score - self.tree.root.score) for node in self._place(draft, sampling)[1:])
 
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
         """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known."""
-        best = self._next_to_expand(self._place(draft, sampling))
-        return sum(
-            math.exp(node.score - self._tree.root.score)
-            * max(0.0, 1.0 - sum(math.exp(child.step) for child in node.children.values()))
-            for node in best
-        )
+        best, root = self._next_to_expand(self._place(draft, sampling)), self.tree.root
+        return sum(math.exp(node.score - root.score) * node.uncovered for node in best)
 
     def expand(self, draft: DraftTree, sampling: Sampling) -> None:
         nodes = self._next_to_expand(self._place(draft, sampling))
-        self._expand([node for node in nodes if node is not self._tree.root])
+        self._expand([node for node in nodes if node is not self.tree.root])
 
     def next_token(
         self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = (), *, copies: bool = True
@@ -136,8 +128,8 @@ class GrowingDraft:
         if not leaf.expanded:
             self._expand([leaf])
         own = self._own_choice(leaf, barred)
-        ahead, form = self._tree.ahead(leaf), self._tree.form
-        guesser = self._tree.guesser if copies else None
+        ahead, form = self.tree.ahead(leaf), self.tree.form
+        guesser = self.tree.guesser if copies else None
         copied = guesser.copied(ahead, SHORTEST_STANDALONE) if guesser is not None else None
         if copied is not None and (copied[0] in barred or (form and not form.permitted(ahead, [copied[0]]))):
             copied = None
@@ -146,8 +138,6 @@ class GrowingDraft:
             leaf.add(written.token, written.log_chance)
         return written
 
-    # ------------------------------------------------------------ inside
-
     def _own_choice(self, leaf: GuessNode, barred: Collection[int]) -> tuple[int, float]:
         allowed = [c for token, c in leaf.children.items() if token not in barred and c.said > -math.inf]
         spare = next((pair for pair in leaf.spare if pair[0] not in barred), None)
@@ -155,72 +145,68 @@ class GrowingDraft:
             token, step = spare
             leaf.children.pop(token, None)
             allowed = [leaf.add(token, step, said=step)]
-        if not leaf.children and self._tree.form is not None:  # the drafter has no column for what the form allows
-            return int(self._tree.form.allowed_after([self._tree.ahead(leaf)])[0].argmax()), LEAST_STEP
+        if not leaf.children and self.tree.form is not None:  # the drafter has no column for what the form allows
+            return int(self.tree.form.allowed_after([self.tree.ahead(leaf)])[0].argmax()), LEAST_STEP
         best = max(allowed or leaf.children.values(), key=lambda child: child.said)
         return best.token, best.said
 
     def _leaf(self, draft: DraftTree, sampling: Sampling) -> GuessNode:
-        if self._written is not None and sampling == self._tree.sampling and draft:
+        """The newest node of a draft; that of the one before with one token more is at hand."""
+        leaf = None
+        if self._written is not None and sampling == self.tree.sampling and draft:
             before, node = self._written
-            goes_on = before.tokens == draft.tokens[:-1] and before.parents == draft.parents[:-1]
-            if goes_on and draft.parents[-1] == len(before) - 1 and draft.tokens[-1] in node.children:
-                leaf = node.children[draft.tokens[-1]]
-                self._written = draft, leaf
-                return leaf
-        leaf = self._place(draft, sampling)[-1]
+            goes_on = before.tokens == draft.tokens[:-1] and (*before.parents, len(before) - 1) == draft.parents
+            leaf = node.children.get(draft.tokens[-1]) if goes_on else None
+        if leaf is None:
+            leaf = self._place(draft, sampling)[-1]
         self._written = draft, leaf
         return leaf
 
     def _place(self, draft: DraftTree, sampling: Sampling) -> list[GuessNode]:
-        if sampling != self._tree.sampling:
+        if sampling != self.tree.sampling:
             self.forget()
-            self._tree.sampling = sampling
-        return self._tree.place(draft, self._floor)
+            self.tree.sampling = sampling
+        return self.tree.place(draft, self._floor)
 
     def _looked_below(self, draft: DraftTree, sampling: Sampling) -> list[GuessNode]:
         nodes = self._place(draft, sampling)
         for node in nodes:
-            self._tree.look(node, self._floor)
+            self.tree.look(node, self._floor)
         return nodes
 
     def _is_open(self, node: GuessNode) -> bool:
         """Whether the drafter may be asked what follows a node: it has not been, and the draft need not end there."""
-        most = self._drafter.most_depth
-        is_within = most is None or node.depth - self._tree.root.depth < most
-        return not node.expanded and not node.is_forced_on and is_within
+        most = self._drafter.most_depth or math.inf
+        return not node.expanded and not node.is_forced_on and node.depth - self.tree.root.depth < most
 
     def _open_freely(self, nodes: Iterable[GuessNode]) -> None:
         """Gives candidates to nodes where that takes no step, since the block under way says what follows them."""
-        if self._drafter.most_depth is not None and self._tree.root.expanded:
+        if self._drafter.most_depth is not None and self.tree.root.expanded:
             self._expand([node for node in nodes if self._is_open(node)])
 
     def _best_open(self, nodes: Sequence[GuessNode]) -> list[GuessNode]:
-        """The draft's best unexpanded nodes that are worth a step."""
         if self._shape.breadth == 1:
             return [node for node in nodes[-1:] if self._is_open(node)]
-        least = self._tree.root.score + self._floor
+        least = self.tree.root.score + self._floor
         open_nodes = [node for node in nodes if self._is_open(node) and node.score >= least]
         return heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
 
     def _next_to_expand(self, nodes: Sequence[GuessNode]) -> list[GuessNode]:
-        """What a step of the drafter would look at: the root first."""
-        root = self._tree.root
+        root = self.tree.root
         return self._best_open(nodes) if root.expanded or root.is_forced_on else [root]
 
     def _expand(self, nodes: Sequence[GuessNode]) -> None:
         """Gives candidates to these nodes, and to those above them that have none."""
-        root = self._tree.root
+        root = self.tree.root
         if not root.expanded:
-            self._ranking.add_children(self._tree, [root], self._drafter.begin())
+            self._ranking.add_children(self.tree, [root], self._drafter.begin())
             root.state_number = ROOT
             self._held = 0
         wanted: dict[int, GuessNode] = {}
         for node in nodes:
             at: GuessNode | None = node
             while at is not None and not at.expanded and id(at) not in wanted:
-                wanted[id(at)] = at
-                at = at.parent
+                wanted[id(at)], at = at, at.parent
         batch = sorted(wanted.values(), key=lambda node: node.depth)
         if not batch:
             return
@@ -229,14 +215,14 @@ class GrowingDraft:
         self._held += len(batch)
         parents = [node.parent.state_number if node.parent is not None else ROOT for node in batch]
         logits = self._drafter.expand([node.token for node in batch], parents)
-        self._ranking.add_children(self._tree, batch, logits)
+        self._ranking.add_children(self.tree, batch, logits)
 
     def _growth(self, nodes: Sequence[GuessNode]) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
         room = self._shape.nodes - (len(nodes) - 1)
         if self._shape.breadth == 1:
             return self._next_of_chain(nodes[-1], room)
-        tree, order = self._tree, count()
+        tree, order = self.tree, count()
         least = tree.root.score + self._floor
 
         def candidates(node: GuessNode) -> list[tuple[float, int, GuessNode]]:
@@ -269,15 +255,15 @@ class GrowingDraft:
         """The best candidate after a node, and what follows without a step: forced, or likely in a block."""
         tokens: list[int] = []
         first, in_blocks = node.number, self._drafter.most_depth is not None
-        least = self._tree.root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
-        while (
-            len(tokens) < room and node.children and (not tokens or node.is_forced_on or (in_blocks and node.expanded))
-        ):
+        least = self.tree.root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
+        while len(tokens) < room and node.children:
+            if tokens and not node.is_forced_on and not (in_blocks and node.expanded):
+                break
             node = max(node.children.values(), key=lambda child: child.step)
             if node.score < least:
                 break
             tokens.append(node.token)
-            self._tree.look(node, self._floor)
+            self.tree.look(node, self._floor)
             self._open_freely([node])
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
@@ -290,25 +276,19 @@ class ConversationDraft:
         guesser: TextGuesser | None = None,
         trial: DrafterTrial | None = None,
     ) -> None:
-        self._new_state = new_state
-        self._shape = shape
-        self._guesser = guesser
-        self._trial = trial
+        self._new_state, self._shape, self._guesser, self._trial = new_state, shape, guesser, trial
         self.state = new_state()
         self.growing = GrowingDraft(self.state, shape, guesser)
-        self.form: TextForm | None = None
+        self.form: ConstrainedText | None = None
 
-    def follow(self, form: TextForm | None) -> None:
+    def follow(self, form: ConstrainedText | None) -> None:
         self.form = form
         self.growing.follow(form)
 
     def restart(self, tokens: Sequence[int]) -> int:
         """Sets the tokens of the conversation; how many of them the drafter knew."""
-        common = 0
-        for mine, theirs in zip(self.state.tokens, tokens, strict=False):
-            if mine != theirs:
-                break
-            common += 1
+        pairs = zip(self.state.tokens, tokens, strict=False)
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if common:
             self.state.crop(common)
             self.growing.forget()
@@ -324,7 +304,10 @@ class ConversationDraft:
     def commit(self, tokens: Sequence[int]) -> None:
         if self._guesser is not None:
             if self._trial is not None and self._trial.is_open:
-                self._judge(tokens, self._guesser, self._trial)
+                for index, choice in enumerate(self.growing.tree.choices_along(tokens)):
+                    copied = self._guesser.copied(tokens[:index], 1)
+                    if choice is not None:
+                        self._trial.add(tokens[index], choice[0], copied[0] if copied is not None else None)
             self._guesser.extend(tokens)
         self.growing.commit(tokens)
 
@@ -338,36 +321,22 @@ class ConversationDraft:
     ) -> WrittenToken:
         """The next token of standalone text.
 
-        Args:
-            written: the text since the newest committed token, a chain.
-            guarded: no run of tokens occurs in it a second time (`barred_after`).
-            copies: what the conversation has after the same tokens is written where it is likelier.
+        `written`: the text since the newest committed token, a chain. `guarded`: no run of tokens occurs in it a second
+        time (`barred_after`). `copies`: what the conversation has after the same tokens is written if it is likelier.
         """
         barred = barred_after(written.tokens) if guarded else ()
         return self.growing.next_token(written, sampling, barred, copies=copies)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        """Takes in rows of memory, or of the state that enters the first reused layer."""
         if state:
             self.state.append_reused_state(start, rows)
         else:
             self.state.append_memory(start, rows)
 
-    def _judge(self, tokens: Sequence[int], guesser: TextGuesser, trial: DrafterTrial) -> None:
-        for index, choice in enumerate(self.growing.choices_along(tokens)):
-            if choice is not None:
-                trial.add(tokens[index], choice[0], guesser.looked_up(tokens[:index]))
 
-
-RUN = 6  # tokens; with 4 the target's likelihood falls more, with 8 repetition is above the target's own
-
-
-def barred_after(written: Sequence[int], run: int = RUN) -> frozenset[int]:
+# With runs of 4 the target's likelihood falls more, with 8 repetition is above the target's own.
+def barred_after(written: Sequence[int], run: int = 6) -> frozenset[int]:
     """Tokens that would write a run of `run` tokens a second time after `written`."""
-    if len(written) < run:
-        return frozenset()
-    newest = tuple(written[1 - run :])
-    span = run - 1
-    return frozenset(
-        written[at + span] for at in range(len(written) - span) if tuple(written[at : at + span]) == newest
-    )
+    newest, span = tuple(written[1 - run :]), run - 1
+    starts = range(len(written) - span)
+    return frozenset(written[at + span] for at in starts if tuple(written[at : at + span]) == newest)

@@ -11,17 +11,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
+from moa_shared.drafting.base import Drafter, Rows, TokenIds
 from moa_shared.drafting.estimates import Guess
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 SPARE = 8  # candidates beyond those that a draft may take, for text in which some are barred
 LEAST_STEP = -20.0  # log-score of what the form does not allow
@@ -57,14 +61,13 @@ class GuessNode:
 
     @property
     def uncovered(self) -> float:
-        """The chance that none of its known children is right."""
         return max(0.0, 1.0 - sum(math.exp(child.step) for child in self.children.values()))
 
 
 class GuessTree:
     def __init__(self, guesser: TextGuesser | None) -> None:
         self.guesser = guesser
-        self.form: TextForm | None = None
+        self.form: ConstrainedText | None = None
         self.sampling = Sampling()
         self.call = 0
         self.root = self._said = GuessNode(-1, None, 0.0, 0.0, 0)
@@ -102,14 +105,12 @@ class GuessTree:
         choices: list[Guess | None] = []
         node: GuessNode | None = self.root if self.root.expanded else self._said
         for token in tokens:
-            said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
-            best = max(said, key=lambda child: child.said, default=None)
-            choices.append((best.token, best.said) if best is not None else None)
+            best = max(node.children.values(), key=lambda child: child.said, default=None) if node is not None else None
+            choices.append((best.token, best.said) if best is not None and best.said > -math.inf else None)
             node = node.children.get(token) if node is not None else None
         return choices
 
     def place(self, draft: DraftTree, floor: float) -> list[GuessNode]:
-        """The root and the nodes of a draft."""
         self.call += 1
         nodes = [self.root]
         self.root.call, self.root.number = self.call, ROOT
@@ -143,26 +144,22 @@ class GuessTree:
                 heapq.heappush(below, (-child.score, next(order), child))
 
     def _suggestions(self, node: GuessNode) -> list[tuple[int, float]]:
-        """What form and text suggest after a node: tokens with their log-chances."""
-        form, guesser, ahead = self.form, self.guesser, self.ahead(node)
+        form, ahead = self.form, self.ahead(node)
         if form is not None and (forced := form.forced(ahead)):
             node.is_forced_on = True
             return [(forced[0], 0.0)]
-        guesses = guesser.guesses(ahead) if guesser is not None else []
-        if form is None or not guesses:
-            return guesses
-        permitted = form.permitted(ahead, [token for token, _ in guesses])
-        return [guess for guess in guesses if guess[0] in permitted]
+        guesses = self.guesser.guesses(ahead) if self.guesser is not None else []
+        if form is not None and guesses:
+            permitted = form.permitted(ahead, [token for token, _ in guesses])
+            guesses = [guess for guess in guesses if guess[0] in permitted]
+        return guesses
 
     def ahead(self, node: GuessNode) -> list[int]:
-        """The tokens from below the root down to a node."""
         ahead: list[int] = []
-        above: GuessNode | None = node
-        while above is not None and above is not self.root:
-            ahead.append(above.token)
-            above = above.parent
-        ahead.reverse()
-        return ahead
+        while node is not self.root and node.parent is not None:
+            ahead.append(node.token)
+            node = node.parent
+        return ahead[::-1]
 
     def is_copy(self, node: GuessNode) -> bool:
         """Whether earlier text goes on with this node, which the drafter did not propose."""
@@ -175,7 +172,7 @@ class GuessTree:
 class CandidateRanking:
     """Ranks what a drafter says after nodes, and gives them their children. State: ranks of the block under way."""
 
-    def __init__(self, drafter: GrowingDrafter, breadth: int) -> None:
+    def __init__(self, drafter: Drafter, breadth: int) -> None:
         self._drafter, self._breadth = drafter, breadth
         self._ranked: dict[int, tuple[Rows, Rows, TokenIds]] = {}  # logits, log-scores and tokens, by position
 
@@ -208,14 +205,14 @@ class CandidateRanking:
 
     def _of_block(self, sampling: Sampling, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
         """`draft_candidates` of rows of a block, mostly the same for a level: looked at once, it is fast enough."""
-        found: list[tuple[Rows, Rows, TokenIds]] = []
+        found: list[tuple[Rows, TokenIds]] = []
         for row, position in zip(logits, positions, strict=True):
             ranked = self._ranked.get(position)
             if ranked is None or not np.array_equal(ranked[0], row):
                 most, ids = self._breadth + SPARE, self._drafter.token_ids
-                best, tokens = draft_candidates(row[None], [position], sampling, most, ids)
                 if len(self._ranked) >= (self._drafter.most_depth or 0):  # of a text that goes on below its block
                     self._ranked.clear()
-                ranked = self._ranked[position] = row, best, tokens
-            found.append(ranked)
-        return np.concatenate([each[1] for each in found]), np.concatenate([each[2] for each in found])
+                ranked = self._ranked[position] = row, *draft_candidates(row[None], [position], sampling, most, ids)
+            found.append(ranked[1:])
+        best, tokens = zip(*found, strict=True)
+        return np.concatenate(best), np.concatenate(tokens)

@@ -1,8 +1,8 @@
-"""Guesses that take no drafter: what the conversation repeats, and what the target usually says.
+"""Guesses that take no drafter, with their chances: what the conversation repeats, and what the target usually says.
 
-Both are ranked with a drafter's candidates by their chances. Prompt look-up is what followed the last time that the
-newest tokens occurred in the conversation (https://github.com/apoorvumang/prompt-lookup-decoding). State: the
-conversation's text, and how often the token after a run of each length was what followed that run before. Pure.
+Prompt look-up is what followed the last time that the newest tokens occurred in the conversation
+(https://github.com/apoorvumang/prompt-lookup-decoding). State: the conversation's text, and how often the token after a
+run of each length was what followed that run before. Pure.
 """
 
 import math
@@ -54,8 +54,8 @@ class TextIndex:
     def matched(self, ahead: Sequence[int] = (), shortest: int = 1) -> tuple[int, int]:
         """Position after the newest occurrence of the longest run that ends the text and `ahead`, and its length.
 
-        `ahead`: tokens after the text, such as a draft; only the text is searched. `shortest`: the shortest run that
-        counts; without one, both numbers are 0.
+        `ahead`: a draft after the text, which alone is searched. `shortest`: the shortest run that counts; without one,
+        both numbers are 0.
         """
         newest = [*self.tokens[-self._longest :], *ahead][-self._longest :]
         for size in range(len(newest), shortest - 1, -1):
@@ -75,11 +75,9 @@ NO_TOKEN = -1  # fills the front of shorter contexts
 CHANCE_STEPS = 255  # a chance is kept as so many parts of one
 _TOKEN_BITS = 21  # of a token id in the number that stands for a context: a third of what tuples of them take
 
-Contexts = npt.NDArray[np.int32]
-
 
 class NgramTable:
-    """Tokens that often follow a context, with their chances.
+    """Tokens that often follow a context, with their chances; ValueError: arrays that do not fit together.
 
     Args:
         contexts: [contexts, LONGEST_CONTEXT] token ids, the newest last, after as many NO_TOKEN as are missing.
@@ -89,23 +87,19 @@ class NgramTable:
 
     def __init__(
         self,
-        contexts: Contexts,
+        contexts: npt.NDArray[np.int32],
         counts: npt.NDArray[np.uint8],
         tokens: npt.NDArray[np.int32],
         chances: npt.NDArray[np.uint8],
     ) -> None:
-        stops = np.cumsum(counts, dtype=np.int64)
-        if contexts.shape != (len(counts), LONGEST_CONTEXT):
-            raise ValueError(f"contexts of shape {list(contexts.shape)} for {len(counts)} counts")
-        if not len(tokens) == len(chances) == int(counts.sum()):
-            raise ValueError(f"{len(tokens)} tokens and {len(chances)} chances for counts of {int(counts.sum())}")
-        if len(tokens) and (not chances.min() or tokens.min() < 0 or contexts.min() < NO_TOKEN):
-            raise ValueError("tokens below 0, or chances of 0")
-        if len(tokens) and int(contexts.max()) + 1 >= 1 << _TOKEN_BITS:
-            raise ValueError(f"token ids of more than {_TOKEN_BITS} bits")
+        if contexts.shape != (len(counts), LONGEST_CONTEXT) or not len(tokens) == len(chances) == int(counts.sum()):
+            raise ValueError(f"contexts {list(contexts.shape)}, {len(counts)} counts, {len(tokens)} tokens, and others")
+        is_possible = not len(tokens) or (chances.min() and tokens.min() >= 0 and contexts.min() >= NO_TOKEN)
+        if not is_possible or int(contexts.max(initial=0)) + 1 >= 1 << _TOKEN_BITS:
+            raise ValueError(f"token ids below 0 or of more than {_TOKEN_BITS} bits, or chances of 0")
         self._tokens = tokens
         self._log_chances = np.log(chances / np.float64(CHANCE_STEPS))
-        self._stops = stops
+        self._stops = np.cumsum(counts, dtype=np.int64)
         numbers = np.zeros(len(contexts), np.int64)
         for column in contexts.T:
             numbers = (numbers << _TOKEN_BITS) + column + 1
@@ -159,11 +153,6 @@ class TextGuesser(TextIndex):
         """The token to copy after the text and `ahead`, and its log-chance; None: no such run occurred before."""
         position, size = self.matched(ahead, shortest)
         return (self.tokens[position], self.log_chance(size)) if size else None
-
-    def looked_up(self, ahead: Sequence[int] = ()) -> int | None:
-        """The token that look-up alone would guess after the text and `ahead`; None: nothing is repeated."""
-        copied = self.copied(ahead, 1)
-        return copied[0] if copied is not None else None
 
     def guesses(self, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Tokens that may follow the text and `ahead`, likeliest first, with their log-chances; each token once."""

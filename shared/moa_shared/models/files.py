@@ -83,7 +83,7 @@ def accept_tokenizer(folder: Path, root: Path) -> str:
     if key not in _passed and not recall(root, key):
         try:
             with closing(TextChild(SECONDS)) as child:
-                child.try_files(folder)
+                child.ask("moa_shared.sandbox.chat_template:try_files", folder=str(folder))
         except ChildError as error:
             what = f"The tokenizer or the chat template in {folder} cannot be used: {str(error).rstrip('.')}."
             hint = "The files are damaged or hostile: use another model or server."

@@ -62,7 +62,8 @@ class Tokenizer:
         """
         try:
             if self._slow is not None:
-                return text_child().encode(self._slow, text, is_guarded=is_guarded)
+                given = {"folder": str(self._slow), "text": text, "is_guarded": is_guarded}
+                return list(text_child().ask("moa_shared.sandbox.tokenizer_json:encode_text", **given))
             return self._described.encode(text, is_guarded=is_guarded)
         except (ChildError, ValueError) as error:
             raise _failure(error) from None
@@ -128,12 +129,17 @@ class Tokenizer:
         """The text of a conversation; arguments are those of `sandbox.render`."""
         if not self.chat_template:
             raise no_template()
-        template, special = self.chat_template, self._special
-        render = sandbox.render if sandbox.is_known(template) else text_child().render
+        given: dict[str, Any] = {
+            "template": self.chat_template,
+            "special": dict(self._special),
+            "messages": [dict(each) for each in messages],
+            "add_generation_prompt": add_generation_prompt,
+            "arguments": dict(arguments or {}),
+        }
+        if sandbox.is_known(self.chat_template):
+            return sandbox.render(**given)
         try:
-            return render(
-                template, special, messages, add_generation_prompt=add_generation_prompt, arguments=arguments or {}
-            )
+            return str(text_child().ask("moa_shared.sandbox.chat_template:render", **given))
         except ChildError as error:
             raise jinja2.TemplateError(str(error)) from None
 

@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-GROUP_MAY_READ = 0o640
-
 
 @contextmanager
 def whole_file(path: Path, *, several_writers: bool = False, durable: bool = False) -> Iterator[Path]:
     """Gives a temporary path next to `path`, which takes its place when the block ends; if it fails, nothing changes.
 
-    Args:
-        several_writers: others may write it at the same time, and the last one to end wins; a writer that is killed
-            leaves its temporary file. Otherwise the next one overwrites that.
-        durable: the content is on the disk before the name is.
+    `several_writers`: at the same time, and the last one to end wins; one that is killed leaves its temporary file,
+    which otherwise the next one overwrites. `durable`: the content is on the disk before the name is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _unique(path) if several_writers else path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f"{path.name}.partial")
+    if several_writers:
+        handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
+        os.fchmod(handle, 0o644)  # mkstemp makes it private; a cache may be shared between users
+        os.close(handle)
+        partial = Path(name)
     try:
         yield partial
         if durable:
@@ -35,8 +36,8 @@ def whole_file(path: Path, *, several_writers: bool = False, durable: bool = Fal
 def write_private(path: Path, content: bytes) -> None:
     """Replaces a file, whole, by one that only its owner may read.
 
-    Where root replaces a file, it keeps its owner and, if that is root, a group that may read it: so a server that
-    runs as a user of its own can read what root has changed.
+    What root replaces keeps its owner and, if that is root, a group that may read it: a server that runs as a user of
+    its own can read what root has changed.
     """
     before = path.stat() if os.geteuid() == 0 and path.exists() else None
     with whole_file(path, durable=True) as partial:
@@ -54,23 +55,14 @@ def create_private(path: Path, content: bytes, like: os.stat_result | None = Non
         file.write(content)
         if like is not None:
             os.fchown(handle, like.st_uid, like.st_gid)
-            if like.st_uid == 0 and stat.S_IMODE(like.st_mode) == GROUP_MAY_READ:
-                os.fchmod(handle, GROUP_MAY_READ)
-
-
-def _unique(path: Path) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
-    os.close(handle)
-    unique = Path(name)
-    unique.chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
-    return unique
+            if like.st_uid == 0 and stat.S_IMODE(like.st_mode) == 0o640:
+                os.fchmod(handle, 0o640)
 
 
 def open_to_others(found: os.stat_result) -> bool:
     """Whether others than this process's user may use a file of secrets; the rule is that of PostgreSQL.
 
-    A file of root may be readable for a group, as Debian's ssl-cert, systemd's credentials and Kubernetes' Secrets
-    have it.
+    One of root may be readable for a group, as ssl-cert, systemd's credentials and Kubernetes' Secrets have it.
     """
     of_root = found.st_uid == 0 and os.geteuid() != 0
     shared = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP if of_root else stat.S_IRWXO | stat.S_IRWXG

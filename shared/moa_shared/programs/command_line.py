@@ -4,6 +4,7 @@
 whose modules are imported when they run keep --help and completion instant.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
+from moa_shared.errors import ConfigError
 from moa_shared.plain_text import is_text
 from moa_shared.programs.config import (
     CONFIG_VARIABLE,
     Setting,
-    SettingOrigin,
     SettingsBase,
     flag_of,
     load_settings_and_origins,
@@ -25,9 +26,7 @@ from moa_shared.programs.config import (
 from moa_shared.programs.entry import write_output
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-PLACEHOLDERS: dict[object, str] = {int: "N", float: "X", str: "TEXT"}
 JSON_FLAG = "--json"
-_PIPE = r"\|"  # as a cell of a Markdown table has it
 
 
 def text(value: str) -> str:
@@ -42,8 +41,7 @@ def settings_options(
 ) -> Callable[[Command], Command]:
     """Gives a command one option per setting of a class, and `--config`, which it gets as `config_file`.
 
-    `section`: table of the TOML file; "": there is no such file, and no `--config`. `without`: fields that get no
-    option.
+    `section`: table of the TOML file; "": no `--config`. `without`: fields that get no option.
     """
 
     def decorate(command: Command) -> Command:
@@ -74,7 +72,6 @@ def config_option(cls: type[SettingsBase], section: str) -> Callable[[Command], 
 
 
 def config_command(cls: type[SettingsBase], section: str) -> click.Command:
-    """The command `config`: prints each setting that is in force, and where it comes from."""
     own = [name for name, about in settings_of(cls).items() if about.flag == JSON_FLAG]
 
     @click.command("config")
@@ -83,7 +80,19 @@ def config_command(cls: type[SettingsBase], section: str) -> click.Command:
     def config(as_json: bool, config_file: Path | None, **flags: Any) -> None:
         """Print each setting that is in force, and where it comes from: an option, the environment, a file, default."""
         settings, origins = load_settings_and_origins(cls, section, flags, config_file)
-        write_output((_as_json if as_json else _as_table)(settings, origins))
+        if as_json:
+            shown = {
+                name: {"value": value, "source": origins[name].source, "name": origins[name].name or None}
+                for name, value in settings.json_values().items()
+            }
+            write_output(json.dumps(shown, indent=2) + "\n")
+            return
+        rows = [("setting", "value", "from")]
+        for name, about in settings_of(cls).items():
+            given, origin = getattr(settings, name), origins[name]
+            value = _default_words(about) if given == about.default else _words(given)
+            rows.append((name, value, f"{origin.source} {origin.name}".rstrip()))
+        write_output(table(rows))
 
     return config
 
@@ -93,17 +102,18 @@ def options_table(cls: type[SettingsBase]) -> str:
     for about in settings_of(cls).values():
         option = _declaration(about).replace("/", "`, `")
         default = about.shown or f"`{_default_words(about)}`"
-        cells = [f"`{option}`", default, about.text]
-        lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
+        cells = (cell.replace("|", r"\|") for cell in (f"`{option}`", default, about.text))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def _parameter(about: Setting) -> Callable[[Command], Command]:
     if about.is_argument:
         return click.argument(about.name, metavar=about.flag, required=False)
-    text = f"{about.text}  [default: {_default_words(about)}]"
+    text, words = f"{about.text}  [default: {_default_words(about)}]", about.words
     if about.kind is bool:
         return click.option(_declaration(about), about.name, default=None, help=text)
+    complete = (lambda ctx, param, begun: [word for word in words if word.startswith(begun)]) if words else None
     return click.option(
         about.flag_of(),
         about.name,
@@ -111,14 +121,8 @@ def _parameter(about: Setting) -> Callable[[Command], Command]:
         multiple=get_origin(about.kind) is tuple,
         metavar=_placeholder(about),
         help=text,
-        shell_complete=_completion(about),
+        shell_complete=complete,  # None: its type completes it
     )
-
-
-def _completion(about: Setting) -> Callable[[click.Context, click.Parameter, str], list[str]] | None:
-    """Completes the words that a value may be; None: its type completes it."""
-    words = about.words
-    return (lambda ctx, param, begun: [word for word in words if word.startswith(begun)]) if words else None
 
 
 def _declaration(about: Setting) -> str:
@@ -133,7 +137,7 @@ def _placeholder(about: Setting) -> str:
     kind = plain_kind(about.kind)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    return about.metavar or PLACEHOLDERS.get(kind, "TEXT")
+    return about.metavar or {int: "N", float: "X"}.get(kind, "TEXT")
 
 
 def _default_words(about: Setting) -> str:
@@ -148,25 +152,6 @@ def _words(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _as_table(settings: SettingsBase, origins: dict[str, SettingOrigin]) -> str:
-    rows = [("setting", "value", "from")]
-    for name, about in settings_of(type(settings)).items():
-        given, origin = getattr(settings, name), origins[name]
-        value = _default_words(about) if given == about.default else _words(given)
-        rows.append((name, value, f"{origin.source} {origin.name}".rstrip()))
-    return table(rows)
-
-
-def _as_json(settings: SettingsBase, origins: dict[str, SettingOrigin]) -> str:
-    import json
-
-    shown = {
-        name: {"value": value, "source": origins[name].source, "name": origins[name].name or None}
-        for name, value in settings.json_values().items()
-    }
-    return json.dumps(shown, indent=2) + "\n"
-
-
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}  # of a program's group
 
 
@@ -176,11 +161,6 @@ class LazyCommand(click.Command):
     def __init__(self, name: str, path: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
         self.path = path
-
-    def load(self) -> click.Command:
-        module, _, attribute = self.path.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
 
 
 class LazyGroup(click.Group):
@@ -202,48 +182,26 @@ class LazyGroup(click.Group):
 
 
 def loaded(command: click.Command) -> click.Command:
-    return command.load() if isinstance(command, LazyCommand) else command
+    if isinstance(command, LazyCommand):
+        module, _, attribute = command.path.partition(":")
+        command = getattr(import_module(module), attribute)
+    return command
 
 
-# How a user has it in each new shell.
-INSTALL = {
-    "bash": '# Bash 4.4 or newer. Add this line to ~/.bashrc:\n#   eval "$({program} completion bash)"\n',
-    "zsh": '# Add this line to ~/.zshrc, after compinit:\n#   eval "$({program} completion zsh)"\n',
-    "fish": "# Run once:\n#   {program} completion fish > ~/.config/fish/completions/{program}.fish\n",
-}
+def retired_command(group: click.Group, name: str, hint: str) -> None:
+    """Refuses a command of an earlier version, whatever is given to it."""
 
-
-def completion_command(program: str) -> click.Command:
-    @click.command("completion")
-    @click.argument("shell", type=click.Choice(list(INSTALL)))
-    @click.pass_context
-    def completion(context: click.Context, shell: str) -> None:
-        """Print a script by which SHELL completes by Tab; its first lines say how to install it."""
-        write_output(completion_script(context.find_root().command, program, shell))
-
-    return completion
-
-
-def completion_script(command: click.Command, program: str, shell: str) -> str:
-    from click.shell_completion import BashComplete, FishComplete, ZshComplete
-
-    kinds = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-    kind = kinds[shell](command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE")
-    # Not `source()`, which for bash starts one to ask for its version.
-    return INSTALL[shell].replace("{program}", program) + (kind.source_template % kind.source_vars()).lstrip("\n")
+    @group.command(name, hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("words", nargs=-1)
+    def refuse(words: tuple[str, ...]) -> None:
+        raise ConfigError(f"{name} is not a command any more: moa 0.2.0 was the last that had it.", hint=hint)
 
 
 def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows with their cells below each other, two spaces apart.
-
-    `right`: the columns that end, and do not begin, below each other.
-    """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "".join(f"{line}\n" for line in lines)
+    """Rows with their cells below each other, two spaces apart; `right`: the columns that end below each other."""
+    columns = [
+        [cell.rjust(width) if index in right else cell.ljust(width) for cell in column]
+        for index, column in enumerate(zip(*rows, strict=True))
+        for width in (max(map(len, column)),)
+    ]
+    return "".join(f"{'  '.join(cells).rstrip()}\n" for cells in zip(*columns, strict=True))

@@ -9,36 +9,22 @@ settings are few, so reading them here replaces a library of validation, which t
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.plain_text import is_text
 
-YES, NO = frozenset({"1", "true", "on", "yes", "y", "t"}), frozenset({"0", "false", "off", "no", "n", "f"})
 LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "ge": (lambda value, limit: value >= limit, "at least"),
     "gt": (lambda value, limit: value > limit, "more than"),
     "le": (lambda value, limit: value <= limit, "at most"),
     "lt": (lambda value, limit: value < limit, "less than"),
 }
-_PLAIN = (  # pydantic's words, and ours
-    (r"(?s).* valid integer.*", "expected a whole number"),
-    (r"(?s).* valid number.*", "expected a number"),
-    (r"(?s).* valid boolean.*", "expected true or false"),
-    (r".* valid string", "expected text"),
-    (r".* valid (list|tuple)", "expected a list"),
-    (r".* valid dictionary.*", "expected a JSON object"),
-    (r".*is not a valid path", "expected a path"),
-    ("Input should be greater than or equal to", "expected at least"),
-    ("Input should be greater than", "expected more than"),
-    ("Input should be less than or equal to", "expected at most"),
-    ("Input should be", "expected"),
-    (r"Value error, | after validation|\.$", ""),
-)
 _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 
 
@@ -58,8 +44,8 @@ def read_value(kind: Any, value: object, limits: Mapping[str, float] = {}) -> An
 
 def plain_words(message: str) -> str:
     """What pydantic says of a value that it refuses, in the words of this module."""
-    for theirs, ours in _PLAIN:
-        message = re.sub(theirs, ours, message)
+    message = re.sub(r"Value error, | after validation|\.$| valid(?= )", "", message)
+    message = re.sub("a dictionary.*", "a JSON object", message.replace("Input should be", "expected"), flags=re.DOTALL)
     return re.sub(r"^(expected )?[A-Z]", lambda found: found[0].lower(), message)
 
 
@@ -75,72 +61,43 @@ def _read(kind: Any, value: object) -> object:
         return None
     kind = plain_kind(kind)
     if get_origin(kind) is Literal:
-        return _read_choice(get_args(kind), value)
+        if value in get_args(kind):
+            return value
+        *others, last = map(repr, get_args(kind))
+        raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple | list):
             raise ValueError("expected a list of texts")
         return tuple(_read(str, part) for part in value)
-    return _READERS[kind](value)
+    read, expected = _READERS[kind]
+    if (result := read(value)) is None:
+        raise ValueError(f"expected {expected}")
+    return result
 
 
-def _read_choice(choices: tuple[str, ...], value: object) -> object:
-    if value in choices:
-        return value
-    *others, last = map(repr, choices)
-    raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
+def _read_whole(value: object) -> int | None:
+    if isinstance(value, str):
+        is_whole = len(value) <= 100 and _WHOLE.fullmatch(value) is not None
+        return int(value.partition(".")[0]) if is_whole else None
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    return int(value) if is_whole else None  # type: ignore[call-overload]
 
 
-def _read_switch(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in YES | NO:
-        return value.lower() in YES
-    raise ValueError("expected on or off")
+def _read_number(value: object) -> float | None:
+    with suppress(ValueError):
+        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    return None
 
 
-def _read_whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, str) or not _WHOLE.fullmatch(value) or len(value) > 100:
-        raise ValueError("expected a whole number")
-    return int(value.partition(".")[0])
-
-
-def _read_number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    try:
-        if isinstance(value, str):
-            return float(value)
-    except ValueError:
-        pass
-    raise ValueError("expected a number")
-
-
-def _read_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("expected text")
-    if not is_text(value):
-        raise ValueError("expected text in UTF-8")
-    return value
-
-
-def _read_path(value: object) -> Path:
-    if not isinstance(value, str | Path):
-        raise ValueError("expected a path")
-    return Path(value)
-
-
-_READERS: Mapping[Any, Callable[[object], object]] = {
-    bool: _read_switch,
-    int: _read_whole,
-    float: _read_number,
-    str: _read_text,
-    Path: _read_path,
+_SWITCH = dict.fromkeys(("1", "true", "on", "yes", "y", "t"), True)
+_SWITCH |= dict.fromkeys(("0", "false", "off", "no", "n", "f"), False)
+_READERS: Mapping[Any, tuple[Callable[[Any], object], str]] = {
+    bool: (lambda value: value if isinstance(value, bool) else _SWITCH.get(str(value).lower()), "on or off"),
+    int: (_read_whole, "a whole number"),
+    float: (_read_number, "a number"),
+    str: (lambda value: value if isinstance(value, str) and is_text(value) else None, "text in UTF-8"),
+    Path: (lambda value: Path(value) if isinstance(value, str | Path) else None, "a path"),
 }
-
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 
@@ -153,7 +110,7 @@ Check = Callable[[Any], object]
 class SettingsBase:
     """Base of all settings classes: frozen dataclasses of `setting(...)`s, which `load_settings` alone checks.
 
-    Other fields are arguments for tests and measurements, which no user can set.
+    No user can set other fields.
     """
 
     RETIRED: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions: what there is instead, a sentence
@@ -168,7 +125,10 @@ class SettingsBase:
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def json_values(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in self.values().items()}
+        return {
+            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+            for name, value in self.values().items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +196,12 @@ def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SettingOrigin:
+class SettingOrigin(NamedTuple):
     """Where the value of a setting comes from."""
 
     source: Literal["command line", "environment", "file", "default"]
     name: str = ""  # the flag, the environment variable or the file's path
+    where: str = ""  # in words, where the name does not say all
 
 
 DEFAULT = SettingOrigin("default")
@@ -257,37 +217,31 @@ def load_settings_and_origins(
 ) -> tuple[Settings, dict[str, SettingOrigin]]:
     """Settings of one program, and where the value of each field comes from.
 
-    Args:
-        section: table of the TOML file ("server"); the environment's names are MOA_<SECTION>_<FIELD>.
-        flags: from the command line; None and empty tuples count as not given.
-        config_file: TOML file; None takes the one that MOA_CONFIG names, if any.
-        shown: how messages name a setting that `flags` give; None: as its option.
+    `section`: table of the TOML file ("server"); the environment's names are MOA_<SECTION>_<FIELD>. `flags`: None and
+    empty tuples count as not given. `config_file`: None takes the one that MOA_CONFIG names, if any. `shown`: how
+    messages name a setting that `flags` give; None: as its option.
     """
     known = settings_of(cls)
-    given: dict[str, Any] = {}
-    origins: dict[str, SettingOrigin] = {}
+    given: dict[str, tuple[Any, SettingOrigin]] = {}
     for name, about in known.items():
         if environment.get(about.variable):
-            given[name], origins[name] = environment[about.variable], SettingOrigin("environment", about.variable)
+            given[name] = environment[about.variable], SettingOrigin("environment", about.variable)
     path = config_file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
-    if path is not None:
-        for name, value in _read_section(path, section).items():
-            given[name], origins[name] = value, SettingOrigin("file", str(path))
+    for name, value in _read_section(path, section).items() if path is not None else ():
+        given[name] = value, SettingOrigin("file", str(path), f"{name} in [{section}] of {path}")
     prefix = f"MOA_{section.upper()}_"
     for variable, text in environment.items():
         if variable.startswith(prefix):
             name = variable[len(prefix) :].lower()
-            given[name], origins[name] = _from_text(known.get(name), text), SettingOrigin("environment", variable)
+            is_list = name in known and get_origin(known[name].kind) is tuple
+            value = tuple(filter(None, text.split(","))) if is_list else text
+            given[name] = value, SettingOrigin("environment", variable)
     for name, value in flags.items():
         if value is not None and value != ():
             label = shown(name) if shown is not None else known[name].flag_of(value) if name in known else flag_of(name)
-            given[name], origins[name] = value, SettingOrigin("command line", label)
-    for name in given:
-        if name in cls.RETIRED:
-            what = f"{_where(section, name, origins[name])} is not a setting any more."
-            raise ConfigError(f"{what} {cls.RETIRED[name]}", hint="Leave it out: moa 0.2.0 was the last that had it.")
-    values = {name: _read_given(known, section, name, value, origins[name]) for name, value in given.items()}
-    return cls(**values), {name: origins.get(name, DEFAULT) for name in known}
+            given[name] = value, SettingOrigin("command line", label)
+    values = {name: _read_given(cls, known, name, *each) for name, each in given.items()}
+    return cls(**values), {name: given[name][1] if name in given else DEFAULT for name in known}
 
 
 def load_settings(cls: type[Settings], *arguments: Any, **named: Any) -> Settings:
@@ -295,22 +249,22 @@ def load_settings(cls: type[Settings], *arguments: Any, **named: Any) -> Setting
     return load_settings_and_origins(cls, *arguments, **named)[0]
 
 
-def _read_given(known: Mapping[str, Setting], section: str, name: str, value: object, origin: SettingOrigin) -> object:
-    """A value that was given for a setting."""
-    source = _where(section, name, origin)
+def _read_given(
+    cls: type[SettingsBase], known: Mapping[str, Setting], name: str, value: object, origin: SettingOrigin
+) -> object:
+    where = origin.where or origin.name
+    if name in cls.RETIRED:
+        hint = "Leave it out: moa 0.2.0 was the last that had it."
+        raise ConfigError(f"{where} is not a setting any more. {cls.RETIRED[name]}", hint=hint)
     if name not in known:
         near = get_close_matches(name, known)
         hint = f"Did you mean {' or '.join(near)}?" if near else "See --help for the settings that there are."
-        raise ConfigError(f"{source} is not a setting.", hint=hint)
+        raise ConfigError(f"{where} is not a setting.", hint=hint)
     try:
         return known[name].read(value, Path(origin.name).parent if origin.source == "file" else Path())
     except ValueError as error:
         given = str(value) if isinstance(value, Path) else value
-        raise ConfigError(f"{source} is {given!r}: {error}.") from None
-
-
-def _where(section: str, name: str, origin: SettingOrigin) -> str:
-    return f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
+        raise ConfigError(f"{where} is {given!r}: {error}.") from None
 
 
 def _absolute(path: Path, folder: Path) -> Path:
@@ -321,12 +275,6 @@ def _absolute(path: Path, folder: Path) -> Path:
         raise ValueError("there is no such user's home") from None
     except FileNotFoundError:
         raise ValueError("the current folder does not exist any more: give the whole path") from None
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
 
 
 def _read_section(path: Path, section: str) -> dict[str, Any]:
@@ -344,10 +292,3 @@ def _read_section(path: Path, section: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] of {path} is not a table.", hint=f"Write [{section}] above its settings.")
     return table
-
-
-def _from_text(about: Setting | None, text: str) -> Any:
-    """A value of the environment: text, and lists are separated by commas."""
-    if about is not None and get_origin(about.kind) is tuple:
-        return tuple(part for part in text.split(",") if part)
-    return text

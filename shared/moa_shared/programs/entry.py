@@ -1,42 +1,35 @@
 """How programs begin and end: standard streams, and every known error as one sentence and an exit code.
 
-For a module that is missing there is the command that installs it. No command names moa by its name alone: no package
-registry has it, and there the name may be a stranger's.
+No command that installs something names moa by its name alone: no package registry has it, and there the name may be a
+stranger's.
 """
 
 import atexit
 import errno
 import gc
-import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import click
 
 from moa_shared.errors import ConfigError, MoaError, OutputError
-
-FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
 
 
 def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
     """To be called first by each program: opens its standard streams, and corrects its environment.
 
     A relative folder is to be ignored, as the XDG Base Directory Specification has it. No proxy is between programs of
-    one machine. At the program's end its memory is not searched for garbage, which takes 0.05 s, and 1 s with torch and
-    transformers.
+    one machine.
     """
-    atexit.register(gc.freeze)
+    atexit.register(gc.freeze)  # a search for garbage at the end takes 0.05 s, and 1 s with torch and transformers
     open_standard_streams()
-    for name in FOLDERS:
+    for name in (f"XDG_{each}" for each in ("CACHE_HOME", "CONFIG_HOME", "DATA_HOME", "RUNTIME_DIR", "STATE_HOME")):
         if not Path(environment.get(name, "/")).is_absolute():
             del environment[name]
     if any(name.lower().endswith("_proxy") for name in environment):
@@ -55,21 +48,15 @@ def run_program(command: click.Command, program: str) -> None:
     except click.Abort:
         print("Stopped.", file=sys.stderr)
         sys.exit(130)
-    except MoaError as error:
-        _refuse(program, error)
-    except ModuleNotFoundError as error:
-        if (told := missing_extra(error)) is None:
+    except (MoaError, ModuleNotFoundError) as error:
+        told = missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+        if told is None:
             raise
-        _refuse(program, told)
+        print(f"{program}: {told}", file=sys.stderr)
+        sys.exit(told.exit_code)
 
 
-def _refuse(program: str, error: MoaError) -> None:
-    print(f"{program}: {error}", file=sys.stderr)
-    sys.exit(error.exit_code)
-
-
-DISTRIBUTION, DRAFTERS_WHEEL = "moa-split", "moa_split_drafters-*.whl"
-
+# Modules that a program may lack, by the extra that has them.
 _MODULES = {
     "torch": "torch transformers accelerate safetensors",
     "train": "zstandard",
@@ -96,49 +83,13 @@ def pip_install() -> str:
 
 
 def install_extra(extra: str) -> str:
-    """The command that adds an extra of moa to this installation, from where that came from."""
-    option, source = _origin()
-    if not source:
-        return f"{pip_install()} 'WHEEL[{extra}]', with the path of moa's wheel for WHEEL"
-    whole = f"{source}[{extra}]" if source.startswith("/") else f"{DISTRIBUTION}[{extra}] @ {source}"
-    return f"{pip_install()} {option}{shlex.quote(whole)}"
-
-
-def install_drafters() -> str:
-    """The command that adds the default model's drafters, from the checkout or release that this installation is of."""
-    option, source = _origin()
-    if source.startswith("/"):
-        if Path(source, "drafters").is_dir():
-            return f"{pip_install()} {option}{shlex.quote(f'{source}/drafters')}"
-        for wheel in Path(source).parent.glob(DRAFTERS_WHEEL):
-            return f"{pip_install()} {shlex.quote(str(wheel))}"
-    return f"{pip_install()} {DRAFTERS_WHEEL}, with that file of the release"
-
-
-def _origin() -> tuple[str, str]:
-    """The option and the path or URL that moa was installed with (PEP 610); the latter is empty if it is not known."""
-    # A checkout has metadata too, which say nothing of that.
-    records = (each.read_text("direct_url.json") for each in distributions(name=DISTRIBUTION))
-    told = json.loads(next(filter(None, records), "{}"))
-    url = told.get("url", "")
-    if url.startswith("file:"):
-        path = url2pathname(urlsplit(url).path)
-        is_editable = told.get("dir_info", {}).get("editable", False)
-        return "--editable " if is_editable else "", path if Path(path).exists() else ""
-    if repository := told.get("vcs_info"):
-        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
-    return "", url
-
-
-MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their descriptors
+    """How an extra of moa is added to this installation."""
+    return f"{pip_install()} '.[{extra}]' in the checkout, or 'WHEEL[{extra}]' with the path of its wheel"
 
 
 def open_standard_streams() -> None:
-    """Opens what is closed of standard input, output and error on /dev/null, before anything else takes its place.
-
-    Otherwise a socket or a database would become descriptor 2, and errors would be written into it.
-    """
-    for descriptor, (name, mode) in enumerate(MODES.items()):
+    """Opens what is closed of standard input, output and error, before a socket or a database takes its number."""
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(descriptor)
         except OSError:
@@ -163,10 +114,8 @@ def write_output(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise _unwritable(error) from None
+        raise error if isinstance(error, BrokenPipeError) else _unwritable(error) from None
 
 
 @contextmanager
@@ -176,9 +125,8 @@ def output_errors() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
-            raise
-        raise _unwritable(error) from None
+        is_full = error.errno == errno.ENOSPC and error.filename is None
+        raise _unwritable(error) if is_full else error from None
 
 
 def close_output() -> None:
@@ -195,18 +143,14 @@ class StartLine:
     """One line that is overwritten, and cleared at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream, self._shown = stream or sys.stderr, ""
         self._can_clear = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._shown = False
 
     def show(self, text: str) -> None:
-        if self._can_clear:
-            self._stream.write(f"\r{text}\x1b[K\r")
+        if self._can_clear and text != self._shown:
+            self._stream.write(f"\r{text}\x1b[K\r" if text else "\r\x1b[K")
             self._stream.flush()
-            self._shown = True
+            self._shown = text
 
     def clear(self) -> None:
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
+        self.show("")

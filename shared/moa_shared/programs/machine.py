@@ -1,69 +1,30 @@
-"""The machine: cores that a process runs on, memory that it may still take, elapsed time; and what a doctor finds."""
+"""The machine: memory that a process may still take, what another one does; elapsed time; and what a doctor finds."""
 
 import gc
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from moa_shared.errors import ConfigError
-
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
-MOST = 65_536
-
-
-def parse_cores(text: str) -> frozenset[int]:
-    """The cores of a list of numbers and ranges; none of an empty text."""
-    cores: set[int] = set()
-    for part in text.split(",") if text.strip() else ():
-        match = _RANGE.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < MOST:
-            raise ValueError("expected cores such as 0 or 0,2-3")
-        cores.update(range(first, last + 1))
-    return frozenset(cores)
-
-
-def pin_to_cores(cores: frozenset[int]) -> None:
-    """Keeps this process, and the threads that it starts, on these cores; none: wherever it may run now."""
-    if not cores:
-        return
-    if not hasattr(os, "sched_setaffinity"):
-        raise ConfigError("Processes cannot be pinned to cores on this system.", hint="Leave out --cores.")
-    allowed = os.sched_getaffinity(0)
-    if absent := sorted(cores - allowed):
-        raise ConfigError(
-            f"This process may not run on core {absent[0]}; it may on {', '.join(map(str, sorted(allowed)))}.",
-            hint="Name some of these with --cores, or leave it out.",
-        )
-    os.sched_setaffinity(0, cores)
-
+from typing import Literal, NamedTuple
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")  # version 2; within a container it is its own
 OWN_GROUPS = Path("/proc/self/cgroup")
 
 
-@dataclass(frozen=True, slots=True)
-class FreeMemory:
+class FreeMemory(NamedTuple):
     """What can be had."""
 
     nbytes: int  # without swapping
     limit: int | None = None  # of the control group that leaves the least; None: the machine has less free
 
 
-def free_memory_bytes() -> int:
-    """Bytes free, or that can be had without swapping: the machine's, and no more than each limit leaves."""
-    return free_memory().nbytes
-
-
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, own: Path = OWN_GROUPS) -> FreeMemory:
     """The memory that can be had; if the machine does not say (not Linux), half of what it has."""
-    least = FreeMemory(_available(meminfo) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    available = 1024 * _numbers(meminfo).get("MemAvailable:", 0)
+    least = FreeMemory(available or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
     for folder in _groups(cgroup, own):
         limit, used = (_numbers(folder / f"memory.{each}").get("") for each in ("max", "current"))
         if limit is None or used is None:
@@ -76,19 +37,10 @@ def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, own: Path = OWN_
 
 
 def _groups(cgroup: Path, own: Path) -> Iterator[Path]:
-    yield cgroup
-    with suppress(OSError):
-        for line in own.read_text("utf-8").splitlines():
-            if line.startswith("0::"):
-                folder = cgroup
-                for name in Path(line[3:].lstrip("/")).parts:
-                    folder /= name
-                    yield folder
-
-
-def _available(meminfo: Path) -> int | None:
-    found = _numbers(meminfo).get("MemAvailable:")
-    return None if found is None else 1024 * found
+    """The folders of the control group of this process, and of those that it is in."""
+    lines = own.read_text("utf-8").splitlines() if own.is_file() else []
+    path = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+    return (cgroup.joinpath(*Path(path).parts[:depth]) for depth in range(len(Path(path).parts) + 1))
 
 
 def _numbers(file: Path) -> dict[str, int]:
@@ -98,6 +50,22 @@ def _numbers(file: Path) -> dict[str, int]:
     except OSError:
         return {}
     return {" ".join(words[:-1]): int(words[-1]) for words in lines if words and words[-1].isdigit()}
+
+
+class Life(NamedTuple):
+    """What a process does."""
+
+    is_idle: bool  # it neither computes nor waits to, nor reads a disk
+    seconds: float  # of processor time so far
+
+
+def life_of(process: int) -> Life | None:
+    """What a process of this number does now; None: there is none, or the system does not say (not Linux)."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Life(fields[0] not in "RD", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 @contextmanager
@@ -147,8 +115,5 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def si_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
+    power = next((power for power in range(3) if count < 1000 ** (power + 1)), 3)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"

@@ -1,8 +1,7 @@
 """Progress of what takes long: bars on a terminal, plain lines where there is none, nothing when silent.
 
-A `Progress` is made once at the edge (a command line) and handed down; library code only opens tasks on it.
-State: the terminal's live display while a task is open. Invariant: standard output is never written to, so that
-answers can be piped.
+A `Progress` is made at the edge (a command line) and handed down; library code only opens tasks on it. Invariant:
+standard output is never written to, so that answers can be piped.
 """
 
 import sys
@@ -22,11 +21,9 @@ class Task:
         self._show = show
 
     def advance(self, amount: int) -> None:
-        """Count `amount` more units as done."""
         self.reach(self.done + amount)
 
     def reach(self, done: int) -> None:
-        """Say that `done` units in all are done."""
         self.done = done
         self._show(done)
 
@@ -63,8 +60,7 @@ class PlainProgress(Progress):
         start, quarters = time.monotonic(), 0
 
         def show(done: int) -> None:
-            """Tells each quarter of the way: enough to see life in a log, too little to fill it."""
-            nonlocal quarters
+            nonlocal quarters  # enough to see life in a log, too little to fill it
             if total and (reached := min(4 * done // total, 3)) > quarters:  # the closing line reports the last one
                 quarters = reached
                 self.note(f"{title}: {25 * quarters} %")
@@ -86,16 +82,14 @@ class TerminalProgress(Progress):
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
         from rich import progress as rich_progress
 
-        amount = rich_progress.DownloadColumn() if is_bytes else rich_progress.TaskProgressColumn()
-        title_column, bar_column = rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn()
-        with rich_progress.Progress(
-            title_column,
-            bar_column,
-            amount,
+        columns = (
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.DownloadColumn() if is_bytes else rich_progress.TaskProgressColumn(),
             rich_progress.TimeElapsedColumn(),
             rich_progress.TimeRemainingColumn(),
-            console=self._console,
-        ) as bars:
+        )
+        with rich_progress.Progress(*columns, console=self._console) as bars:
             bar = bars.add_task(title, total=total)
             task = Task(lambda done: bars.update(bar, completed=done))
             yield task

@@ -1,7 +1,7 @@
-"""When an answer ends: the rule that server and client share, and the guard against loops.
+"""When an answer ends: the rule that server and client share, and the guard against loops. Pure.
 
-Pure. The rule looks at the answer's tokens one by one, so that a path accepted at once ends where single steps would
-have ended it, and a resumed answer ends where the uninterrupted one would have.
+The answer's tokens are looked at one by one: so a path accepted at once ends where single steps would have ended it,
+and a resumed answer where the uninterrupted one would have.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ from moa_shared.sampling.settings import Sampling, WantedChances
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the window below holds it
-TOKENS_LIMIT = 1 << 32  # as the wire has it
 STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
 
 
@@ -42,15 +41,13 @@ class AnswerSettings:
     chances: WantedChances | None = None  # what the asker wants to know of its tokens; None: nothing
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_tokens < TOKENS_LIMIT:
+        if not 0 <= self.max_tokens < 1 << 32:  # as the wire has it
             raise ConfigError(f"max_tokens is {self.max_tokens}, expected 0 (as the context allows) to 2**32 - 1.")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise ConfigError(f"{len(self.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
         for stop in self.stop:
             if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-                raise ConfigError(
-                    f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
-                )
+                raise ConfigError(f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.")
 
     @property
     def decisive_tokens(self) -> int:
@@ -74,16 +71,12 @@ class FinishRule:
         `answer`: the answer's tokens so far; the last `decisive_tokens` of them are enough. `new`: tokens chosen after
         them. `before`: tokens of the answer that come before `answer`.
         """
-        length, most = before + len(answer), self.settings.decisive_tokens
-        recent = list(answer[-most:])
-        taken: list[int] = []
-        for token in new:
-            taken.append(token)
+        recent = list(answer[-self.settings.decisive_tokens :])
+        for taken, token in enumerate(new, 1):
             recent.append(token)
-            finish = self._after(recent, length + len(taken))
-            if finish is not Finish.UNFINISHED:
-                return taken, finish
-        return taken, Finish.UNFINISHED
+            if (finish := self._after(recent, before + len(answer) + taken)) is not Finish.UNFINISHED:
+                return list(new[:taken]), finish
+        return list(new), Finish.UNFINISHED
 
     def finish_of(self, answer: Sequence[int]) -> Finish:
         """Why an answer of these tokens has ended; UNFINISHED if the target has more to say."""
@@ -101,7 +94,7 @@ class FinishRule:
             return Finish.MAX_TOKENS
         if self.answer_start + answer_length >= self.context_tokens:
             return Finish.CONTEXT
-        if settings.loop_guard and guard_looks(answer_length) and only_repeats(recent):
+        if settings.loop_guard and answer_length % LOOK_EVERY == 0 and only_repeats(recent):
             return Finish.LOOP
         return Finish.UNFINISHED
 
@@ -110,11 +103,6 @@ LOOP_TOKENS = 512  # the newest of an answer, all of them repeated
 LONGEST_RUN = 128  # so that it has been said four times
 # The guard looks when an answer's length is a multiple of this: a look takes 20 us, which is then nothing a token.
 LOOK_EVERY = 32
-
-
-def guard_looks(answer_length: int) -> bool:
-    """Whether the guard looks at an answer of this length."""
-    return answer_length >= LOOP_TOKENS and answer_length % LOOK_EVERY == 0
 
 
 def only_repeats(tokens: Sequence[int]) -> bool:

@@ -1,8 +1,7 @@
 """The memory codec: rows of activations as bytes, at three prices.
 
 bf16 (2 bytes a number), int8 (1 byte and one scale a row), int4 (half a byte and one scale for 32 numbers). Scales are
-bf16, whose range no activation leaves. Pure functions; both ends must agree on the layout, which tests/wire pins down.
-Nothing is ever unpickled.
+bf16, whose range no activation leaves. Pure; tests/wire pins the layout down.
 """
 
 from enum import IntEnum

@@ -113,13 +113,11 @@ class ThinMemory:
         return max(0, stop - 1), stop
 
     def owes_more(self, before: int, length: int) -> bool:
-        """Whether more rows are owed after `length` tokens than after `before`."""
         return before < self.states or before // self.every < length // self.every
 
 
-# Reused layers attend to the first states most, and are fed with predictions of all others: with four of them and a
-# memory row now and then the deep drafter writes nine tenths of what it writes with all rows (docs/adr/0054).
+# With four states and a memory row now and then the deep drafter writes nine tenths of what it writes with all rows
+# (docs/adr/0054).
 THIN = ThinMemory(states=4, every=16)
-# Other drafters make next to nothing of single rows, which are wider too (EAGLE's: 2.3 kB for an 8B model). No text is
-# so long that one would be due.
+# Other drafters make next to nothing of single rows. No text is so long that one would be due.
 NO_ROWS = ThinMemory(states=0, every=(1 << 32) - 1)

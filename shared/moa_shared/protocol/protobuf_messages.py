@@ -39,12 +39,11 @@ Number = TypeVar("Number", bound=IntEnum)
 
 
 def _same(source: object, names: Sequence[str]) -> dict[str, Any]:
-    """What has the same name and form on both sides."""
     return {name: getattr(source, name) for name in names}
 
 
 def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
-    sampling, wanted = settings.sampling, settings.chances
+    sampling, wanted, form = settings.sampling, settings.chances, settings.sampling.constraint
     return pb.Sampling(
         **_same(sampling, _OF_SAMPLING),
         max_tokens=settings.max_tokens,
@@ -54,7 +53,7 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
         repeat_last_n=sampling.repeat_last_n if sampling.repeat_last_n != REPEAT_LAST_N else None,
         logit_bias=dict(sampling.logit_bias),
         loop_guard=settings.loop_guard,
-        constraint=constraint_to_proto(sampling.constraint) if sampling.constraint is not None else None,
+        constraint=pb.Constraint(kind=form.kind.value, text=form.text) if form else None,  # type: ignore[arg-type]
         chances=pb.WantedChances(likeliest=wanted.likeliest, processed=wanted.processed) if wanted else None,
     )
 
@@ -77,10 +76,6 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
     )
 
 
-def constraint_to_proto(constraint: Constraint) -> pb.Constraint:
-    return pb.Constraint(kind=constraint.kind.value, text=constraint.text)  # type: ignore[arg-type]
-
-
 def constraint_from_proto(message: pb.Constraint) -> Constraint:
     """Raises ConfigError for a text that is not of its kind, ProtocolError for an unknown kind."""
     kind = _known(ConstraintKind, message.kind, "a constraint of a kind that this version knows", "kind ")
@@ -94,7 +89,6 @@ def ask_to_proto(ask: Ask) -> pb.Ask:
 
 
 def ask_from_proto(message: pb.Ask) -> Ask:
-    """A question from the wire."""
     if not message.id:
         raise ProtocolError("an Ask with an id of 1 or more", "none")
     provisional = draft_from_proto(message.provisional) if message.HasField("provisional") else None
@@ -103,12 +97,16 @@ def ask_from_proto(message: pb.Ask) -> Ask:
 
 
 def draft_to_proto(draft: Draft) -> pb.Draft:
-    return pb.Draft(**_same(draft, _OF_DRAFT), tokens=draft.tokens, parents=_steps_back(draft))
+    """The wire has how many nodes back a parent is, 0 for the root: small numbers, however long a draft goes on."""
+    back = [node - parent if parent >= 0 else 0 for node, parent in enumerate(draft.parents, draft.first_node)]
+    return pb.Draft(**_same(draft, _OF_DRAFT), tokens=draft.tokens, parents=back)
 
 
-def draft_from_proto(message: pb.Draft) -> Draft:
-    parents = parents_from_steps(message.parents, message.first_node)
-    return Draft(**_same(message, _OF_DRAFT), tokens=tuple(message.tokens), parents=parents)
+def draft_from_proto(message: pb.Draft, continued: tuple[int, int, int] | None = None) -> Draft:
+    """Parents are not checked. `continued`: epoch, base and first node, where the message leaves them out."""
+    epoch, base, first = continued or (message.epoch, message.base, message.first_node)
+    parents = (node - back if back else ROOT for node, back in enumerate(message.parents, first))
+    return Draft(epoch, base, 0 if continued else message.prefix_hash, first, tuple(message.tokens), tuple(parents))
 
 
 def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
@@ -141,18 +139,14 @@ def chances_to_proto(chances: Sequence[TokenChances]) -> list[pb.TokenChances]:
 
 
 def chances_from_proto(tokens: Sequence[int], messages: Sequence[pb.TokenChances]) -> tuple[TokenChances, ...]:
-    """Raises ProtocolError for chances that do not fit the tokens; there may be none."""
     if messages and len(messages) != len(tokens):
         raise ProtocolError(f"chances of {len(tokens)} tokens", f"of {len(messages)}")
-    return tuple(_token_chances(each) for each in messages)
-
-
-def _token_chances(message: pb.TokenChances) -> TokenChances:
-    if len(message.tokens) != len(message.chances):
-        raise ProtocolError(f"chances of {len(message.tokens)} likeliest tokens", f"{len(message.chances)}")
-    if not all(math.isfinite(each) for each in (message.chosen, *message.chances)):
-        raise ProtocolError("chances that are numbers", "others")
-    return TokenChances(message.chosen, tuple(message.tokens), tuple(message.chances))
+    for message in messages:
+        if len(message.tokens) != len(message.chances):
+            raise ProtocolError(f"chances of {len(message.tokens)} likeliest tokens", f"{len(message.chances)}")
+        if not all(math.isfinite(each) for each in (message.chosen, *message.chances)):
+            raise ProtocolError("chances that are numbers", "others")
+    return tuple(TokenChances(each.chosen, tuple(each.tokens), tuple(each.chances)) for each in messages)
 
 
 def memory_to_proto(memory: Memory) -> pb.Memory:
@@ -161,7 +155,6 @@ def memory_to_proto(memory: Memory) -> pb.Memory:
 
 
 def memory_from_proto(message: pb.Memory) -> Memory:
-    """Raises ProtocolError for a plane or codec that this version does not know."""
     codec = _known(Codec, message.codec, "memory in a codec that this version knows", "codec ")
     plane = _known(Plane, message.plane, "memory of plane 0 or 1", "plane ")
     return Memory(**_same(message, _OF_MEMORY), codec=codec, plane=plane)
@@ -175,16 +168,6 @@ def thin_memory_from_proto(message: pb.ThinMemory) -> ThinMemory:
     if message.every == 0:
         raise ProtocolError("a memory row every 1 or more tokens", "every 0")
     return ThinMemory(message.states, message.every)
-
-
-def _steps_back(draft: Draft) -> list[int]:
-    """For each node how many nodes back its parent is; 0 for the root: small numbers, however long a draft goes on."""
-    return [node - parent if parent >= 0 else 0 for node, parent in enumerate(draft.parents, draft.first_node)]
-
-
-def parents_from_steps(steps_back: Sequence[int], first_node: int) -> tuple[int, ...]:
-    """Node numbers of parents from how many nodes back they are; not checked."""
-    return tuple(node - steps if steps else ROOT for node, steps in enumerate(steps_back, first_node))
 
 
 def _known(kind: type[Number], value: int, expected: str, what: str) -> Number:
@@ -217,13 +200,9 @@ class DraftReader:
 
     def read_draft(self, message: pb.Draft) -> Draft:
         """Raises ProtocolError for a draft that continues none."""
-        if message.base:
-            draft = draft_from_proto(message)
-        elif self._end is not None:
-            epoch, base, first = self._end
-            draft = Draft(epoch, base, 0, first, tuple(message.tokens), parents_from_steps(message.parents, first))
-        else:
+        if not message.base and self._end is None:
             raise ProtocolError("a Draft that names its base, as the first one after an Open or an Ask", "base 0")
+        draft = draft_from_proto(message, None if message.base else self._end)
         self._end = draft.epoch, draft.base, draft.first_node + len(draft.tokens)
         return draft
 
@@ -261,19 +240,14 @@ class VerdictReader:
         if not message.base:
             if self._end is None:
                 raise ProtocolError("a verdict that names its base, as the first one of a stream", "base 0")
-            ask, base = self._end
-            verdict = replace(verdict, ask=ask, base=base, prefix_hash=0)
+            verdict = replace(verdict, ask=self._end[0], base=self._end[1], prefix_hash=0)
         self._end = verdict.ask, verdict.base + len(verdict.tokens)
         return verdict
 
 
 def rows_from_proto(message: pb.Memory, verdict: Verdict) -> Memory:
-    """Rows that came with a verdict."""
-    memory = memory_from_proto(message)
-    if message.count:
-        return memory
-    start, count = _read_with(verdict)
-    return replace(memory, start=start, count=count)
+    memory, (start, count) = memory_from_proto(message), _read_with(verdict)
+    return memory if message.count else replace(memory, start=start, count=count)
 
 
 def _read_with(verdict: Verdict) -> tuple[int, int]:

@@ -1,9 +1,8 @@
-"""Coupled sampling: the text is a function of (target, prompt, settings, seed) and of nothing else.
+"""Coupled sampling: the text is a function of (target, prompt, settings, seed) and of nothing else. Pure.
 
 The token at position t is argmax(log p_t + g_t): p_t is the target's processed distribution, g_t is Gumbel noise keyed
-by (seed, t) (the Gumbel-max trick; Daliri et al., arXiv 2408.07978). Drafter and target use the same g_t, so that
-a drafter whose distribution is close picks the same token, and no probabilities cross the wire.
-Pure: noise depends only on its arguments, on any machine and for any batch.
+by (seed, t) (the Gumbel-max trick; Daliri et al., arXiv 2408.07978), on any machine and for any batch. A drafter whose
+distribution is close picks the same token, since it uses the same g_t, and no probabilities cross the wire.
 """
 
 import math
@@ -19,6 +18,7 @@ from moa_shared.sampling.settings import Sampling
 
 _FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time
 _LIKELIEST = 512  # tokens looked at for top-p before all are
+_NEVER = np.float32(-np.inf)
 _OUTSIDE = np.float32(math.log(0.5))  # of a token that the drafter would not choose, at most, beside its choice
 
 
@@ -68,11 +68,7 @@ def permitted(
 ) -> Scores:
     """Logits with biases and penalties, -inf for tokens that are not allowed; the arguments are those of `select`."""
     logits = adjusted(logits, positions, sampling, before)
-    return logits if allowed is None else _masked(logits, allowed[:, : logits.shape[-1]])
-
-
-def _masked(logits: Scores, allowed: npt.NDArray[np.bool_]) -> Scores:
-    return np.where(allowed, logits, np.float32(-np.inf))
+    return logits if allowed is None else np.where(allowed[:, : logits.shape[-1]], logits, _NEVER)
 
 
 def select(
@@ -84,11 +80,9 @@ def select(
 ) -> list[int]:
     """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
-    Args:
-        logits: [rows, vocab] float32, the target's; InternalError where they are not numbers.
-        positions: of the token that each row chooses.
-        before: the text before each row, for penalties.
-        allowed: [rows, vocab or more], which tokens may be chosen; None: all.
+    `logits`: [rows, vocab] float32, the target's; InternalError where they are not numbers. `positions`: of the token
+    that each row chooses. `before`: the text before each row, for penalties. `allowed`: [rows, vocab or more], which
+    tokens may be chosen; None: all.
     """
     logits = adjusted(logits, positions, sampling, before)
     if allowed is None:
@@ -101,7 +95,7 @@ def _choose_allowed(row: Scores, allowed: npt.NDArray[np.bool_], position: int, 
     """The choice among the allowed tokens: as among all, if the others were infinitely unlikely."""
     tokens = np.flatnonzero(allowed)
     if not 0 < _FEW * len(tokens) <= len(row):
-        return _choose_rows(_masked(row, allowed)[None], [position], sampling)[0]
+        return _choose_rows(np.where(allowed, row, _NEVER)[None], [position], sampling)[0]
     scores = row[tokens] if sampling.greedy else _warmed(row[tokens], sampling)
     best = int(scores.argmax())
     if not math.isfinite(scores[best]):
@@ -110,13 +104,17 @@ def _choose_allowed(row: Scores, allowed: npt.NDArray[np.bool_], position: int, 
         return int(tokens[best])
     noise = gumbel_noise(sampling.seed, position, len(row))
     token = choose(scores, noise[tokens], sampling.top_k, sampling.top_p, sampling.min_p)
-    return int(tokens[token]) if token is not None else _choose_plainly(_masked(row, allowed), noise, sampling)
+    return int(tokens[token]) if token is not None else _choose_plainly(np.where(allowed, row, _NEVER), noise, sampling)
 
 
 def _choose_rows(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list[int]:
-    if sampling.greedy:
-        return _likeliest(logits, positions)
     chosen: list[int] = []
+    if sampling.greedy:  # with one call: each gives the interpreter's lock away and waits for it again
+        chosen = logits.argmax(axis=-1).tolist()
+        for row, best, position in zip(logits, chosen, positions, strict=True):
+            if not math.isfinite(row[best]):
+                raise _not_finite(position)
+        return chosen
     warm = np.empty(logits.shape[-1], dtype=np.float32)
     for row, position in zip(logits, positions, strict=True):  # a row stays in the processor's cache
         scores = _warmed(row, sampling, warm)
@@ -126,15 +124,6 @@ def _choose_rows(logits: Scores, positions: Sequence[int], sampling: Sampling) -
         token = choose(scores, noise, sampling.top_k, sampling.top_p, sampling.min_p)
         chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
     return chosen
-
-
-def _likeliest(logits: Scores, positions: Sequence[int]) -> list[int]:
-    """The greedy choice from each row, with one call: each gives the interpreter's lock away and waits for it again."""
-    best: list[int] = logits.argmax(axis=-1).tolist()
-    for row, (token, position) in enumerate(zip(best, positions, strict=True)):
-        if not math.isfinite(logits[row, token]):
-            raise _not_finite(position)
-    return best
 
 
 def _not_finite(position: int) -> InternalError:
@@ -160,9 +149,9 @@ def draft_scores(
 
     Greedy: the drafter's log-probabilities (as in the paper). Sampled: the log-softmax of logits + temperature * g,
     whose best inside the support is the coupled choice. What the target's logits differ by is as large at any
-    temperature, so the lead over the other tokens counts in logits, not in what temperature and support make of them:
-    at low temperatures those leave one token, also where the two models differ (docs/measurements/alone.md). Tokens
-    outside the support come after the choice, since they may be inside the target's.
+    temperature, so the lead over the other tokens counts in logits: at low temperatures support leaves one token, also
+    where the two models differ (docs/measurements/alone.md). Tokens outside the support come after the choice, since
+    they may be inside the target's.
 
     Arguments are as of `select`, but `logits` is the drafter's: [rows, vocab] or, with `token_ids` (the target's token
     of each column), [rows, draft vocab]. A row of whose columns none is allowed is scored as if all were.
@@ -172,7 +161,7 @@ def draft_scores(
         raise InternalError("The drafter's logits are not finite.", hint="Choose another --drafter, or --drafter none.")
     if allowed is not None:
         columns = allowed[:, : logits.shape[-1]] if token_ids is None else allowed[:, token_ids]
-        logits = np.where(columns | ~columns.any(axis=-1, keepdims=True), logits, np.float32(-np.inf))
+        logits = np.where(columns | ~columns.any(axis=-1, keepdims=True), logits, _NEVER)
     if sampling.greedy:
         return log_softmax(logits)
     warm = _warmed(logits, sampling)
@@ -238,7 +227,6 @@ def _warmed(logits: Scores, sampling: Sampling, out: Scores | None = None) -> Sc
 
 
 def _keep_top_k(scores: Scores, top_k: int) -> Scores:
-    """`scores`, changed to -inf where less than the k-th largest of the row."""
     size = scores.shape[-1]
     if 0 < top_k < size:
         least = np.partition(scores, size - top_k, axis=-1)[..., size - top_k, None]
@@ -247,7 +235,6 @@ def _keep_top_k(scores: Scores, top_k: int) -> Scores:
 
 
 def _keep_min_p(scores: Scores, min_p: float) -> Scores:
-    """`scores`, changed to -inf where the probability is less than this share of the row's largest."""
     if min_p:
         least = scores.max(axis=-1, keepdims=True) + np.float32(math.log(min_p))
         scores[scores < least] = -np.inf

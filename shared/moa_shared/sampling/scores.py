@@ -4,9 +4,8 @@ Pure. A row at a time where that keeps it in the processor's cache. NaN spreads 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +33,10 @@ def log_softmax(scores: Scores) -> Scores:
 
 
 def largest(scores: Scores, count: int) -> tuple[Scores, Columns]:
-    """The largest numbers of each row and their columns, largest first; equal ones in the order of their columns.
+    """The largest numbers of each row and their columns, [rows, count], largest first; equal ones by their columns.
 
     A row is cut into stripes: the `count` largest of their maxima are `count` numbers of the row, so that nothing below
-    the least of them is looked at again. A tenth of the time of `np.argpartition`. Returns values and columns, both
-    [rows, count].
+    the least of them is looked at again. A tenth of the time of `np.argpartition`.
     """
     rows, width = scores.shape
     stripes = max(_STRIPES, 4 * count)
@@ -61,19 +59,16 @@ def _descending(row: Scores) -> Columns:
     return np.argsort(-row, kind="stable")
 
 
-Row = npt.NDArray[np.float32]
-
 # Sums there and here differ by rounding: at most 2 units in the last place (1.2e-7) of the largest number involved.
 _RELATIVE_MARGIN = 1e-6
 _LARGEST_NOISE = 100.0  # and more than the log of any vocabulary
 _SHARE_MARGIN = 1e-4  # of a cumulated probability, float32 over up to 260,000 tokens
 
 
-def choose(scores: Row, noise: Row, top_k: int, top_p: float, min_p: float = 0.0) -> int | None:
-    """The token that top-k, top-p, min-p and noise choose.
+def choose(scores: Scores, noise: Scores, top_k: int, top_p: float, min_p: float = 0.0) -> int | None:
+    """The token that top-k, top-p, min-p and noise choose; None: it is too near to call: evaluate the rule itself.
 
-    `scores`: [vocab] logits over temperature; `noise`: [vocab] Gumbel noise of the token's position. None: it is too
-    near to call, or they are no numbers: evaluate the rule itself.
+    `scores`: [vocab] logits over temperature; `noise`: [vocab] Gumbel noise of the token's position.
     """
     best = int(scores.argmax())
     top = float(scores[best])
@@ -82,7 +77,7 @@ def choose(scores: Row, noise: Row, top_k: int, top_p: float, min_p: float = 0.0
         return _clear_winner(scores + noise, margin)
     floor = top + float(noise[best]) - float(noise.max()) - 2 * margin
     if min_p:
-        floor = max(floor, least_score(scores[best], min_p))
+        floor = max(floor, float(scores[best] + np.float32(math.log(min_p))))  # exact in float32
     near = np.flatnonzero(scores >= floor)  # the winner is one of them: `best` is in every support
     if not len(near):
         return None
@@ -106,35 +101,23 @@ def choose(scores: Row, noise: Row, top_k: int, top_p: float, min_p: float = 0.0
     return None if winner is None else int(near[winner])
 
 
-def least_score(largest: np.float32, min_p: float) -> float:
-    """The least score that min-p keeps, exact in float32."""
-    return float(largest + np.float32(math.log(min_p)))
-
-
-def _support_mass(scores: Row, top: float, top_k: int) -> float:
-    """Sum of exp(score - top) over the top-k tokens (all, without top-k)."""
+def _support_mass(scores: Scores, top: float, top_k: int) -> float:
     if 0 < top_k < len(scores):
         scores = scores[scores >= np.partition(scores, -top_k)[-top_k]]
     return float(np.exp(scores - np.float32(top)).sum(dtype=np.float64))
 
 
 def _clear_winner(totals: npt.NDArray[Any], margin: float) -> int | None:
-    """Index of the largest, if no other comes near it."""
     winner = int(totals.argmax())
     largest = float(totals[winner])
     totals[winner] = -np.inf
     return winner if largest - float(totals.max()) > margin else None
 
 
-NO_COLUMN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TextBefore:
+class TextBefore(NamedTuple):
     """The tokens before the places that some rows of logits choose for.
 
-    `tokens`: up to the place below which all rows are; at least the newest `Sampling.looks_back`. `paths`: of each row,
-    the tokens from there to its own place.
+    `tokens`: up to where all rows are below, at least the newest `Sampling.looks_back`; `paths`: from there to a row.
     """
 
     tokens: Sequence[int]
@@ -156,17 +139,17 @@ def adjusted(
     if not sampling.adjusts:
         return logits
     rows = logits.copy()
-    columns = _ColumnsOf(rows.shape[-1], token_ids)
+    columns_of = _columns_of(rows.shape[-1], token_ids)
     if sampling.logit_bias:
         tokens, values = zip(*sampling.logit_bias, strict=True)
-        biased = columns.of(tokens)
+        biased = columns_of(tokens)
         rows[:, biased[biased >= 0]] += np.array(values, dtype=np.float32)[biased >= 0]
     if sampling.reads_text:
         if before is None:
             raise InternalError("Penalties were asked for without the text that they depend on.")
         length = positions[0] - len(before.paths[0])  # of the text before all rows
         newest = before.tokens[max(0, len(before.tokens) - sampling.looks_back(length)) :]
-        text, paths = columns.of(newest), [columns.of(path) for path in before.paths]
+        text, paths = columns_of(newest), list(map(columns_of, before.paths))
         if sampling.penalises_repeats:
             _penalise_repeats(rows, text, paths, sampling)
         if sampling.penalises_answer:
@@ -204,20 +187,18 @@ def _penalise_answer(rows: Scores, answer: Columns, paths: Sequence[Columns], sa
         np.subtract.at(counts, new, 1)
 
 
-class _ColumnsOf:
-    def __init__(self, width: int, token_ids: npt.NDArray[np.int64] | None) -> None:
-        self._width = width
-        self._columns: Columns | None = None  # by token; None: the token itself
-        if token_ids is not None:
-            self._columns = np.full(int(token_ids.max()) + 1, NO_COLUMN)
-            self._columns[token_ids] = np.arange(width)
+def _columns_of(width: int, token_ids: Columns | None) -> Callable[[Sequence[int]], Columns]:
+    """A function that gives the column of each token; -1 for a token that has none."""
+    columns = np.arange(width)  # by token
+    if token_ids is not None:
+        columns = np.full(int(token_ids.max()) + 1, -1)
+        columns[token_ids] = np.arange(width)
 
-    def of(self, tokens: Sequence[int]) -> Columns:
-        """The column of each token; NO_COLUMN for a token that has none."""
+    def of(tokens: Sequence[int]) -> Columns:
         found = np.array(tokens, dtype=np.int64)
-        if self._columns is None:
-            return np.where(found < self._width, found, NO_COLUMN)
-        inside = found < len(self._columns)
-        found[inside] = self._columns[found[inside]]
-        found[~inside] = NO_COLUMN
+        inside = found < len(columns)
+        found[inside] = columns[found[inside]]
+        found[~inside] = -1
         return found
+
+    return of

@@ -15,11 +15,9 @@ from typing import Any
 from moa_shared.errors import ConfigError
 
 SEED_LIMIT = 1 << 64
-# Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
-# and no rule is left by which to choose.
+# Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite.
 LEAST_TEMPERATURE = 1e-3
-# Of the penalty that multiplies logits, for the same reason; llama.cpp's users set 1.0 to 1.5.
-LEAST_REPEAT_PENALTY, MOST_REPEAT_PENALTY = 1e-2, 1e2
+LEAST_REPEAT_PENALTY, MOST_REPEAT_PENALTY = 1e-2, 1e2  # for the same reason; llama.cpp's users set 1.0 to 1.5
 MOST_PENALTY = 2.0  # of presence and frequency, either way: OpenAI's range
 MOST_BIAS = 100.0  # either way, and
 MOST_BIASED_TOKENS = 300  # of one question: OpenAI's limits
@@ -58,10 +56,9 @@ class Sampling:
     top_p: float = 1.0  # keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all
     seed: int = 0  # keys the noise: the same seed gives the same text
     min_p: float = 0.0  # after top-p, drop tokens with less than this share of the likeliest one's probability
-    # Divides the positive logits, and multiplies the negative ones, of the last `repeat_last_n` tokens of the
-    # conversation, the prompt's too (llama.cpp's); 1 is off. 0: none, -1: all tokens.
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = REPEAT_LAST_N
+    # Divides positive logits, and multiplies negative ones, of the newest tokens, the prompt's too (llama.cpp's).
+    repeat_penalty: float = 1.0  # 1 is off
+    repeat_last_n: int = REPEAT_LAST_N  # 0: none, -1: all tokens
     presence_penalty: float = 0.0  # taken off the logits of tokens that the answer has (OpenAI's)
     frequency_penalty: float = 0.0  # taken off once for each time that the answer has the token (OpenAI's)
     logit_bias: TokenBias = ()  # what is added to the logits of token ids; kept in the order of the ids
@@ -158,7 +155,6 @@ class Constraint:
 
 
 def choice_of(texts: list[str]) -> Constraint:
-    """A constraint to one of some texts."""
     _check_choices(texts)
     return Constraint(ConstraintKind.CHOICE, json.dumps(texts, ensure_ascii=False))
 

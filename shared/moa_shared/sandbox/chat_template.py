@@ -8,8 +8,11 @@ process; all others are rendered in a child with limits (child.py).
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Sized
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -20,6 +23,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from moa_shared.sandbox.tokenizer_json import read_bos, read_special, read_templates, read_tokenizer
 
 Messages = Sequence[Mapping[str, Any]]  # JSON, as all that a template is given
 # sha256 of templates that were read by us: the default model's.
@@ -43,8 +48,7 @@ def render(
 ) -> str:
     """The text of a conversation; jinja2.TemplateError: the template refuses it, or makes no sense.
 
-    `messages`: `role` and `content` each, and the calls of tools. `arguments`: what else the template is given, by
-    name, such as tools.
+    `messages`: `role` and `content` each, and the calls of tools. `arguments`: what else it is given, such as tools.
     """
     try:
         return _compile(template).render(
@@ -62,16 +66,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            is_small = not isinstance(left, int) or not isinstance(right, int)
-            is_small = is_small or left.bit_length() * abs(right) <= MOST_BITS
-        elif isinstance(left, Sized) or isinstance(right, Sized):
-            items, times = (left, right) if isinstance(left, Sized) else (right, left)
-            is_small = not isinstance(times, int) or len(items) * times <= MOST_ITEMS
-        else:
-            is_small = not isinstance(left, int) or not isinstance(right, int)
-            is_small = is_small or left.bit_length() + right.bit_length() <= MOST_BITS
-        if not is_small:
+        items, times = (left, right) if isinstance(left, Sized) else (right, left)
+        size, most = 0, MOST_BITS
+        if isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+        elif isinstance(items, Sized) and isinstance(times, int):
+            size, most = len(items) * times, MOST_ITEMS
+        if size > most:
             raise SecurityError(f"a chat template must not compute so large a {operator}")
         return super().call_binop(context, operator, left, right)
 
@@ -83,7 +84,7 @@ def _compile(template: str) -> jinja2.Template:
     environment.globals |= {
         "raise_exception": _raise_exception,
         "strftime_now": lambda form: datetime.now().strftime(form),  # the user's local time, as transformers has it
-        "dict": _Dict(),
+        "dict": lambda *args, **kwargs: dict(*args, **kwargs),  # gives no way to the type
         "namespace": _Namespace,
     }
     return environment.from_string(template)
@@ -100,41 +101,47 @@ class _Generation(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-class _Dict:
-    """`dict` for templates: makes dictionaries, gives no way to the type."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-
 class _Namespace(Namespace):
     """jinja2's namespace without names that begin with an underscore, which lead out of the sandbox."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        values = dict(*args[1:], **kwargs)
-        for name in values:
-            _refuse_private(name)
-        Namespace.__init__(args[0], values)
+        Namespace.__init__(args[0])
+        for name, value in dict(*args[1:], **kwargs).items():
+            args[0][name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_private(name)
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(f"a chat template must not set {name!r}")
         Namespace.__setitem__(self, name, value)
-
-
-def _refuse_private(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a chat template must not set {name!r}")
 
 
 def _raise_exception(message: object) -> None:
     raise jinja2.TemplateError(str(message))
 
 
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+TRIAL_IDS = 1000
+TRIAL_TEXTS = (
+    "Hi", "def f(x):\n    return x + 1\n\n\n", "a" * 200 + "b", " " * 200 + "x", "\t\r\n" * 50, "1234567890" * 20,
+    "<|im_start|>user\n'll we?", "日本語 e\u0301 é ﷺ ½ 👩‍👩‍👧", "\ufeff\u00a0\u2028\x00\x1b[0m", "!?.,;" * 40,
+)  # fmt: skip
+TRIAL_CONVERSATION = tuple(
+    {"role": role, "content": f"What is {role}?"} for role in ("system", "user", "assistant", "user")
+)
+
+
+def try_files(folder: str) -> None:
+    """Loads the tokenizer in `folder`, and uses it and its chat templates a little; whatever is wrong is raised."""
+    described = read_tokenizer(Path(folder))
+    special = read_special(Path(folder))
+    read_bos(Path(folder), described, special)
+    for text in TRIAL_TEXTS:
+        described.decode(described.encode(text), skip_special_tokens=True)
+    described.decode(range(TRIAL_IDS))
+    conversations = (TRIAL_CONVERSATION, TRIAL_CONVERSATION[1:], TRIAL_CONVERSATION[1:2])
+    for template, messages in product(read_templates(Path(folder)).values(), conversations):
+        with suppress(jinja2.TemplateError):  # such as a template that knows no system prompt
+            render(template, special, messages, add_generation_prompt=True, arguments={})

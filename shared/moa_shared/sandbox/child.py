@@ -1,39 +1,42 @@
 """A child process for what an untrusted file makes of text: rendering its chat template, encoding with its tokenizer.
 
-State: one process (child_program.py), started when it is first needed, and again after it was ended. It has limits of
-memory and of processor time a request; one that exceeds them is gone, and the request is refused.
-Invariant: nothing of the file runs in this process, and no request waits longer than its limit.
+State: one process, started when it is first needed, and again after it was ended. It limits its own memory, and the
+processor time of a request; one that exceeds them is gone, and the request is refused. One that computes, or waits to,
+is waited for: so a busy machine is told from a child that hangs. Invariant: nothing of the file runs in this process.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.machine import Life, life_of
 
-if TYPE_CHECKING:
-    from moa_shared.sampling.settings import Constraint
-    from moa_shared.sandbox.chat_template import Messages
-
-PROGRAM = "from moa_shared.sandbox.child_program import main; main()"
+PROGRAM = "from moa_shared.sandbox.child import main; main()"
 # Of processor time; rendering a conversation takes a millisecond, encoding a megabyte up to a second on slow devices.
 LEAST_SECONDS = 2
 BYTES_A_SECOND = 200_000
-PATIENCE = 30  # seconds of waiting for each second of processor time, which is what bounds it, on a busy machine
+LOOK_SECONDS = 0.1
+MOST_IDLE = 600  # looks, one after the other, at which the child neither computes nor waits to
 MOST_REPLY = 1 << 26
+MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
+MOST_MESSAGE = 500  # characters of an error, which may be the template's own
 
 
 class ChildError(Exception):
@@ -54,38 +57,9 @@ class TextChild:
         with self._lock, suppress(OSError):  # a request says why it cannot be started
             self._started()
 
-    def render(
-        self,
-        template: str,
-        special: Mapping[str, str],
-        messages: Messages,
-        *,
-        add_generation_prompt: bool,
-        arguments: Mapping[str, Any],
-    ) -> str:
-        given = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
-        return str(self._ask("render", **given, add_generation_prompt=add_generation_prompt, arguments=dict(arguments)))
-
-    def encode(self, folder: Path, text: str, *, is_guarded: bool = False) -> list[int]:
-        """The token ids of a text, by the tokenizer in `folder`; as `JsonTokenizer.encode`."""
-        return [int(each) for each in self._ask("encode", folder=str(folder), text=text, is_guarded=is_guarded)]
-
-    def try_files(self, folder: Path) -> None:
-        """Loads the tokenizer in `folder`, and uses it and its chat template a little."""
-        self._ask("try", folder=str(folder))
-
-    def try_constraint(self, constraint: Constraint) -> None:
-        """Compiles a constraint, and finds what an answer may begin with; ConfigError: it cannot be enforced."""
-        problem = self._ask("constrain", kind=constraint.kind.value, text=constraint.text)
-        if problem is not None:
-            raise ConfigError(problem["message"], hint=problem["hint"])
-
-    def close(self) -> None:
-        with self._lock:
-            self._end()
-
-    def _ask(self, do: str, **request: Any) -> Any:
-        body = json.dumps({"do": do, **request}).encode()
+    def ask(self, function: str, **given: Any) -> Any:
+        """What a function (module:name) gives in the child; both are JSON. ConfigError: it has refused it."""
+        body = json.dumps([function, given]).encode()
         seconds = self._seconds + len(body) // BYTES_A_SECOND
         with self._lock:
             try:
@@ -97,19 +71,25 @@ class TextChild:
                 raise
         if "error" in reply:
             raise ChildError(str(reply["error"]))
+        if "refused" in reply:
+            raise ConfigError(reply["refused"], hint=reply["hint"])
         return reply["result"]
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
 
     def _exchange(self, body: bytes, seconds: int) -> dict[str, Any]:
         process, channel = self._started()
-        deadline = threading.Timer(seconds * PATIENCE, process.kill)
-        deadline.start()
+        done = threading.Event()
+        watch = threading.Thread(target=kill_if_stuck, args=(process, seconds, done.wait), daemon=True)
+        watch.start()
         try:
             channel.send_bytes(json.dumps(seconds).encode())
             channel.send_bytes(body)
-            reply: dict[str, Any] = json.loads(channel.recv_bytes(MOST_REPLY))
-            return reply
+            return dict(json.loads(channel.recv_bytes(MOST_REPLY)))
         finally:
-            deadline.cancel()
+            done.set()
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
         if self._process is not None and self._process.poll() is not None:
@@ -126,18 +106,15 @@ class TextChild:
         return self._process, self._channel
 
     def _reason(self, error: Exception, seconds: int) -> str:
-        """Why there is no reply; the process is ended."""
         code = self._end()
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
-            return f"it takes more than {seconds} s"
+            return f"it takes more than {seconds} s, or hangs"
         if code is None:
             return f"its process cannot be started: {error}"
         return f"its process has ended ({signal.Signals(-code).name if code < 0 else code})"
 
     def _end(self) -> int | None:
-        """The exit code; None: there was no process."""
-        process, channel = self._process, self._channel
-        self._process = self._channel = None
+        process, channel, self._process, self._channel = self._process, self._channel, None, None
         if channel is not None:
             channel.close()
         if process is None:
@@ -148,16 +125,66 @@ class TextChild:
         return process.wait()
 
 
+def kill_if_stuck(
+    process: subprocess.Popen[bytes],
+    seconds: float,
+    is_over: Callable[[float], bool],
+    look: Callable[[int], Life | None] = life_of,
+) -> None:
+    """Kills a process that is idle for too long, or takes more processor time, until what it does is over."""
+    began, idle = look(process.pid), 0
+    while not is_over(LOOK_SECONDS):
+        life = look(process.pid)
+        idle = idle + 1 if life is None or life.is_idle else 0
+        took = life.seconds - began.seconds if life is not None and began is not None else 0.0
+        if idle >= MOST_IDLE or took > seconds + 1:  # it has a limit itself, which a service manager may forbid
+            process.kill()
+            return
+
+
+@cache
+def text_child(seconds: int = LEAST_SECONDS) -> TextChild:
+    child = TextChild(seconds)
+    atexit.register(child.close)
+    return child
+
+
 @cache
 def constraint_child() -> TextChild:
     """The child of this process that tries constraints: its own, since one may take all of its time."""
-    child = TextChild(1)  # compiling for a model's vocabulary takes up to four times as long
-    atexit.register(child.close)
-    return child
+    return text_child(1)  # compiling for a model's vocabulary takes up to four times as long
 
 
-@cache
-def text_child() -> TextChild:
-    child = TextChild()
-    atexit.register(child.close)
-    return child
+def main() -> None:
+    """What the child runs: reads requests from standard input, a socket, and answers each; limits itself first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    channel = Connection(sys.stdin.fileno())
+    with suppress(EOFError):
+        while True:
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + int(json.loads(channel.recv_bytes())))
+            channel.send_bytes(_reply(channel.recv_bytes()))
+
+
+def _limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _reply(body: bytes) -> bytes:
+    try:
+        function, given = json.loads(body)
+        module, _, name = function.partition(":")
+        reply = json.dumps({"result": getattr(import_module(module), name)(**given)}).encode()
+        if len(reply) <= MOST_REPLY:
+            return reply
+        error = "it gives too much text"
+    except MemoryError:
+        error = "it takes too much memory"
+    except ConfigError as refusal:
+        return json.dumps({"refused": refusal.message, "hint": refusal.hint}).encode()
+    except Exception as failure:  # noqa: BLE001 (whatever a hostile file or template leads to)
+        error = str(failure) or type(failure).__name__
+    return json.dumps({"error": error[:MOST_MESSAGE]}).encode()

@@ -1,15 +1,15 @@
 """Reads a tokenizer's files: tokenizer.json by the `tokenizers` package, special tokens and the chat template.
 
-What a tokenizer.json may make of a text is bounded first: how much longer it gets, and what takes more than its time.
-Invariant: decoding is bounded by the number of tokens, and so is safe in any process; encoding is either bounded by the
-text or left to a child process with limits. What the package raises is a ValueError, its panics too, which are
-BaseExceptions.
+What a tokenizer.json may make of a text is bounded first. Invariant: decoding is bounded by the number of tokens, and
+so is safe in any process; encoding is either bounded by the text or left to a child process with limits. What the
+package raises is a ValueError, its panics too, which are BaseExceptions.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -52,7 +52,6 @@ class JsonTokenizer:
             return ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of some tokens; ids of no token are left out."""
         with _failures():
             text: str = self._package.decode(list(ids), skip_special_tokens=skip_special_tokens)
             return text
@@ -75,10 +74,9 @@ class _Guard:
 def _failures() -> Iterator[None]:
     try:
         yield
-    except (MemoryError, ValueError):
-        raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # it cannot be imported
+        is_other = isinstance(error, Exception) or type(error).__name__ == "PanicException"  # it cannot be imported
+        if not is_other or isinstance(error, MemoryError | ValueError):
             raise
         raise ValueError(str(error)) from None
 
@@ -91,6 +89,17 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 def read_tokenizer(folder: Path) -> JsonTokenizer:
     """What `folder/tokenizer.json` describes; raises what `JsonTokenizer` raises, and OSError."""
     return JsonTokenizer((folder / "tokenizer.json").read_text("utf-8"))
+
+
+@lru_cache(maxsize=1)
+def _kept(folder: Path, changed: int) -> JsonTokenizer:
+    return read_tokenizer(folder)
+
+
+def encode_text(folder: str, text: str, is_guarded: bool) -> list[int]:
+    """As `JsonTokenizer.encode`, by the tokenizer in `folder`, which is kept for the next text."""
+    changed = Path(folder, "tokenizer.json").stat().st_mtime_ns
+    return _kept(Path(folder), changed).encode(text, is_guarded=is_guarded)
 
 
 def read_special(folder: Path) -> dict[str, str]:
@@ -117,10 +126,10 @@ def read_templates(folder: Path) -> dict[str, str]:
     if path.is_file():
         return {DEFAULT: path.read_text("utf-8")}
     template = _read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):
-        named = {str(entry["name"]): str(entry["template"]) for entry in template}
-        return {name: named[name] for name in (DEFAULT, WITH_TOOLS) if name in named}
-    return {} if template is None else {DEFAULT: str(template)}
+    if not isinstance(template, list):
+        return {} if template is None else {DEFAULT: str(template)}
+    named = {str(entry["name"]): str(entry["template"]) for entry in template}
+    return {name: named[name] for name in (DEFAULT, WITH_TOOLS) if name in named}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -151,9 +160,7 @@ GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 KNOWN = frozenset({LLAMA_3, QWEN_2, TEKKEN, GPT_4O, GPT_2})
 
 Step = Mapping[str, Any]
-_MOST_ENCODED = 256  # times a text's length; compatibility forms of Unicode in UTF-8 are 72
-_MOST_IN_PROCESS = 16  # NFC in UTF-8 is 12
-_MOST_DECODED = 4
+_MOST_ENCODED, _MOST_DECODED = 16, 4  # times as long, in any process; NFC in UTF-8 is 12
 _MOST_STEPS = 16  # known models have up to 6
 _LONGEST_TOKEN = 1024  # characters; those of known models have up to 256
 _FORMS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # Unicode's own figures
@@ -176,10 +183,8 @@ def check_bounds(content: Step) -> bool:
         raise ValueError(f"it has a token of {longest:,} characters, at most {_LONGEST_TOKEN:,} are allowed")
     encoding = [*_steps(content.get("normalizer")), *_steps(content.get("pre_tokenizer"))]
     decoding = _steps(content.get("decoder"))
-    encoded, decoded = (math.prod(map(_growth, steps)) for steps in (encoding, decoding))
-    for what, times, most in (("encoding", encoded, _MOST_ENCODED), ("decoding", decoded, _MOST_DECODED)):
-        if times > most:
-            raise ValueError(f"its {what} may make a text more than {most} times as long")
+    if math.prod(map(_growth, decoding)) > _MOST_DECODED:
+        raise ValueError(f"its decoding may make a text more than {_MOST_DECODED} times as long")
     if len(decoding) > _MOST_STEPS:
         raise ValueError(f"its decoder has {len(decoding):,} steps, at most {_MOST_STEPS} are allowed")
     for step in decoding:
@@ -188,20 +193,18 @@ def check_bounds(content: Step) -> bool:
     expressions = {step["pattern"]["Regex"] for step in encoding if "Regex" in (step.get("pattern") or ())}
     is_plain = model.get("type", "BPE") in _MODELS and not any(model.get(each) for each in _AFFIXES)
     is_plain = is_plain and all(step.get("type") in _ENCODING for step in encoding)
-    return is_plain and encoded <= _MOST_IN_PROCESS and len(encoding) <= _MOST_STEPS and expressions <= KNOWN
+    is_short = len(encoding) <= _MOST_STEPS and math.prod(map(_growth, encoding)) <= _MOST_ENCODED
+    return is_plain and is_short and expressions <= KNOWN
 
 
 def _steps(step: Step | None) -> list[Step]:
-    if not isinstance(step, Mapping):  # the package says so
-        return []
-    if step.get("type") != "Sequence":
-        return [step]
+    if not isinstance(step, Mapping) or step.get("type") != "Sequence":
+        return [step] if isinstance(step, Mapping) else []  # the package says what is wrong
     sequences = ("normalizers", "pretokenizers", "decoders")
     return [inner for name in sequences for each in step.get(name, ()) for inner in _steps(each)]
 
 
 def _growth(step: Step) -> int:
-    """How many times as long a step may make a text."""
     match step:
         case {"type": "Prepend", "prepend": str(text)}:
             return 1 + len(text)
@@ -222,14 +225,10 @@ SPACE = "▁"  # before a word, where a vocabulary is SentencePiece's
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # the same vocabularies have these for what they cannot spell
 
 
-def _byte_level() -> dict[str, int]:
-    """GPT-2's alphabet: the character that stands for each byte."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + rank): byte for rank, byte in enumerate(others)}
-
-
-BYTE_LEVEL = _byte_level()
+# GPT-2's alphabet: the character that stands for each byte.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = sorted({*range(256)}.difference(_PRINTABLE))
+BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + rank): byte for rank, byte in enumerate(_OTHERS)}
 _SPELLED = {byte: character for character, byte in BYTE_LEVEL.items()}
 
 

@@ -87,7 +87,7 @@ class Server:
         most = rng.randrange(6)
         plan = self.session.plan_step()
         if plan is not None and rng.random() < 0.5:
-            plan = plan.pick(plan.tree.prefix(most))
+            plan = plan.pick(plan.tree.pick(range(min(most, len(plan.tree)))))
         if plan is None:
             return
         held = [*self.session.tokens[: plan.cached], *plan.feed]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from moa_shared.errors import ConfigError
-from moa_shared.tracing import begin_span, is_traced, is_traceparent, traced
+from moa_shared.tracing import _FORM, begin_span, is_traced, traced
 
 from tests.support.messages import says
 
@@ -34,7 +34,7 @@ def test_a_collector_that_is_away_holds_nothing_up_and_is_told_of_once(monkeypat
         for _ in range(2):
             span = begin_span("question", SPAN)
             assert span.traceparent.startswith(SPAN[:36])
-            assert is_traceparent(span.traceparent)
+            assert _FORM.fullmatch(span.traceparent)
             span.end()
             span.end()  # once more changes nothing
     assert not is_traced()
@@ -56,5 +56,5 @@ def test_a_collector_that_is_away_holds_nothing_up_and_is_told_of_once(monkeypat
     ],
 )
 def test_what_names_no_span(text: str) -> None:
-    assert is_traceparent(SPAN)
-    assert not is_traceparent(text)
+    assert _FORM.fullmatch(SPAN)
+    assert not _FORM.fullmatch(text)

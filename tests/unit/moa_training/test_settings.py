@@ -35,7 +35,7 @@ def test_toml_and_yaml_say_the_same_and_paths_are_relative_to_the_file(tmp_path:
         (MINIMAL + "rounds = 3\n", f"budget.rounds in TMP/fit.toml is 3: is not a setting. {LOOK}"),
         (
             MINIMAL + "[drafter]\nreused_layers = -1\n",
-            f"drafter.reused_layers in TMP/fit.toml is -1: expected at least 0. {LOOK}",
+            f"drafter.reused_layers in TMP/fit.toml is -1: expected greater than or equal to 0. {LOOK}",
         ),
         (
             MINIMAL + "[blocks]\nshortest = 9\nlongest = 4\n",

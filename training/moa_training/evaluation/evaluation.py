@@ -129,7 +129,7 @@ class Measuring:
             self._shapes = [DraftShape(options.chain if name == LOOKUP else 0)]
         else:
             tree = TreeShape(options.depth, options.breadth, options.nodes)
-            self._shapes = [DraftShape(options.chain), DraftShape(options.nodes, tree, options.copies)]
+            self._shapes = [DraftShape(options.chain), DraftShape(options.nodes, tree)]
 
     def measure(self, questions: Sequence[TaskQuestion]) -> list[QuestionMeasures]:
         """All measures of each question."""

@@ -36,12 +36,10 @@ class DraftShape:
 
     nodes: int
     tree: TreeShape | None = None
-    merges_copies: bool = False  # trees also hold what the conversation suggests
 
     @property
     def name(self) -> str:
-        copies = " and copies" if self.merges_copies else ""
-        return f"chain of {self.nodes}" if self.tree is None else f"tree of {self.nodes}{copies}"
+        return f"{'chain' if self.tree is None else 'tree'} of {self.nodes}"
 
 
 @dataclass(slots=True)
@@ -82,12 +80,10 @@ class Acceptance:
         return [after / before for before, after in pairwise(reached) if before]
 
 
-def make_draft(
-    drafter: Drafter, shape: DraftShape, room: int, guesser: TextGuesser | None, sampling: Sampling
-) -> DraftTree:
+def make_draft(drafter: Drafter, shape: DraftShape, room: int, sampling: Sampling) -> DraftTree:
     """A draft of a shape; of a chain at most `room` nodes."""
     if shape.tree is not None:
-        return draft_tree(drafter, shape.tree, sampling, guesser)[0]
+        return draft_tree(drafter, shape.tree, sampling)
     return draft_chain(drafter, min(shape.nodes, room), sampling)
 
 
@@ -241,21 +237,18 @@ class DrafterSubject(_Subject):
         self, ids: Sequence[int], prompt: Sequence[int], memory: Rows, state: Rows | None, shape: DraftShape
     ) -> Acceptance:
         drafter, sampling = self._new_state(), sampling_for(self._sampling, prompt)
-        guesser = TextGuesser() if shape.merges_copies else None
         counts = Acceptance()
         known = 0
         newest = len(prompt)  # position of the newest committed token; the prefill chose it
         while newest + 1 < len(ids):
             new = ids[len(drafter.tokens) : newest + 1]
             drafter.extend(new)
-            if guesser is not None:
-                guesser.extend(new)
             drafter.append_memory(known, memory[known:newest])
             if state is not None:
                 drafter.append_reused_state(known, state[known:newest])
             known = newest
             begun = time.perf_counter()
-            tree = make_draft(drafter, shape, len(ids) - 1 - newest, guesser, sampling)
+            tree = make_draft(drafter, shape, len(ids) - 1 - newest, sampling)
             counts.draft_seconds += time.perf_counter() - begun
             newest += verify(tree, ids, newest, counts)
         return counts

@@ -186,6 +186,6 @@ def drafter_drafts(
         if isinstance(shape, int):
             return draft_chain(drafter, min(shape, room), sampling)
         fitting = replace(shape, nodes=min(shape.nodes, room))
-        return draft_tree(drafter, fitting, sampling)[0] if room else DraftTree((), ())
+        return draft_tree(drafter, fitting, sampling) if room else DraftTree((), ())
 
     return draft

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.plain_text import parse_json
-from moa_shared.programs.entry import install_drafters
+from moa_shared.programs.entry import pip_install
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DRAFTER_FILE = "drafter.safetensors"
@@ -36,9 +36,8 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     if folder is None and (folder := drafters_folder()) is None:
         if find_ngrams(target_fingerprint) is None:
             return None
-        raise ConfigError(
-            "The drafters of the default model are not installed.", hint=f"Install them: {install_drafters()}."
-        )
+        hint = f"Install them: {pip_install()} ./drafters in the checkout, or its wheel moa_split_drafters-*.whl."
+        raise ConfigError("The drafters of the default model are not installed.", hint=hint)
     for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue

@@ -55,7 +55,7 @@ def test_its_trees_are_as_long_as_those_of_the_drafter_that_it_stands_for() -> N
     drafter.extend(text[:10])
     forwards = 0
     while drafter.next_position < 3900:
-        tree, start = draft_tree(drafter, TreeShape(8, 8, 60), GREEDY)[0], drafter.next_position
+        tree, start = draft_tree(drafter, TreeShape(8, 8, 60), GREEDY), drafter.next_position
         node, right = ROOT, 0
         while (child := tree.child_with(node, text[start + right])) is not None:
             node, right = child, right + 1

@@ -222,7 +222,7 @@ def test_which_answers_are_of_a_form(grammar: str, texts: list[str], others: lis
 def test_a_trial_knows_the_ids_of_large_vocabularies() -> None:
     marks = {mark: 260_000 + number for number, mark in enumerate(_MARKS)}
     limited = Reasoning(HARMONY, is_open=False, budget=30_000, token_id=marks.get)
-    try_constraint(Constraint(ConstraintKind.LARK, limited_grammar(limited, marks)))
+    try_constraint(ConstraintKind.LARK, limited_grammar(limited, marks))
 
 
 @pytest.mark.parametrize("expression", [r"\d+/\w", "a\nb", r"\\d", r"[\d.]\/", "é\t"])

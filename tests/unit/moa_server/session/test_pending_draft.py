@@ -10,7 +10,7 @@ from moa_server.session.verification import FRAME_NODES, PendingDraft
 from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree import DraftTree
+from moa_shared.tree import DraftTree, StreamedTree
 
 from tests.support.counted import TouchedTokens
 
@@ -137,9 +137,11 @@ def test_any_order_of_frames_and_commits_ends_the_same(
     for token in continuation:
         node = tree.child_with(node, token) if node is not None else None
     assert receiver.covers == (node is not None)
-    assert receiver.usable == (tree.subtree(node) if node is not None else DraftTree((), ()))
+    whole = StreamedTree(tree.tokens, tree.parents)
+    assert receiver.usable == (whole.below(node)[0] if node is not None else DraftTree((), ()))
     most = data.draw(st.integers(0, 5))
-    assert receiver.pending.usable(receiver.committed, most) == receiver.usable.prefix(most)
+    few = DraftTree(receiver.usable.tokens[:most], receiver.usable.parents[:most])
+    assert receiver.pending.usable(receiver.committed, most) == few
 
 
 @pytest.mark.parametrize("changes", [{"epoch": -1}, {"base": 9}, {"prefix_hash": 1}, {"first_node": 1}])

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.dynamic_tree import CandidatePool, TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import Candidates, TreeShape, draft_chain, draft_tree, find_candidates
 from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape, barred_after
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling
@@ -35,7 +35,8 @@ def test_a_greedy_chain_takes_the_best_of_each_step(seed: int, length: int) -> N
 @given(st.integers(0, 99), st.integers(1, 4), st.integers(1, 5), st.integers(1, 30))
 def test_a_tree_holds_the_best_candidates_with_their_parents(seed: int, depth: int, breadth: int, nodes: int) -> None:
     drafter = ToyDrafter(seed)
-    tree, pool, chosen = draft_tree(drafter, TreeShape(depth, breadth, nodes), Sampling())
+    pool = find_candidates(drafter, TreeShape(depth, breadth, nodes), Sampling())
+    tree, chosen = pool.tree(nodes)
     assert len(tree) == min(nodes, len(pool.tokens))
     assert max(tree.depths) <= depth
     worst = min(pool.scores[index] for index in chosen)
@@ -51,7 +52,7 @@ def test_a_sampled_trees_best_path_is_the_sampled_chain(seed: int, temperature: 
     """Siblings share their position's noise, so the chain that the drafter would draw is in the tree."""
     sampling = Sampling(temperature, seed=seed, repeat_penalty=1.5, presence_penalty=0.5)
     chain = draft_chain(ToyDrafter(seed), 3, sampling)
-    tree, _, _ = draft_tree(ToyDrafter(seed), TreeShape(3, VOCAB, 500), sampling)
+    tree = draft_tree(ToyDrafter(seed), TreeShape(3, VOCAB, 500), sampling)
     node: int | None = ROOT
     for token in chain.tokens:
         assert node is not None
@@ -71,17 +72,11 @@ def test_a_reduced_vocabulary_gives_the_targets_ids() -> None:
 
 def test_equal_scores_keep_parents_before_children() -> None:
     # The authors' bf16 scores tie, and a child is then chosen without its parent.
-    pool = CandidatePool()
-    first = pool.add(ROOT, [1, 2], [-1.0, -1.0])
-    pool.add(first[1], [3], [0.0])
-    pool.add(first[0], [4], [0.0])
+    pool = Candidates([1, 2, 3, 4], [ROOT, ROOT, 1, 0], [-1.0] * 4)
     for nodes in range(1, 5):
         tree, chosen = pool.tree(nodes)
         assert len(tree) == nodes
         assert chosen == sorted(chosen)
-
-
-texts = st.lists(st.integers(0, 2), max_size=40)
 
 
 def test_what_would_close_a_run_is_barred() -> None:
@@ -89,16 +84,6 @@ def test_what_would_close_a_run_is_barred() -> None:
     assert barred_after([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], run=4) == {4, 5}
     assert barred_after([1, 2, 3, 4, 2, 2, 3], run=4) == frozenset()
     assert barred_after([], run=4) == frozenset()
-
-
-@given(texts, st.integers(2, 5))
-def test_no_run_is_written_twice(text: list[int], run: int) -> None:
-    written: list[int] = []
-    for token in text:
-        if token not in barred_after(written, run):
-            written.append(token)
-    runs = [tuple(written[at : at + run]) for at in range(len(written) - run + 1)]
-    assert len(runs) == len(set(runs))
 
 
 LEVELS, VOCAB_BLOCKS = 5, 12
@@ -158,8 +143,8 @@ def test_a_tree_is_of_the_candidates_of_one_block(seed: int) -> None:
     assert growing.grow_on(draft, GREEDY) == Growth()
     assert drafter.blocks == 1
     assert 1 <= max(draft.depths) <= LEVELS
-    wide, pool, _ = draft_tree(BlockDrafter(seed), TreeShape(9, 3, 200), GREEDY)
-    assert max(wide.depths) == LEVELS
+    pool = find_candidates(BlockDrafter(seed), TreeShape(9, 3, 200), GREEDY)
+    assert max(pool.tree(200)[0].depths) == LEVELS
     likely = sum(score >= np.log(TREE.survival) for score in pool.scores)
     assert len(draft) >= min(likely, TREE.nodes)
     chances = growing.chances(draft, GREEDY)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.constraints.grammar import DraftForm
+from moa_shared.constraints.compiler import DraftForm
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.coupling import select
@@ -15,6 +15,7 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree import DraftTree
 
 from tests.support.toy_forms import FIRST, ToyForms
+from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 
 END = 95
 FORM = Constraint(ConstraintKind.REGEX, r"kind: (red|green|blue)( and (red|green|blue))?; size: [0-9]{2}\.")
@@ -23,46 +24,28 @@ Rows = npt.NDArray[np.float32]
 START = 3  # of the answer
 
 
-class Table:
+class Table(ToyDrafter):
     """A drafter whose logits depend on the newest token, as those of its target do; it keeps no draft."""
 
-    most_depth: int | None = None
-
     def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
-        self.tokens = [10, 11, 12]
-        self.token_ids = token_ids
-        self.steps = 0
+        super().__init__(seed, keeps=False)
+        self.text, self.token_ids = [10, 11, 12], token_ids  # type: ignore[assignment]
         self.table = np.random.default_rng(seed).standard_normal((END + 1, END + 1), np.float32)
 
-    @property
-    def next_position(self) -> int:
-        return len(self.tokens)
-
-    def begin(self) -> Rows:
-        return self._logits([self.tokens[-1]])
-
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        return self._logits(tokens)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
+    def logits(self, text: Sequence[int]) -> Rows:
+        row: Rows = self.table[text[-1]]
+        return row if self.token_ids is None else row[self.token_ids]
 
     def crop(self, length: int) -> None:
-        del self.tokens[length:]
+        del self.text[length:]
 
     def append_memory(self, start: int, rows: Rows) -> None:
         raise AssertionError("it reads none")
 
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        raise AssertionError("it reads none")
+    append_reused_state = append_memory
 
     def catch_up(self, most: int) -> bool:
         return True
-
-    def _logits(self, tokens: Sequence[int]) -> Rows:
-        self.steps += 1
-        rows: Rows = self.table[list(tokens)]
-        return rows if self.token_ids is None else rows[:, self.token_ids]
 
 
 def token(character: str) -> int:

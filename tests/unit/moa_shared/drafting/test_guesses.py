@@ -8,12 +8,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.dynamic_tree import CandidatePool, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
-from moa_shared.drafting.guesses import MOST_PLACES, NgramTable, TextGuesser, TextIndex
-from moa_shared.sampling.scores import log_softmax
+from moa_shared.drafting.guesses import NgramTable, TextGuesser, TextIndex
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import ROOT, DraftTree
+from moa_shared.tree import DraftTree
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 
@@ -75,23 +73,24 @@ TOKENS = np.array([1, 2, 3, 4, 9], np.int32)
 CHANCES = np.array([102, 51, 51, 255, 1], np.uint8)
 
 
-def test_the_longest_known_context_decides() -> None:
+@pytest.mark.parametrize(
+    ("newest", "after"),
+    [
+        ([3, 4, 5], {4: 1.0}),
+        ([8, 3, 4, 5], {4: 1.0}),
+        ([8, 4, 5], {3: 0.2}),
+        ([4], {}),
+        ([], {}),
+        ([9, 9, 5], {1: 0.4, 2: 0.2}),
+        ([0], {9: 1 / 255}),  # token 0 is a token like any other
+        ([0, 5], {1: 0.4, 2: 0.2}),
+        ([0, 0, 7], {}),
+    ],
+)
+def test_the_longest_known_context_decides(newest: list[int], after: dict[int, float]) -> None:
     table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
     assert len(table) == 4
-    assert table.after([3, 4, 5]) == [(4, 0.0)]
-    assert table.after([8, 3, 4, 5]) == [(4, 0.0)]
-    assert table.after([8, 4, 5]) == [(3, math.log(0.2))]
-    assert table.after([4]) == []
-    assert table.after([]) == []
-    assert table.after([9, 9, 5]) == [(1, math.log(0.4)), (2, math.log(0.2))]
-
-
-def test_a_context_is_not_taken_for_one_with_zeros_in_front() -> None:
-    """Token 0 is a token like any other."""
-    table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
-    assert [token for token, _ in table.after([0])] == [9]
-    assert [token for token, _ in table.after([0, 5])] == [1, 2]
-    assert table.after([0, 0, 7]) == []
+    assert table.after(newest) == [(token, math.log(chance)) for token, chance in after.items()]
 
 
 @pytest.mark.parametrize(
@@ -140,75 +139,9 @@ def test_the_table_reads_across_the_end_of_the_text() -> None:
     assert guesser.guesses([3])[0][0] == 5
 
 
-def test_a_tree_follows_what_is_usual_as_deep_as_it_is_likely() -> None:
-    guesser = TextGuesser(table({(token,): {token + 1: 200, token + 2: 51} for token in range(20)}))
-    guesser.restart([0])
-    pool = CandidatePool()
-    pool.add_guesses(guesser, 10, math.log(0.3))
-    tokens = {tuple(path(pool, index)) for index in range(len(pool.tokens))}
-    assert (1,) in tokens
-    assert (1, 2, 3, 4) in tokens  # 0.78 to the fourth
-    assert (1, 2, 3, 4, 5) not in tokens
-    assert (2,) not in tokens
-    before = list(pool.tokens)
-    pool.add_guesses(guesser, 10, math.log(0.3))
-    assert pool.tokens == before
-
-
 def test_text_that_is_sure_to_go_on_for_ever_does_not_take_for_ever() -> None:
     guesser = TextGuesser(table({(token,): {(token + 1) % 4: 255, (token + 2) % 4: 255} for token in range(4)}))
     guesser.restart([0])
-    pool = CandidatePool()
-    pool.add_guesses(guesser, 10, math.log(0.02))
-    assert len(pool.tokens) <= 2 * (MOST_PLACES + 11)
     growing = GrowingDraft(ToyDrafter(1), GrowthShape(), guesser)
     growing.commit([0])
     assert len(growing.offer(DraftTree((), ()), Sampling()).tokens) == 64
-
-
-def path(pool: CandidatePool, index: int) -> list[int]:
-    above = [] if pool.parents[index] == ROOT else path(pool, pool.parents[index])
-    return [*above, pool.tokens[index]]
-
-
-@given(st.integers(0, 200), st.lists(st.integers(0, 4), min_size=2, max_size=30), st.integers(1, 30))
-def test_a_merged_tree_is_a_tree_of_the_best(seed: int, text: list[int], nodes: int) -> None:
-    guesser, toy = TextGuesser(), ToyDrafter(seed)
-    guesser.restart(text)
-    toy.text = list(text)
-    tree, pool, _ = draft_tree(toy, TreeShape(3, 3, nodes), Sampling(), guesser)
-    plain, _, _ = draft_tree(toy, TreeShape(3, 3, nodes), Sampling())
-    assert len(tree) >= len(plain)
-    pairs = list(zip(pool.parents, pool.tokens, strict=True))
-    assert len(set(pairs)) == len(pairs)
-    for index, parent in enumerate(pool.parents):
-        assert parent < index
-        assert parent == ROOT or pool.scores[index] <= pool.scores[parent] + 1e-9
-    guesses = guesser.guesses()
-    if guesses and nodes >= 20:
-        assert tree.child_with(ROOT, guesses[0][0]) is not None
-
-
-def test_a_copy_that_the_drafter_has_too_gets_the_better_score() -> None:
-    guesser = TextGuesser()
-    guesser.restart([1, 2, 3, 4, 1, 2])
-    pool = CandidatePool()
-    pool.add(ROOT, [3, 5], [-9.0, -0.1])
-    pool.add_guesses(guesser, 10, math.log(0.02))
-    assert pool.tokens[:2] == [3, 5]
-    assert pool.scores[0] == TextGuesser().log_chance(2)
-    assert pool.tokens[2:4] == [4, 1]
-    assert pool.parents[2:4] == [0, 2]
-    before = list(pool.tokens)
-    pool.add_guesses(guesser, 10, math.log(0.02))
-    assert pool.tokens == before
-
-
-@given(st.integers(0, 200))
-def test_a_chain_takes_the_likelier_of_the_drafters_choice_and_the_copy(seed: int) -> None:
-    guesser, toy = TextGuesser(), ToyDrafter(seed)
-    toy.text = [0, 1, 2, 3, 4, 5, 0, 1, 2]
-    guesser.restart(toy.text)
-    first = draft_chain(toy, 3, Sampling(), guesser).tokens[0]
-    chances = log_softmax(toy.logits(toy.text))
-    assert first == (3 if TextGuesser().log_chance(3) > float(chances.max()) else int(chances.argmax()))

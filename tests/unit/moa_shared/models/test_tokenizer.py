@@ -211,13 +211,13 @@ def test_text_is_encoded_in_a_child_where_the_expressions_are_not_known(
     slow = load_tokenizer(files)
     encoded: list[str] = []
     child = text_child()
-    encode = child.encode
+    ask = child.ask
 
-    def counted(folder: Path, text: str, **_: bool) -> list[int]:
-        encoded.append(text)
-        return encode(folder, text)
+    def counted(function: str, **given: Any) -> Any:
+        encoded.append(given["text"])
+        return ask(function, **given)
 
-    monkeypatch.setattr(child, "encode", counted)
+    monkeypatch.setattr(child, "ask", counted)
     assert plain.encode("hi")
     assert not encoded
     assert slow.encode("hi")
@@ -232,7 +232,7 @@ def test_only_a_template_that_is_not_known_is_rendered_in_a_child(
     child = text_child()
     started: list[bool] = []
     monkeypatch.setattr(child, "start", lambda: started.append(True))
-    monkeypatch.setattr(child, "render", lambda *_, **__: "the child's")
+    monkeypatch.setattr(child, "ask", lambda *_, **__: "the child's")
     tokenizer.prepare()
     assert not started
     tokenizer.chat_template = "{{ messages[0].role }}"

@@ -1,35 +1,43 @@
-"""Addresses, and the proxy to one."""
+"""Addresses, the proxy to one, and invitations."""
 
+import textwrap
 from urllib.request import proxy_bypass
 
 import pytest
-from moa_shared.programs.addresses import Proxy, except_loopback, find_proxy, is_host_port, leads_here, successors_among
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.errors import ConfigError
+from moa_shared.programs.addresses import (
+    PREFIX,
+    Invitation,
+    except_loopback,
+    find_proxy,
+    is_host_port,
+    leads_here,
+    read_invitation,
+    successors_among,
+)
+
+from tests.support.messages import says
+
+RIGHT = ("a:1", "one.example:50051", "10.0.0.1:65535", "[::1]:80", "[2001:db8::1]:1", "my_host-2.local:7")
+WRONG = (
+    *("", "a", "a:", ":1", "a:0", "a:65536", "a:1x", "a:\u0661", "::1:80", "[a]:1", "[1.2.3.4]:5", "127.1:1"),
+    *("0x7f.1:1", "2130706433:1", "http://a:1", "a b:1", "-a:1", "a..b:1", "a\n:1"),
+    *(f"{'a' * 64}:1", f"{'a.' * 130}b:1"),
+)
+
+
+def test_what_is_host_port() -> None:
+    assert [each for each in (*RIGHT, *WRONG) if is_host_port(each)] == [*RIGHT]
 
 
 @pytest.mark.parametrize(
-    "text", ["a:1", "one.example:50051", "10.0.0.1:65535", "[::1]:80", "[2001:db8::1]:1", "my_host-2.local:7"]
+    "host", ["localhost", "LOCALHOST", "a.localhost", "127.8.9.1", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"]
 )
-def test_what_is_host_port(text: str) -> None:
-    assert is_host_port(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "a", "a:", ":1", "a:0", "a:65536", "a:1x", "a:\u0661", "::1:80", "[a]:1", "[1.2.3.4]:5", "127.1:1"),
-        *("0x7f.1:1", "2130706433:1", "http://a:1", "a b:1", "-a:1", "a..b:1", "a\n:1"),
-        *(f"{'a' * 64}:1", f"{'a.' * 130}b:1"),
-    ],
-)
-def test_what_is_not_host_port(text: str) -> None:
-    assert not is_host_port(text)
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "a.localhost", "127.8.9.1", "::1", "0.0.0.0", "::"])
 def test_hosts_that_lead_to_whoever_is_told(host: str) -> None:
     assert leads_here(host)
     assert not leads_here("one.example")
-    assert leads_here("::ffff:127.0.0.1")
 
 
 def test_of_what_a_peer_names_the_first_few_are_taken() -> None:
@@ -43,28 +51,22 @@ CORP = {"https_proxy": "http://ada:l%40ck@proxy.corp:3128", "no_proxy": ".corp, 
 @pytest.mark.parametrize(
     ("address", "environment", "proxy"),
     [
-        ("gpu.example:1", {}, ""),
-        ("gpu.example:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),
+        ("gpu.example:1", {}, None),
+        ("gpu.example:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),  # its login is shown to nobody
         ("gpu.example:1", CORP | {"grpc_proxy": "http://[::2]"}, "proxy ::2:443, which grpc_proxy names"),
-        ("gpu.example:1", CORP | {"no_proxy": "*"}, ""),
-        ("gpu.example:1", CORP | {"no_grpc_proxy": "example"}, ""),
+        ("gpu.example:1", CORP | {"no_proxy": "*"}, None),
+        ("gpu.example:1", CORP | {"no_grpc_proxy": "example"}, None),
         ("gpu.corp:1", CORP | {"no_grpc_proxy": "example"}, "proxy proxy.corp:3128, which https_proxy names"),
-        ("gpu.corp:1", {"http_proxy": "http://p:1", "NO_PROXY": "corp"}, ""),
-        ("gpu.example:1", {"https_proxy": "socks5://p:1"}, ""),  # nor does gRPC go by it
-        ("gpu.example:1", {"https_proxy": "http://p:port"}, ""),
-        *((f"{host}:1", CORP, "") for host in ("GPU.corp", "corp", "10.1.2.3", "[2001:db8::7]")),
-        *((f"{host}:1", CORP, "") for host in ("localhost", "127.0.0.1", "127.3.2.1", "[::1]")),
+        ("gpu.corp:1", {"http_proxy": "http://p:1", "NO_PROXY": "corp"}, None),
+        ("gpu.example:1", {"https_proxy": "socks5://p:1"}, None),  # nor does gRPC go by it
+        ("gpu.example:1", {"https_proxy": "http://p:port"}, None),
+        *((f"{host}:1", CORP, None) for host in ("GPU.corp", "corp", "10.1.2.3", "[2001:db8::7]")),
+        *((f"{host}:1", CORP, None) for host in ("localhost", "127.0.0.1", "127.3.2.1", "[::1]")),
         ("11.1.2.3:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),
     ],
 )
-def test_the_proxy_on_the_way(address: str, environment: dict[str, str], proxy: str) -> None:
-    assert str(find_proxy(address, environment) or "") == proxy
-
-
-def test_its_login_is_shown_to_nobody() -> None:
-    proxy = find_proxy("gpu.example:1", CORP)
-    assert proxy == Proxy("proxy.corp", 3128, "https_proxy")
-    assert "ada" not in f"{proxy} {proxy!r}"
+def test_the_proxy_on_the_way(address: str, environment: dict[str, str], proxy: str | None) -> None:
+    assert find_proxy(address, environment) == proxy
 
 
 def test_libraries_reach_this_machine_directly_and_all_that_was_excepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +77,56 @@ def test_libraries_reach_this_machine_directly_and_all_that_was_excepted(monkeyp
     excepted = {host: bool(proxy_bypass(host)) for host in ("localhost:80", "127.0.0.1:80", "gpu.corp", "corp")}
     assert excepted == {"localhost:80": True, "127.0.0.1:80": True, "gpu.corp": True, "corp": False}
     assert environment["no_grpc_proxy"].startswith("gpu,localhost,127.0.0.1,")
+
+
+WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=255)
+INVITATIONS = st.builds(Invitation, WORDS, WORDS, st.binary(max_size=600))
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+NOT_WHOLE = "The invitation is not whole: letters are missing or changed. Paste the whole line that"
+
+
+@given(INVITATIONS, st.integers(20, 200))
+def test_what_is_written_is_read_however_a_terminal_breaks_it(invitation: Invitation, width: int) -> None:
+    line = invitation.line()
+    assert read_invitation("\n".join(textwrap.wrap(line, width)) + "\r\n") == read_invitation(line) == invitation
+
+
+@given(INVITATIONS, st.data())
+def test_a_line_that_is_cut_or_changed_is_noticed(invitation: Invitation, data: st.DataObject) -> None:
+    line = invitation.line()
+    place = data.draw(st.integers(len(PREFIX), len(line) - 1))
+    other = data.draw(st.sampled_from([letter for letter in [*ALPHABET, ""] if letter != line[place]]))
+    for wrong in (line[:place], line[:place] + other + line[place + 1 :], line + other):
+        if wrong != line:
+            with pytest.raises(ConfigError):
+                read_invitation(wrong)
+
+
+@given(st.text(max_size=300))
+def test_nothing_else_is_an_invitation(text: str) -> None:
+    for wrong in (text, PREFIX + text):
+        with pytest.raises(ConfigError):
+            read_invitation(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" ", "An invitation begins with moa1_, this text does not. Paste the whole line that `moa-server setup` or"),
+        ("moa2_abc", "This invitation is of another version of moa. Install the server's version."),
+        (PREFIX + "x" * 9000, NOT_WHOLE),
+        (PREFIX + "AAAA", NOT_WHOLE),
+    ],
+    ids=["nothing", "later", "long", "short"],
+)
+def test_what_is_wrong_with_an_invitation(text: str, words: str) -> None:
+    with says(ConfigError, words):
+        read_invitation(text)
+
+
+def test_an_invitation_is_short_and_shows_no_key_by_accident() -> None:
+    invitation = Invitation("[2001:db8::1]:50051", "moa_ab12_" + "s" * 43, bytes(420))
+    assert len(invitation.line()) < 750
+    assert "sss" not in repr(invitation)
+    with says(ConfigError, "The address has 256 bytes, an invitation holds 255."):
+        Invitation("h" * 256, "k").line()

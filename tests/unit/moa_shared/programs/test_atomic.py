@@ -66,47 +66,37 @@ def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
         create_private(path, b"other")
 
 
-def found(mode: int, user: int, group: int) -> os.stat_result:
-    return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, user, group, 0, 0, 0, 0))
+US, ROOT = 1000, 0
 
 
-@pytest.mark.parametrize(
-    ("before", "mode"),
-    [(found(0o600, 1000, 1000), 0o600), (found(0o644, 1000, 1000), 0o600), (found(0o640, 0, 1000), 0o640)],
-)
+def file_of(owner: int, mode: int) -> os.stat_result:
+    return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, US, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(("owner", "before", "mode"), [(US, 0o600, 0o600), (US, 0o644, 0o600), (ROOT, 0o640, 0o640)])
 def test_what_root_replaces_stays_its_owners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: os.stat_result, mode: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, before: int, mode: int
 ) -> None:
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
-    create_private(tmp_path / "file", b"new", before)
-    assert given == [(before.st_uid, before.st_gid)]
+    create_private(tmp_path / "file", b"new", file_of(owner, before))
+    assert given == [(owner, US)]
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     write_private(tmp_path / "file", b"newer")
     assert given[1:] == [(os.getuid(), os.getgid())]
 
 
-US, ROOT = 1000, 0
-
-
-def file_of(owner: int, mode: int) -> os.stat_result:
-    return os.stat_result((0o100000 | mode, 0, 0, 1, owner, US, 0, 0, 0, 0))
-
-
 @pytest.mark.parametrize(
-    ("owner", "mode", "is_open"),
+    ("owner", "closed", "opened"),
     [
-        (US, 0o600, False),
-        (US, 0o400, False),
-        (US, 0o640, True),
-        (US, 0o604, True),
-        (ROOT, 0o440, False),  # a Secret of Kubernetes, of which the server's group is told
-        (ROOT, 0o640, False),
-        (ROOT, 0o660, True),
-        (ROOT, 0o644, True),
+        (US, (0o600, 0o400), (0o640, 0o604)),
+        (ROOT, (0o440, 0o640), (0o660, 0o644)),  # a Secret of Kubernetes, of which the server's group is told
     ],
 )
-def test_who_may_use_a_file(monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, is_open: bool) -> None:
+def test_who_may_use_a_file(
+    monkeypatch: pytest.MonkeyPatch, owner: int, closed: tuple[int, ...], opened: tuple[int, ...]
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: US)
-    assert open_to_others(file_of(owner, mode)) is is_open
+    assert not any(open_to_others(file_of(owner, mode)) for mode in closed)
+    assert all(open_to_others(file_of(owner, mode)) for mode in opened)

@@ -1,12 +1,13 @@
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
-from inline_snapshot import snapshot
-from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.config import SettingsBase, load_settings, setting
+from moa_shared.errors import ConfigError, MoaError
+from moa_shared.programs.config import SettingsBase, load_settings, read_value, setting
 
-from tests.support.messages import raises
+from tests.support.messages import says
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
     assert settings == Example(port=4, host="environment", stop=("x",))
 
 
-def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
+def test_the_file_can_be_named_in_the_environment_and_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "moa.toml"
-    file.write_text("[server]\nport = 2\n")
+    file.write_text("[server]\nport = 2\n", encoding="utf-8-sig")
     assert load_settings(Example, "server", {}, None, {"MOA_CONFIG": str(file)}).port == 2
 
 
@@ -45,18 +46,20 @@ def test_bad_values_name_their_source(flags: dict[str, object], environment: dic
         load_settings(Example, "server", flags, None, environment)
 
 
-def test_a_bad_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "The configuration file TMP/moa.toml does not exist. Check the name."),
+        ("[server\n", "The configuration file TMP/moa.toml is not TOML: "),
+        ("server = 3\n", "[server] of TMP/moa.toml is not a table. Write [server] above its settings."),
+        ("[server]\nprot = 3\n", "prot in [server] of TMP/moa.toml is not a setting. Did you mean port?"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "moa.toml"
-    with raises(NotFoundError, snapshot("The configuration file TMP/moa.toml does not exist. Check the name.")):
-        load_settings(Example, "server", {}, file, {})
-    file.write_text("[server\n")
-    with pytest.raises(ConfigError, match=r"is not TOML: .*line 1"):
-        load_settings(Example, "server", {}, file, {})
-    file.write_text("server = 3\n")
-    with raises(ConfigError, snapshot("[server] of TMP/moa.toml is not a table. Write [server] above its settings.")):
-        load_settings(Example, "server", {}, file, {})
-    file.write_text("[server]\nprot = 3\n")
-    with pytest.raises(ConfigError, match="is not a setting"):
+    if text is not None:
+        file.write_text(text)
+    with says(MoaError, message):
         load_settings(Example, "server", {}, file, {})
 
 
@@ -96,7 +99,64 @@ def test_a_text_that_names_a_file_here_is_its_path(named: str, tmp_path: Path, m
         assert load_settings(Example, "server", {"model": other}, None, {}).model == other
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    file = tmp_path / "moa.toml"
-    file.write_text("[server]\nport = 2\n", encoding="utf-8-sig")
-    assert load_settings(Example, "server", {}, file, {}).port == 2
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (int, "3", 3),
+        (int, " -1_000 ", -1000),
+        (int, "5.0", 5),
+        (float, "1e-3", 0.001),
+        (float, "inf", math.inf),
+        (bool, "Yes", True),
+        (bool, "off", False),
+        (str, " as it is ", " as it is "),
+        (str | None, None, None),
+        (Path | None, "folder", Path("folder")),
+        (Literal["a", "b"], "b", "b"),
+        (tuple[str, ...], ["a", "b"], ("a", "b")),
+    ],
+)
+def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, expected: object) -> None:
+    read = read_value(kind, value)
+    assert read == expected
+    assert type(read) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (int, "x", "expected a whole number"),
+        (int, "1.5", "expected a whole number"),
+        (int, "9" * 5000, "expected a whole number"),
+        (int, True, "expected a whole number"),
+        (float, "x", "expected a number"),
+        (bool, "perhaps", "expected on or off"),
+        (str, 3, "expected text in UTF-8"),
+        (Path | None, 3, "expected a path"),
+        (Literal["a", "b", "c"], "d", "expected 'a', 'b' or 'c'"),
+        (tuple[str, ...], "a", "expected a list of texts"),
+        (tuple[str, ...], [1], "expected text in UTF-8"),
+        (str, "caf\udce9", "expected text in UTF-8"),
+        (tuple[str, ...], ["\udce9"], "expected text in UTF-8"),
+    ],
+)
+def test_what_is_expected_instead(kind: Any, value: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_value(kind, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "message"),
+    [
+        ({"ge": 0}, -1.0, "expected at least 0"),
+        ({"gt": 0}, 0.0, "expected more than 0"),
+        ({"ge": 0, "le": 9}, 9.5, "expected at most 9"),
+        ({"lt": 9}, 9.0, "expected less than 9"),
+        ({"ge": 0}, math.nan, "expected at least 0"),
+    ],
+)
+def test_limits(limits: dict[str, float], value: float, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_value(float, value, limits)
+    assert str(caught.value) == message

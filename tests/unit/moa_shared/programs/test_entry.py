@@ -1,90 +1,36 @@
 """How programs begin and end."""
 
 import io
-import json
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from moa_shared.programs import entry
-from moa_shared.programs.entry import EXTRAS, StartLine, install_drafters, install_extra, missing_extra, prepare_process
+from moa_shared.programs.entry import EXTRAS, StartLine, missing_extra, prepare_process
 
 from tests.support.messages import steady
 from tests.support.programs import CHECKOUT
 
 
-def test_a_folder_of_the_environment_that_is_relative_is_ignored() -> None:
+def test_the_environment_is_corrected() -> None:
+    """Relative folders are ignored, and programs of one machine have no proxy between them."""
     environment = {"XDG_DATA_HOME": "data", "XDG_STATE_HOME": "", "XDG_CACHE_HOME": "/cache", "HOME": "home"}
     prepare_process(environment)
     assert environment == {"XDG_CACHE_HOME": "/cache", "HOME": "home"}
-
-
-def test_programs_of_one_machine_have_no_proxy_between_them() -> None:
     environment = {"ALL_PROXY": "http://proxy:1"}
     prepare_process(environment)
     assert "127.0.0.1" in environment["no_proxy"].split(",")
 
 
-PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
-PIP = f"{sys.executable} -m pip install "
-
-
 def test_a_module_is_named_by_its_extra() -> None:
     told = missing_extra(ModuleNotFoundError("No module named 'zstandard'", name="zstandard.backend"))
     assert told is not None
-    assert steady(str(told)) == (
-        "This needs zstandard, which is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[train]'."
-    )
-
-
-@pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
-def test_the_extras_are_those_of_the_package(extra: str) -> None:
-    assert extra in PROJECT["optional-dependencies"]
-
-
-@pytest.mark.parametrize(
-    ("told", "extra", "drafters"),
-    [
-        (
-            {"url": "file://TMP/my%20checkout", "dir_info": {"editable": True}},
-            "--editable 'TMP/my checkout[mcp]'",
-            "--editable 'TMP/my checkout/drafters'",
-        ),
-        ({"url": "file://TMP/my%20checkout", "dir_info": {}}, "'TMP/my checkout[mcp]'", "'TMP/my checkout/drafters'"),
-        (
-            {"url": "file://TMP/dist/moa_split-1-py3.whl", "archive_info": {}},
-            "'TMP/dist/moa_split-1-py3.whl[mcp]'",
-            "TMP/dist/moa_split_drafters-2-py3.whl",
-        ),
-        (
-            {"url": "https://x.example/moa", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "'moa-split[mcp] @ git+https://x.example/moa@abc'",
-            "moa_split_drafters-*.whl, with that file of the release",
-        ),
-        (
-            None,
-            "'WHEEL[mcp]', with the path of moa's wheel for WHEEL",
-            "moa_split_drafters-*.whl, with that file of the release",
-        ),
-    ],
-)
-def test_a_hint_is_for_this_installation(
-    told: object, extra: str, drafters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my checkout" / "drafters").mkdir(parents=True)
-    (tmp_path / "dist").mkdir()
-    for name in ("moa_split-1-py3.whl", "moa_split_drafters-2-py3.whl"):
-        (tmp_path / "dist" / name).touch()
-    text = json.dumps(told).replace("TMP", str(tmp_path)) if told else None
-    found = [SimpleNamespace(read_text={"direct_url.json": each}.get) for each in (None, text)]  # a checkout's first
-    monkeypatch.setattr(entry, "distributions", lambda name: found)
-    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda _: True)
-    commands = (install_extra("mcp"), install_drafters())
-    assert commands == tuple(PIP + each.replace("TMP", str(tmp_path)) for each in (extra, drafters))
+    words = "This needs zstandard, which is not installed. Install it: PYTHON -m pip install '.[train]' in the checkout"
+    assert steady(str(told)).startswith(words)
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {*EXTRAS.values()} <= {*project["optional-dependencies"]}
 
 
 PROGRAM = """
@@ -174,26 +120,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_line_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    line = StartLine(terminal)
+@pytest.mark.parametrize(
+    ("term", "shown"), [("xterm", "\rStarting ...\x1b[K\r\rLoading ...\x1b[K\r\r\x1b[K"), ("dumb", ""), (None, "")]
+)
+def test_a_line_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch, term: str | None, shown: str) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    line = StartLine(terminal := Terminal())
     line.clear()
-    assert terminal.getvalue() == ""
     line.show("Starting ...")
     line.show("Loading ...")
-    assert terminal.getvalue() == "\rStarting ...\x1b[K\r\rLoading ...\x1b[K\r"
     line.clear()
     line.clear()
-    assert terminal.getvalue().endswith("Loading ...\x1b[K\r\r\x1b[K")
-
-
-@pytest.mark.parametrize("term", ["dumb", None])
-def test_a_terminal_that_cannot_clear_a_line_is_left_alone(monkeypatch: pytest.MonkeyPatch, term: str | None) -> None:
-    if term is None:
-        monkeypatch.delenv("TERM", raising=False)
-    else:
-        monkeypatch.setenv("TERM", term)
-    terminal = Terminal()
-    StartLine(terminal).show("Starting ...")
-    assert terminal.getvalue() == ""
+    assert terminal.getvalue() == shown

@@ -1,54 +1,13 @@
-"""Cores, free memory, and the garbage collector."""
+"""Free memory, what another process does, and the garbage collector."""
 
 import gc
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
-from moa_shared.errors import ConfigError
-from moa_shared.programs.machine import (
-    FreeMemory,
-    collector_paused,
-    free_memory,
-    free_memory_bytes,
-    parse_cores,
-    pin_to_cores,
-)
-
-from tests.support.messages import raises
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"), [("", set()), (" ", set()), ("0", {0}), ("0,2-3", {0, 2, 3}), ("1 , 1", {1}), ("4-4", {4})]
-)
-def test_a_list_of_cores(text: str, cores: set[int]) -> None:
-    assert parse_cores(text) == cores
-
-
-@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-2", "0,,1", "0-99999", "1.5", "0 1"])
-def test_what_is_no_list_of_cores(text: str) -> None:
-    with raises(ValueError, snapshot("expected cores such as 0 or 0,2-3")):
-        parse_cores(text)
-
-
-def test_a_process_stays_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[object] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: pinned.append(cores), raising=False)
-    pin_to_cores(frozenset())
-    assert pinned == []
-    pin_to_cores(frozenset({1, 2}))
-    assert pinned == [{1, 2}]
-    with pytest.raises(ConfigError, match="This process may not run on core 7"):
-        pin_to_cores(frozenset({1, 7}))
-
-
-def test_a_system_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with raises(ConfigError, snapshot("Processes cannot be pinned to cores on this system. Leave out --cores.")):
-        pin_to_cores(frozenset({0}))
-
+from moa_shared.programs.machine import FreeMemory, collector_paused, free_memory, life_of
 
 NONE = Path("/nonexistent")
 
@@ -69,7 +28,7 @@ def group(folder: Path, limit: str, used: int, stat: str = "") -> None:
 
 def test_what_the_machine_says_is_free(meminfo: Path) -> None:
     assert free_memory(meminfo, NONE, NONE) == FreeMemory(600 * 1024)
-    assert free_memory_bytes() > 0
+    assert free_memory().nbytes > 0
 
 
 @pytest.mark.parametrize(("limit", "free"), [("max", 600 * 1024), ("5000", 2000), ("2000", 0)])
@@ -91,6 +50,19 @@ def test_the_limits_of_a_service_and_of_what_it_is_in_count(meminfo: Path, tmp_p
     assert free_memory(meminfo, tmp_path, own) == FreeMemory(8000, 9000)
     group(tmp_path / "system.slice/moa.service", "3000", 500)
     assert free_memory(meminfo, tmp_path, own) == FreeMemory(2500, 3000)
+
+
+def test_what_a_process_does() -> None:
+    mine = life_of(os.getpid())
+    assert mine is not None
+    assert not mine.is_idle
+    assert 0 < mine.seconds <= os.times().user + os.times().system + 1
+    with subprocess.Popen(["sleep", "600"]) as other:
+        other.send_signal(signal.SIGSTOP)
+        while (life := life_of(other.pid)) is None or not life.is_idle:
+            os.sched_yield()
+        other.kill()
+    assert life_of(other.pid) is None
 
 
 @collector_paused()

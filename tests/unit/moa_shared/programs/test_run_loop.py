@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from moa_shared.programs.machine import Life
 from moa_shared.programs.progress import Progress, SilentProgress, Task
-from moa_shared.programs.run_loop import look_up, make_runner, one_family, run_reporting
+from moa_shared.programs.run_loop import BUSY_TIMES, look_up, looks_at, make_runner, one_family, run_reporting, turns
 
 from tests.support.programs import PATIENCE
 
@@ -125,12 +126,6 @@ def started(uvloop: bool, way: str) -> Iterator[subprocess.Popen[str]]:
 
 
 async def test_the_result_and_the_reports_come_through() -> None:
-    notes: list[str] = []
-
-    class Noting(SilentProgress):
-        def note(self, line: str) -> None:
-            notes.append(line)
-
     def work(progress: Progress) -> int:
         with progress.task("Counting", 3) as task:
             task.advance(1)
@@ -138,8 +133,9 @@ async def test_the_result_and_the_reports_come_through() -> None:
         progress.note("done")
         return 3
 
-    assert await run_reporting(work, Noting(), "counting") == 3
-    assert notes == ["done"]
+    progress = Mock(wraps=SilentProgress())
+    assert await run_reporting(work, progress, "counting") == 3
+    progress.note.assert_called_once_with("done")
 
 
 async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -> None:
@@ -178,36 +174,31 @@ async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -
     assert await asyncio.to_thread(ended.wait, 10)
 
 
-@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
-async def test_a_name_without_an_address(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
+async def test_a_name_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+    failing = Mock(side_effect=[socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
+    for resolver in (failing, failing, lambda *_, **__: let_go.wait()):  # the last one hangs
+        monkeypatch.setattr(socket, "getaddrinfo", resolver)
+        assert await look_up("nowhere.example", 0.05) == ()
+    let_go.set()
 
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert await look_up("nowhere.example", 5.0) == ()
 
+async def test_a_wait_lasts_as_long_as_the_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that leaps, as where the machine was busy with others, ends nothing that the loop could not see."""
+    loop, leaps = asyncio.get_running_loop(), [0.0]
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + leaps[0])
 
-async def test_a_resolver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go, turns = threading.Event(), 0
-
-    def hang(*_: Any, **__: Any) -> list[Any]:
-        let_go.wait(30.0)
-        return []
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
+    async def answer(turns_taken: int) -> None:
+        for _ in range(turns_taken):
+            leaps[0] += 100.0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
-    turning = asyncio.create_task(turn())
-    try:
-        assert await look_up("slow.example", 0.05) == ()
-    finally:
-        let_go.set()
-        turning.cancel()
-    assert turns > 1  # the loop went on meanwhile
+    async with turns(60.0):
+        await answer(10)
+    with pytest.raises(TimeoutError):
+        async with turns(60.0):
+            await answer(10_000)
 
 
 @pytest.mark.parametrize(
@@ -223,3 +214,12 @@ async def test_a_resolver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyP
 )
 def test_of_two_versions_of_ip_one_is_taken(found: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert one_family(found) == expected
+
+
+@pytest.mark.parametrize(("life", "times"), [(Life(True, 0.0), 1), (None, 1), (Life(False, 0.0), BUSY_TIMES)])
+async def test_a_busy_machine_is_told_from_a_process_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, life: Life | None, times: int
+) -> None:
+    monkeypatch.setattr("moa_shared.programs.run_loop.LOOK_SECONDS", 1e-4)
+    looks = [1 async for _ in looks_at(1, 1e-2, lambda process: life)]
+    assert len(looks) == pytest.approx(times * 100, abs=1)

@@ -115,11 +115,9 @@ def test_what_is_no_number_stays_none_and_harms_no_other_row(codec: Codec) -> No
 
 
 @pytest.mark.parametrize("codec", Codec)
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_payload_of_the_wrong_length_is_refused(codec: Codec, change: int) -> None:
+def test_a_payload_of_the_wrong_length_is_refused(codec: Codec) -> None:
     payload = encode(np.ones((2, 64), np.float32), codec)
-    wrong = payload[:-1] if change < 0 else payload + b"x"
-    with pytest.raises(
-        ProtocolError, match=f"{len(payload)} bytes for 2 memory rows of 64 numbers .* got {len(wrong)}"
-    ):
-        decode(wrong, codec, 2, 64)
+    for wrong in (payload[:-1], payload + b"x"):
+        words = f"{len(payload)} bytes for 2 memory rows of 64 numbers .* got {len(wrong)}"
+        with pytest.raises(ProtocolError, match=words):
+            decode(wrong, codec, 2, 64)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,43 +73,36 @@ VERDICTS = st.builds(
     *(COUNTS, COUNTS, COUNTS, st.integers(0, 10**7).map(lambda hundredths: hundredths / 100)),
     *(COUNTS, COUNTS, st.integers(0, 100).map(lambda percent: percent / 100)),
 )
+CODECS: dict[type, tuple[Any, Any, Any]] = {
+    Draft: (draft_to_proto, pb.Draft, draft_from_proto),
+    Ask: (ask_to_proto, pb.Ask, ask_from_proto),
+    Verdict: (verdict_to_proto, pb.Verdict, verdict_from_proto),
+    Memory: (memory_to_proto, pb.Memory, memory_from_proto),
+}
 MEMORIES = st.builds(
     Memory, COUNTS, COUNTS, st.sampled_from(Codec), st.binary(max_size=20), st.sampled_from(Plane), COUNTS
 )
 
 
-@given(DRAFTS)
-def test_a_draft_comes_back(draft: Draft) -> None:
-    assert draft_from_proto(pb.Draft.FromString(draft_to_proto(draft).SerializeToString())) == draft
+@given(st.one_of(DRAFTS, ASKS, VERDICTS, MEMORIES))
+def test_a_message_comes_back(message: Draft | Ask | Verdict | Memory) -> None:
+    to_proto, kind, from_proto = CODECS[type(message)]
+    assert from_proto(kind.FromString(to_proto(message).SerializeToString())) == message
 
 
-@given(ASKS)
-def test_a_question_comes_back(ask: Ask) -> None:
-    assert ask_from_proto(pb.Ask.FromString(ask_to_proto(ask).SerializeToString())) == ask
-
-
-@given(VERDICTS)
-def test_a_verdict_comes_back(verdict: Verdict) -> None:
-    assert verdict_from_proto(pb.Verdict.FromString(verdict_to_proto(verdict).SerializeToString())) == verdict
-
-
-@given(MEMORIES)
-def test_memory_comes_back(memory: Memory) -> None:
-    assert memory_from_proto(pb.Memory.FromString(memory_to_proto(memory).SerializeToString())) == memory
-
-
-def test_a_question_needs_a_number() -> None:
-    with pytest.raises(ProtocolError, match="an Ask with an id of 1 or more, got none"):
-        ask_from_proto(pb.Ask(tokens=[1]))
-
-
-def test_numbers_of_a_later_version_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="a finish that this version knows, got 99"):
-        verdict_from_proto(pb.Verdict.FromString(b"\x30\x63"))  # finish = 99
-    with pytest.raises(ProtocolError, match="a codec that this version knows, got codec 99"):
-        memory_from_proto(pb.Memory.FromString(b"\x18\x63"))
-    with pytest.raises(ProtocolError, match="memory of plane 0 or 1, got plane 99"):
-        memory_from_proto(pb.Memory.FromString(b"\x18\x01\x28\x63"))
+@pytest.mark.parametrize(
+    ("kind", "wire", "message"),
+    [
+        (Ask, b"\x12\x01\x01", "an Ask with an id of 1 or more, got none"),
+        (Verdict, b"\x30\x63", "a finish that this version knows, got 99"),
+        (Memory, b"\x18\x63", "a codec that this version knows, got codec 99"),
+        (Memory, b"\x18\x01\x28\x63", "memory of plane 0 or 1, got plane 99"),
+    ],
+)
+def test_numbers_that_mean_nothing_here_are_refused(kind: type, wire: bytes, message: str) -> None:
+    _, proto, from_proto = CODECS[kind]
+    with pytest.raises(ProtocolError, match=message):
+        from_proto(proto.FromString(wire))
 
 
 @pytest.mark.parametrize(

@@ -259,22 +259,18 @@ def test_noise_is_a_function_of_seed_and_position(seed: int, position: int) -> N
     assert not np.array_equal(noise, gumbel_noise(seed ^ 1, position, 65))
 
 
-def test_top_k_and_top_p_keep_what_they_say() -> None:
-    kept = np.isfinite(process_logits(LOGITS, Sampling(1.0, top_k=3)))
-    assert kept.tolist() == [True] * 3 + [False] * 9
+def test_the_support_is_what_is_said() -> None:
     probabilities = np.exp(process_logits(LOGITS, Sampling()))
-    kept = np.isfinite(process_logits(LOGITS, Sampling(1.0, top_p=0.6)))
     smallest = int((probabilities.cumsum(-1) < 0.6).sum()) + 1
-    assert int(kept.sum()) == smallest
-    assert np.isfinite(process_logits(LOGITS, Sampling(1.0, top_p=1e-9))).sum() == 1
-
-
-def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
-    probabilities = np.exp(process_logits(LOGITS, Sampling(0.8)))
-    kept = np.isfinite(process_logits(LOGITS, Sampling(0.8, min_p=0.2)))
-    assert kept.tolist() == (probabilities >= 0.2 * probabilities.max()).tolist()
-    assert 1 < kept.sum() < VOCAB
-    assert np.isfinite(process_logits(LOGITS, Sampling(0.8, min_p=1.0))).sum() == 1
+    likely = int((probabilities >= 0.2 * probabilities.max()).sum())
+    for sampling, count in (
+        (Sampling(1.0, top_k=3), 3),
+        (Sampling(1.0, top_p=0.6), smallest),
+        (Sampling(1.0, top_p=1e-9), 1),
+        (Sampling(1.0, min_p=0.2), likely),
+        (Sampling(1.0, min_p=1.0), 1),
+    ):
+        assert np.isfinite(process_logits(LOGITS, sampling)).tolist() == [True] * count + [False] * (VOCAB - count)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.sampling.scores import TextBefore, adjusted, choose, largest, log_softmax
+from moa_shared.sampling.scores import TextBefore, adjusted, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
 
@@ -43,26 +43,6 @@ def test_a_row_without_numbers_has_columns_all_the_same(width: int) -> None:
     values, columns = largest(scores, 4)
     assert values.shape == columns.shape == (2, 4)
     assert len(set(columns[0].tolist())) == len(set(columns[1].tolist())) == 4
-
-
-def row(*values: float) -> np.ndarray:
-    return np.array(values, dtype=np.float32)
-
-
-def test_a_clear_winner_is_chosen() -> None:
-    assert choose(row(1, 2, 3), row(0, 0, 0), 0, 1.0) == 2
-    assert choose(row(1, 2, 3), row(0, 5, 0), 0, 1.0) == 1
-    assert choose(row(1, 2, 3), row(0, 5, 0), 1, 1.0) == 2
-    assert choose(row(1, 2, 3), row(0, 5, 0), 0, 0.1) == 2
-
-
-def test_ties_and_edges_are_not_called() -> None:
-    assert choose(row(1, 2, 2), row(0, 0, 0), 0, 1.0) is None
-    assert choose(row(1, 2, 2), row(0, 0, 0), 2, 1.0) is None
-    halves = row(0, 0, -50)
-    assert choose(halves, row(0, 3, 0), 0, 0.5) is None  # is the second half within the first?
-    assert choose(halves, row(3, 0, 0), 0, 0.5) == 0  # it could not win anyway
-    assert choose(row(float("nan"), 1), row(0, 0), 0, 1.0) is None
 
 
 VOCAB = 9
@@ -145,28 +125,3 @@ def test_the_targets_logits_are_left_as_they_are() -> None:
     rows = logits(1)
     assert not np.array_equal(adjusted(rows, [1], Sampling(logit_bias=((1, 5.0),))), rows)
     np.testing.assert_array_equal(rows, logits(1))
-
-
-def test_an_answer_starts_after_the_prompt() -> None:
-    """Presence and frequency count in the answer; the repeat penalty in the prompt too."""
-    text, rows = [1, 1, 1, 2], logits(1)
-    counted = adjusted(rows, [4], Sampling(presence_penalty=1.0).within(3), TextBefore(text, [()]))
-    assert np.flatnonzero(counted[0] != rows[0]).tolist() == [2]
-    repeated = adjusted(rows, [4], Sampling(repeat_penalty=2.0), TextBefore(text, [()]))
-    assert np.flatnonzero(repeated[0] != rows[0]).tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("sampling", "seen"),
-    [
-        (Sampling(), 0),
-        (Sampling(repeat_penalty=1.1), 64),
-        (Sampling(repeat_penalty=1.1, repeat_last_n=-1), 100),
-        (Sampling(repeat_penalty=1.1, repeat_last_n=200), 100),
-        (Sampling(presence_penalty=1.0).within(90), 10),
-        (Sampling(frequency_penalty=1.0).within(100), 0),
-        (Sampling(frequency_penalty=1.0, repeat_penalty=1.1).within(20), 80),
-    ],
-)
-def test_how_far_back_penalties_look(sampling: Sampling, seen: int) -> None:
-    assert sampling.looks_back(100) == seen

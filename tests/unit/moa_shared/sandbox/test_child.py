@@ -3,12 +3,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jinja2
 import pytest
 from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.programs.machine import Life
 from moa_shared.sandbox.chat_template import is_known, render
-from moa_shared.sandbox.child import ChildError, TextChild
+from moa_shared.sandbox.child import MOST_IDLE, ChildError, TextChild, kill_if_stuck
 
 from tests.support.tiny_gguf import write_hostile
 
@@ -24,8 +27,10 @@ def child() -> Iterator[TextChild]:
     child.close()
 
 
-def shown(child: TextChild, template: str) -> str:
-    return child.render(template, SPECIAL, MESSAGES, add_generation_prompt=True, arguments={})
+def shown(child: TextChild, template: str, **arguments: Any) -> str:
+    given = {"template": template, "special": SPECIAL, "messages": MESSAGES, "arguments": arguments}
+    text: str = child.ask("moa_shared.sandbox.chat_template:render", **given, add_generation_prompt=True)
+    return text
 
 
 def process_of(child: TextChild) -> int:
@@ -36,9 +41,7 @@ def process_of(child: TextChild) -> int:
 def test_a_child_renders_what_this_process_would(child: TextChild) -> None:
     assert shown(child, TEMPLATE) == render(TEMPLATE, SPECIAL, MESSAGES, add_generation_prompt=True, arguments={})
     first = process_of(child)
-    tools = {"tools": [{"name": "now"}]}
-    given = child.render("{{ tools[0].name }}", SPECIAL, MESSAGES, add_generation_prompt=True, arguments=tools)
-    assert given == "now"
+    assert shown(child, "{{ tools[0].name }}", tools=[{"name": "now"}]) == "now"
     assert shown(child, "{{ messages | length }}{{ tools }}") == "1None"
     assert process_of(child) == first
 
@@ -73,11 +76,33 @@ def test_a_child_that_was_ended_is_started_again(child: TextChild) -> None:
 
 
 def test_a_child_that_stops_is_not_waited_for_longer(child: TextChild, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moa_shared.sandbox.child.PATIENCE", 0.05)
+    monkeypatch.setattr("moa_shared.sandbox.child.MOST_IDLE", 3)
     child.start()
     os.kill(process_of(child), signal.SIGSTOP)
-    with pytest.raises(ChildError, match="it takes more than 1 s"):
+    with pytest.raises(ChildError, match="it takes more than 1 s, or hangs"):
         shown(child, "ok")
+
+
+WAITS, COMPUTED, IDLE = Life(False, 0.0), Life(False, 9.0), Life(True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "kills"),
+    [
+        ([WAITS] * 100 * MOST_IDLE, 0),  # of a machine that is too busy for it
+        ([*[IDLE] * (MOST_IDLE - 1), WAITS] * 5, 0),
+        ([IDLE] * MOST_IDLE, 1),
+        ([None] * MOST_IDLE, 1),  # a system that does not say
+        ([COMPUTED], 1),
+    ],
+    ids=["busy", "pauses", "hangs", "unknown", "computes"],
+)
+def test_a_busy_machine_is_told_from_a_child_that_hangs(looks: list[Life | None], kills: int) -> None:
+    left, killed = iter([WAITS, *looks]), list[int]()
+    process = SimpleNamespace(pid=1, kill=lambda: killed.append(1))
+    ends = iter([False] * len(looks))
+    kill_if_stuck(cast(Any, process), 2, lambda _: next(ends, True), lambda _: next(left))
+    assert len(killed) == kills
 
 
 def test_a_request_that_was_interrupted_leaves_no_reply_behind(
@@ -104,7 +129,7 @@ def test_a_request_that_was_interrupted_leaves_no_reply_behind(
 def test_a_hostile_tokenizer_ends_no_more_than_the_child(child: TextChild, tmp_path: Path, kind: str, why: str) -> None:
     write_hostile(tmp_path, kind)
     with pytest.raises(ChildError, match=why):
-        child.try_files(tmp_path)
+        child.ask("moa_shared.sandbox.chat_template:try_files", folder=str(tmp_path))
 
 
 def shown_of_chat_template(template: str) -> str:

@@ -76,7 +76,7 @@ def verify(
         if shape.tree is None:
             tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), sampling)
         else:
-            tree = draft_tree(drafter, shape.tree, sampling)[0]
+            tree = draft_tree(drafter, shape.tree, sampling)
         parents = below_chain(1, tree.parents)
         out = target.forward(cache, [ids[-1], *tree.tokens], parents, slice(None), layer)
         chosen = select(out.logits, [newest + 1, *(newest + 1 + depth for depth in tree.depths)], sampling)
@@ -192,7 +192,7 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
         state = subject._new_state()
         state.extend(ids[: newest + 1])
         state.append_memory(0, hidden[:newest])
-        tree = make_draft(state, shape, len(ids) - 1 - newest, None, GREEDY)
+        tree = make_draft(state, shape, len(ids) - 1 - newest, GREEDY)
         newest += verify_draft(tree, ids, newest, expected)
     assert got.accepted == expected.accepted
 
