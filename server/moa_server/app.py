@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-TYPICAL_TOKENS = 1024  # of a chat of several turns
 RELOAD = signal.SIGHUP if sys.platform != "win32" else None
 LOST_RANK = "lost rank"  # where signals' names come
 SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy inference thread (docs/architecture.md)
@@ -84,7 +83,7 @@ async def serve(
     connect = connect_command(settings.host, running.port, tls=running.tls is not None, keys=wants_keys)
     target = services.served.identity.target_id
     context = services.served.context_tokens
-    fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in (min(TYPICAL_TOKENS, context), context)}
+    fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in (min(1024, context), context)}
     facts = {"target": target, "address": where, "connect": connect, "kv_bytes": services.pool.budget}
     log.info("serving", **facts, conversations_by_tokens=fits)
     if settings.ready_file is not None:  # before it is announced: a reader of the line finds the file
@@ -123,9 +122,6 @@ async def _first_of(*works: Awaitable[str | None]) -> None:
         task.result()
 
 
-IDLE_MS = 60_000  # of a connection without a call; a client in a conversation has one
-
-
 def channel_options(frame_bytes: int, settings: ServerSettings) -> list[tuple[str, int]]:
     """Options of the gRPC server; docs/architecture.md, "gRPC settings", says why."""
     age = {"": settings.connection_age_seconds, "_grace": settings.connection_age_grace_seconds}
@@ -138,7 +134,7 @@ def channel_options(frame_bytes: int, settings: ServerSettings) -> list[tuple[st
         ("grpc.absolute_max_metadata_size", 2 * settings.metadata_bytes),
         ("grpc.max_concurrent_streams", settings.streams_per_connection),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
-        ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.max_connection_idle_ms", 60_000),  # without a call: a client in a conversation has one
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.http2.write_buffer_size", 16384),
         ("grpc.http2.bdp_probe", 0),  # its pings took as long as all frames of a client that never stops sending

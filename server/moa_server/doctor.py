@@ -210,8 +210,7 @@ class MachineExamination:
         self._plan = ServerPlan(settings, progress)
 
     def run(self) -> Iterator[Check]:
-        settings, now = self._settings, datetime.now(UTC)
-        speed = (("model", "memory"), self._measure) if self._measures else (("model", "drafter"), self._estimate)
+        settings, plan, now = self._settings, self._plan, datetime.now(UTC)
         steps: list[tuple[str, tuple[str, ...], Callable[[], Check]]] = [
             ("model", (), self._find_model),
             ("drafter", ("model",), self._find_drafters),
@@ -221,9 +220,11 @@ class MachineExamination:
             ("port", (), self._check_port),
             ("TLS", (), lambda: check_tls(settings, now)),
             ("keys", (), lambda: check_keys(settings, os.environ, now)),
-            ("CPU", (), self._find_kernels),
+            ("CPU", (), lambda: judge_cpu(self._machine.cpu, variant_name(), explain())),
             ("threads", (), lambda: judge_threads(settings.threads, self._machine)),
-            ("speed", *speed),
+            ("speed", ("model", "memory"), self._measure)
+            if self._measures
+            else ("speed", ("model", "drafter"), lambda: judge_estimate(plan.level, estimate_step(plan))),
             ("open files", (), lambda: judge_open_files(most_open_files(), settings.max_connections)),
         ]
         failed: set[str] = set()
@@ -265,15 +266,9 @@ class MachineExamination:
         longest = tokens, self._plan.session_nbytes(tokens)
         return judge_memory(free_memory(), self._plan.needed, self._settings.kv_bytes, longest)
 
-    def _estimate(self) -> Check:
-        return judge_estimate(self._plan.level, estimate_step(self._plan))
-
     def _measure(self) -> Check:
         execution = load_execution(self._plan.files, self._settings, self._progress)
         return judge_speed(execution.level, measure_speed(execution))
-
-    def _find_kernels(self) -> Check:
-        return judge_cpu(self._machine.cpu, variant_name(), explain())
 
     def _check_disk(self) -> Check:
         folder = cache_root(self._settings.cache_dir)

@@ -14,12 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moa_shared.drafter.checkpoint.shipped import (
-    CONFIG_KEY,
-    DRAFTER_FILE,
-    drafters_folder,
-    installed_drafters,
-)
+from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE, drafters_folder, installed_drafters
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.published import convert, drafter_in_folder, model_key, named_target

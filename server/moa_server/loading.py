@@ -100,14 +100,11 @@ class ServerPlan:
         check_kv(settings.kv, self.level)
         return SizedTarget(self.files.config, self.level, settings.context_length or None, kv=settings.kv)
 
-    def session_nbytes(self, tokens: int) -> int:
-        """The most that a conversation of so many tokens takes."""
-        return self._session_size.largest(tokens)
-
     @cached_property
-    def _session_size(self) -> SessionSize:
+    def session_nbytes(self) -> Callable[[int], int]:
+        """The most bytes that a conversation of so many tokens takes."""
         sources = self.sources(self.target, load_first=False)
-        return SessionSize(Stepper(self.target, sources), self.settings.draft_nodes)
+        return SessionSize(Stepper(self.target, sources), self.settings.draft_nodes).largest
 
     def sources(self, target: Target, *, load_first: bool = True) -> list[MemorySource]:
         """Of the drafters' memory rows. `load_first`: as of `with_drafters`."""

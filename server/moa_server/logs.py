@@ -70,9 +70,8 @@ class LogProgress(SilentProgress):
 
     @contextmanager
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
-        log = structlog.get_logger()
+        log, began = structlog.get_logger(), time.monotonic()
         log.info("begun", task=title, **({"total": total} if total else {}))
-        began = time.monotonic()
         with super().task(title, total, is_bytes=is_bytes) as task:
             yield task
         log.info("done", task=title, seconds=round(time.monotonic() - began, 1))

@@ -36,7 +36,6 @@ from moa_server.tls import (
 )
 
 FIRST_DEVICE = "device"  # the name of the first one's key
-NO_LIMITS = CallerLimits()
 _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
 
 
@@ -141,13 +140,13 @@ def add_key(
     now: datetime,
     expires: datetime | None = None,
     rights: frozenset[Right] = frozenset(Right),
-    limits: CallerLimits = NO_LIMITS,
+    limits: CallerLimits | None = None,
 ) -> str:
     """A new key, as the device is to know it; the file gets its hash. `expires`: None: never."""
     check_name(name)
     key = new_key()
     with changing(path) as book:
-        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), rights, limits, now, expires))
+        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), rights, limits or CallerLimits(), now, expires))
     return key
 
 

@@ -66,9 +66,7 @@ class ServerSettings(SettingsBase):
         return next((path for path in files if os.path.isfile(path)), None)  # False where it may not be looked at
 
     model: str = setting(
-        "default",
-        "'default', a hub id, a folder, a .gguf file, a name that `moa-server models` shows.",
-        flag="MODEL",
+        "default", "'default', a hub id, a folder, a .gguf file, a name that `moa-server models` shows.", flag="MODEL"
     )
     host: str = setting("127.0.0.1", "Where to listen; beyond this machine with TLS, or --insecure.", "ADDRESS")
     port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)  # gRPC's customary one
@@ -115,8 +113,7 @@ class ServerSettings(SettingsBase):
         "FILE|FOLDER|ID", shown="none",
     )  # fmt: skip
     drafting: Literal["auto", "server", "device", "off"] = setting(
-        "auto",
-        "Who drafts. server: this server, while that pays; device: clients' devices; auto: both; off: nobody.",
+        "auto", "Who drafts. server: this server, while that pays; device: clients' devices; auto: both; off: nobody."
     )
     # a key's own limits go before these two
     requests_per_minute: int = setting(

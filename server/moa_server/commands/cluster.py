@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from moa_shared.errors import ConfigError, NotFoundError, UnavailableError
@@ -21,13 +21,7 @@ from moa_shared.programs.entry import install_extra, write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
-if TYPE_CHECKING:
-    pass
-
-address_option = click.option(
-    "--address", metavar="HOST:PORT|auto",
-    help="Of Ray's head.  [default: RAY_ADDRESS, else the Ray of this machine]",
-)  # fmt: skip
+address_option = click.option("--address", metavar="HOST:PORT|auto", help="Of Ray's head.  [RAY_ADDRESS, else auto]")
 name_option = click.option("--name", default="moa", show_default=True, help="Of the fleet, on a Ray that has several.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 # The server's options that say nothing of a replica.
@@ -48,16 +42,9 @@ def cluster() -> None:
 @click.option("--max-replicas", type=click.IntRange(1, 1000), help="At most so many, by load.  [as --min-replicas]")
 @click.option("--cpus", type=click.FloatRange(0), default=1, show_default=True, help="That Ray sets aside for each.")
 @click.option("--gpus", type=click.FloatRange(0), default=0, show_default=True, help="That Ray sets aside for each.")
-@click.option(
-    "--upscale-seconds", type=click.FloatRange(0), default=10, show_default=True, help="How long a load wants more."
-)
-@click.option(
-    "--downscale-seconds", type=click.FloatRange(0), default=300, show_default=True, help="How long it wants fewer."
-)
-@click.option(
-    "--surge/--no-surge", default=True, show_default=True,
-    help="Update by starting a new replica before an old one ends, which takes room for one more.",
-)  # fmt: skip
+@click.option("--upscale-seconds", type=click.FloatRange(0), default=10, show_default=True, help="Of load, for more.")
+@click.option("--downscale-seconds", type=click.FloatRange(0), default=300, show_default=True, help="For fewer.")
+@click.option("--surge/--no-surge", default=True, show_default=True, help="Update by a new replica before an old ends.")
 @settings_options(ServerSettings, SECTION, ONE_SERVER)
 def up(
     config_file: Path | None, address: str | None, name: str, min_replicas: int, max_replicas: int | None, **flags: Any
@@ -114,7 +101,6 @@ def down(address: str | None, name: str) -> None:
 
 
 HERE = "auto"
-REACH_SECONDS = 10.0
 # By itself Ray tries for seven minutes to reach a head that is not there.
 PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_gcs_server_request_timeout_seconds": "10"}
 
@@ -152,7 +138,7 @@ def _reach(where: str) -> None:
     if not host or not port.isdigit():  # "auto", for example
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), 10.0).close()
     except (OSError, OverflowError) as error:
         raise _silent(where, f"{getattr(error, 'strerror', None) or error}.") from None
 

@@ -57,12 +57,7 @@ OTHERS = [name for name in settings_of(ServerSettings) if name not in (*PLANNED,
 
 @click.command()
 @settings_options(ServerSettings, SECTION, OTHERS)
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    type=click.IntRange(1),
-    help="Of the whole server, weights included.  [default: what is free here]",
-)
+@click.option("--memory", metavar="BYTES", type=click.IntRange(1), help="Of the whole server.  [what is free here]")
 @click.option("--measure", is_flag=True, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def capacity(memory: int | None, measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:

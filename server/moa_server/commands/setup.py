@@ -17,18 +17,13 @@ from moa_server.settings import METRICS_PORT, SECTION, ServerSettings, usual_fol
 
 @click.command()
 @click.argument("hosts", metavar="HOST...", nargs=-1)
-@click.option(
-    "--folder", metavar="FOLDER", type=click.Path(path_type=Path),
-    help="Where the files go.  [default: moa/server in the user's configuration folder]",
-)  # fmt: skip
+@click.option("--folder", metavar="FOLDER", type=click.Path(path_type=Path), help="For the files.  [the user's own]")
 @click.option("--port", type=click.IntRange(1, 65535), default=50051, help="Port to listen on.  [default: 50051]")
 @click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), default=METRICS_PORT,
-    help=f"Port for metrics and health, for this machine only; 0: any free one.  [default: {METRICS_PORT}]",
+    "--metrics-port", type=click.IntRange(0, 65535), default=METRICS_PORT, show_default=True,
+    help="Port for metrics and health, for this machine only; 0: any free one.",
 )  # fmt: skip
-@click.option(
-    "--renew", "renews", is_flag=True, help="Make a new certificate of the same authority; nothing else changes."
-)
+@click.option("--renew", "renews", is_flag=True, help="Only make a new certificate, of the same authority.")
 def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: int, renews: bool) -> None:
     """Make all that a server needs to be reached as HOST by others, and print an invitation for a device.
 
@@ -103,9 +98,7 @@ def keys() -> None:
 @click.option("--sessions", type=limit, metavar="N", help="Sessions that it may have at once.  [as the server allows]")
 @click.option("--kv-bytes", type=limit, metavar="BYTES", help="Keys and values of its answers.  [as the server allows]")
 @click.option("--tokens-per-minute", type=limit, metavar="N", help="Read and written.  [as the server's own limit]")
-@click.option(
-    "--requests-per-minute", type=limit, metavar="N", help="Calls and questions.  [as the server's own limit]"
-)
+@click.option("--requests-per-minute", type=limit, metavar="N", help="Calls and questions.  [as the server's own]")
 @click.option("--expires", metavar="DATE|DAYS", help="Last day, such as 2027-01-31, or days from now.  [never]")
 @file_option
 @server_config

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from moa_shared.models.network.served import (
     unsupported,
 )
 from moa_shared.models.storage.cache import cache_root, canonical_json
-from moa_shared.models.tiles import map_tiles, plan_places, tiles_in_memory
+from moa_shared.models.tiles import map_tiles, plan_places, tile_file, tiles_in_memory
 from moa_shared.models.weights import WeightReader
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
@@ -37,7 +38,7 @@ from moa_shared.programs.progress import Progress
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_server.verifier.memory_check import require_memory
+from moa_server.verifier.memory_check import map_in_large_pages, require_memory
 from moa_server.verifier.startup_check import SelfTest, compare_tree, compare_with_float32, measure_times
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 CUDA = "cuda"
-NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
 TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 
 
@@ -63,7 +63,7 @@ def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str)
     if settings.device == CUDA:
         raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
     try:
-        has_kernels = variant_name() != NUMPY
+        has_kernels = variant_name() != "numpy"  # on a machine that cannot run them
     except KernelError as error:
         raise ConfigError(str(error), hint=TORCH_LEVELS) from error
     if wanted == INT8:
@@ -150,7 +150,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     context = min(settings.context_length or trained, trained)
     reader = WeightReader(files)
     floats = _floats(reader, files, settings)
-    weights = _tiled(reader, files, settings, progress, floats)
+    weights, large_pages = _tiled(reader, files, settings, progress, floats)
     network = Network(weights, files.config, progress, context=context)
     target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
     with progress.task("Testing the kernels"):
@@ -158,7 +158,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
         compare_tree(KernelTarget(network.shortened(), trained))  # which the context may be too short for
         test = measure_times(KernelTarget(network, trained))
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
-    log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
+    log.info("kernels ready", choice=explain(), **costs, error=round(error, 4), weights_in_large_pages=large_pages)
     details = f"{variant_name()}, {threads()} threads"
     if settings.kv != F16:
         details += f", keys and values as {settings.kv}"
@@ -199,15 +199,18 @@ def converted_formats(reader: WeightReader, floats: str) -> set[str]:
 
 def _tiled(
     reader: WeightReader, files: ModelFiles, settings: ServerSettings, progress: Progress, floats: str
-) -> WeightReader:
-    """The weights packed: over a file of tiles in the cache, or in memory where there is no room."""
+) -> tuple[WeightReader, float | None]:
+    """The weights packed, over a file in the cache with its share of large pages, or in memory if there is no room."""
+    root = cache_root(settings.cache_dir)
+    mapping = partial(map_tiles, files, root, progress, floats)
     try:
         try:
-            return reader.with_tiles(map_tiles(files, cache_root(settings.cache_dir), progress, floats))
+            tiles, large_pages = map_in_large_pages(tile_file(files, root, floats=floats), mapping)
+            return reader.with_tiles(tiles), large_pages
         except (DiskFullError, ConfigError, OSError) as error:
             reason = error.message if isinstance(error, MoaError) else str(error)
             log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
-            return reader.with_tiles(tiles_in_memory(files, progress, floats))
+            return reader.with_tiles(tiles_in_memory(files, progress, floats)), None
     except KernelError as error:
         raise unsupported(error, files.config) from error
 

@@ -43,9 +43,6 @@ PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3,
 PATH = (0, 1, 2, 5, 6)
 ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times are measured besides a plain step's
 SOME_ROWS = 8  # as a draft has; of these a row's time is said
-REPEATS = 6
-ENOUGH_MS = 50.0  # of a size, after which it is not measured again
-MOST_MS = 1000.0  # of a forward with more rows than a draft has: those that will take longer are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ def measure_times(target: Target) -> SelfTest:
     target.forward(cache := target.new_cache(), [1])  # which reads mapped weights
     measured = [_timed(target, cache, 1)]
     for rows in ROWS:
-        if rows > SOME_ROWS and 2 * measured[-1] > MOST_MS:
+        if rows > SOME_ROWS and 2 * measured[-1] > 1000.0:  # forwards that will take longer are left out
             break
         measured.append(_timed(target, cache, rows))
     step_ms, *times = _without_noise((1, *ROWS)[: len(measured)], measured)
@@ -116,7 +113,7 @@ def _timed(target: Target, cache: KVCache, rows: int) -> float:
     """
     tokens = [token % target.vocab_size for token in range(1, 1 + rows)]  # which choose experts of their own
     times: list[float] = []
-    while len(times) < REPEATS and sum(times) < ENOUGH_MS:
+    while len(times) < 6 and sum(times) < 50.0:
         began, began_cpu = time.perf_counter(), time.process_time()
         target.forward(cache, tokens)
         times.append(min(ms_since(began), 1e3 * (time.process_time() - began_cpu)))
@@ -127,7 +124,6 @@ def _timed(target: Target, cache: KVCache, rows: int) -> float:
 COMPARED_ROWS = (1, 20)  # which the kernels compute one by one, in blocks, and on AMX in tiles
 SMALL = 512  # hidden size and MLP width of small layers, at most
 WINDOW = 7  # of theirs, where they have one
-EXPERTS = 8  # of theirs, at most, which are all alike: it matters to no result which of them a row has
 # Mean error over mean size. Products of the same 8-bit activations differ by the order of float32 sums: 3e-7.
 MOST_PRODUCT_ERROR = 1e-3
 # 8-bit activations and weights cost 0.5 to 3 % in a layer; a wrong layout or sign costs more than half.
@@ -218,7 +214,7 @@ def _layer_error(network: Network, index: int) -> float:
     embedding_norm = random_norm(shape.hidden)
     embeddings = rng.standard_normal((max(COMPARED_ROWS), 1, shape.embedding), np.float32) if shape.embedding else None
     sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
-    router = rng.standard_normal((EXPERTS, shape.hidden), np.float32)
+    router = rng.standard_normal((8, shape.hidden), np.float32)  # at most; to no result it matters which a row has
     rows = rng.standard_normal((max(COMPARED_ROWS), shape.hidden), np.float32)
 
     def added(*, reference: bool) -> Rows:

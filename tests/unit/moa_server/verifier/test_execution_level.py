@@ -95,6 +95,7 @@ def test_the_kernels_are_taken_where_they_run(load: Load, level: str) -> None:
     assert warnings(logs) == []
     [ready] = [entry for entry in logs if entry["event"] == "kernels ready"]
     assert ready["choice"].startswith("Kernels: ")
+    assert ready["weights_in_large_pages"] in (0.0, None)  # of a file that is smaller than one; None: not Linux
 
 
 def test_without_kernels_auto_is_bf16_and_says_why(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
