@@ -74,10 +74,8 @@ def split_cores(pin: bool) -> tuple[set[int] | None, set[int] | None]:
         return None, None
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if len(allowed) < 2:
-        raise ConfigError(
-            f"Pinning needs two cores, this process may use {len(allowed)}.",
-            hint="Leave out --pin or allow more cores.",
-        )
+        hint = "Leave out --pin or allow more cores."
+        raise ConfigError(f"Pinning needs two cores, this process may use {len(allowed)}.", hint=hint)
     return {allowed[0]}, {allowed[1]}
 
 
@@ -93,6 +91,18 @@ def on_cores(cores: set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+large_page_shares: list[float] = []  # of packed weights, by process, as `note_large_pages` has found them
+
+
+def note_large_pages(process: int | str = "self") -> None:
+    """Notes how much of the packed weights that a process maps lies in pages of 2 MiB: a step depends on it."""
+    from moa_server.verifier.memory_check import mapped_pages
+
+    pages = mapped_pages(".tiles", process)
+    if pages is not None:
+        large_page_shares.append(pages.large_share)
 
 
 def cpu_s(pid: int) -> float:

@@ -73,10 +73,8 @@ class CapacityEffort:
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
         shortest, longest = self.prompt_tokens
         if shortest > longest:
-            raise ConfigError(
-                f"Prompts of {shortest} to {longest} tokens do not exist.",
-                hint="Give --prompt-tokens the shortest length, then the longest.",
-            )
+            hint = "Give --prompt-tokens the shortest length, then the longest."
+            raise ConfigError(f"Prompts of {shortest} to {longest} tokens do not exist.", hint=hint)
 
 
 def _refuse_capacity(effort: CapacityEffort, inputs: SuiteInputs) -> None:
@@ -266,10 +264,8 @@ def choose_parts(chapters: Mapping[str, tuple[Suite[Any], ...]], names: tuple[st
     suites = [part.name for parts in chapters.values() for part in parts]
     for name in names:
         if name not in (*chapters, *suites, "all"):
-            raise ConfigError(
-                f"There is no suite {name!r}.",
-                hint=f"There are {', '.join(chapters)}, and all of them: all. Or name a part, such as {suites[-1]}.",
-            )
+            hint = f"There are {', '.join(chapters)}, and all of them: all. Or name a part, such as {suites[-1]}."
+            raise ConfigError(f"There is no suite {name!r}.", hint=hint)
     return [
         part for chapter, parts in chapters.items() for part in parts if {"all", chapter, part.name}.intersection(names)
     ]

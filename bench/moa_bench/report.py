@@ -34,9 +34,8 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
-        ) from error
+        hint = "Name another file with --json."
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint=hint) from error
 
 
 Column = tuple[str, str | Callable[[Any], object]]
@@ -70,6 +69,8 @@ def facts_line(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    shares = machine.get("large_pages")  # which older results do not say
+    pinned += f", {min(shares):.0%} of the weights in large pages" if shares else ""
     return (
         f"Measured {machine['time'][:10]} on {processor(machine)}, one thread each, {pinned}; "
         f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"

@@ -41,9 +41,8 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], name_a: str, name_b: str
     """A row for each figure that both have: its value in either, and the second over the first."""
     names_a, names_b = ({str(each["suite"]), str(each.get("name", each["suite"]))} for each in (a, b))
     if names_a.isdisjoint(names_b):
-        raise DataError(
-            f"{name_a} is a result of {a['suite']}, {name_b} of {b['suite']}.", hint="Compare results of one suite."
-        )
+        hint = "Compare results of one suite."
+        raise DataError(f"{name_a} is a result of {a['suite']}, {name_b} of {b['suite']}.", hint=hint)
     first, second = ({key: value for key, value in each.items() if key not in DESCRIBING} for each in (a, b))
     figures_a, figures_b = dict(figures("", first)), dict(figures("", second))
     rows = [

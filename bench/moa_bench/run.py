@@ -18,7 +18,7 @@ import click
 from moa_shared.errors import ConfigError, ConflictError, InternalError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.machine import gather_facts, split_cores
+from moa_bench.machine import gather_facts, large_page_shares, note_large_pages, split_cores
 from moa_bench.report import checkout_root, to_json, write_text
 from moa_bench.suite import JsonObject, Keep, Result, Suite, SuiteInputs, SuiteRun
 
@@ -56,10 +56,8 @@ class RunJournal:
             self.resumed = int(self._database.execute(counted, (_HEADER,)).fetchone()[0])
         except (OSError, sqlite3.Error) as error:
             if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
-                raise ConflictError(
-                    f"Another moa-bench writes {path}.",
-                    hint="Let it end, or stop it, and start again: nothing is lost.",
-                ) from None
+                hint = "Let it end, or stop it, and start again: nothing is lost."
+                raise ConflictError(f"Another moa-bench writes {path}.", hint=hint) from None
             raise ConfigError(
                 f"The journal {path} cannot be used: {getattr(error, 'strerror', None) or error}.",
                 hint="Make its folder one that you may write, or start again with another --out.",
@@ -75,10 +73,8 @@ class RunJournal:
             try:
                 self._write(key, measured)
             except sqlite3.Error as error:
-                raise ConfigError(
-                    f"The journal {self.path} cannot be written: {error}.",
-                    hint="Make room for it and start again: what was measured before is kept.",
-                ) from error
+                hint = "Make room for it and start again: what was measured before is kept."
+                raise ConfigError(f"The journal {self.path} cannot be written: {error}.", hint=hint) from error
         return self._read(key)
 
     def close(self) -> None:
@@ -128,7 +124,10 @@ def run_suite(
         inputs = replace(inputs, model=str(random_model(inputs.shape, make_progress())))
     run = SuiteRun(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep)
     module = import_module(suite.module)
+    large_page_shares.clear()
     result = head | module.measure(effort, run)
+    note_large_pages()
+    result["machine"]["large_pages"] = [*large_page_shares]
     root = checkout_root()
     if str(json_file) == "-":  # it takes the tables' place
         click.echo(to_json(result), nl=False)

@@ -16,7 +16,7 @@ from moa_shared.defaults import INT8
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.progress import Progress
 
-from moa_bench.machine import cpu_s, on_cores
+from moa_bench.machine import cpu_s, note_large_pages, on_cores
 
 START_TIMEOUT_S = 300.0  # a first run converts the default model, which takes tens of seconds on a slow core
 STOP_TIMEOUT_S = 20.0
@@ -58,6 +58,7 @@ def running(module: str, arguments: Sequence[str], *, cores: set[int] | None = N
                     how = "was not ready in time" if status is None else f"ended with status {status}"
                     raise UnavailableError(f"{module} {how}: {said.rstrip('.')}.", hint="Start it by hand to see why.")
                 time.sleep(_POLL_S)
+            note_large_pages(process.pid)
             yield Child(address, process)
         finally:
             process.terminate()
@@ -117,6 +118,7 @@ class WorkerProcess:
         hello = self._answer()
         self.details = str(hello["details"])
         self.load_s = time.perf_counter() - began
+        note_large_pages(process.pid)
 
     def cpu_s(self) -> float:
         return cpu_s(self._process.pid)

@@ -49,9 +49,8 @@ def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
     known = {link.name.lower(): link for link in LINKS}
     for name in names:
         if name.lower() not in known:
-            raise ConfigError(
-                f"There is no link {name!r}.", hint=f"There are {', '.join(link.name for link in LINKS)}."
-            )
+            hint = f"There are {', '.join(link.name for link in LINKS)}."
+            raise ConfigError(f"There is no link {name!r}.", hint=hint)
     return tuple(known[name.lower()] for name in names)
 
 

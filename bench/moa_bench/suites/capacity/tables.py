@@ -106,10 +106,8 @@ class UserStats:
         begun = [answer for answer in answers if answer.arrivals]
         rates = list(user_rates(begun).values())
         if not rates:
-            raise DataError(
-                "No answer was whole, and none had two arrivals.",
-                hint="Ask for longer (--seconds), or with shorter prompts (--prompt-tokens).",
-            )
+            hint = "Ask for longer (--seconds), or with shorter prompts (--prompt-tokens)."
+            raise DataError("No answer was whole, and none had two arrivals.", hint=hint)
         gaps_ms = [
             1e3 * (later - earlier) for answer in begun for (earlier, _), (later, _) in pairwise(answer.arrivals)
         ]

@@ -122,14 +122,11 @@ def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
     node = shutil.which("node")
     if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
         missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"
-        raise ConfigError(
-            f"llama.cpp cannot be measured: {missing} is not there.",
-            hint=f"Run npm install --prefix {folder} node-llama-cpp, or leave out --llama-cpp.",
-        )
+        hint = f"Run npm install --prefix {folder} node-llama-cpp, or leave out --llama-cpp."
+        raise ConfigError(f"llama.cpp cannot be measured: {missing} is not there.", hint=hint)
     if not is_gguf(files.weights[0]):
-        raise ConfigError(
-            f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
-        )
+        hint = "Leave out --llama-cpp."
+        raise ConfigError(f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint=hint)
     script = str(Path(__file__).with_name("llama_cpp.mjs"))
     return WorkerCommand(LLAMA_CPP, (node, script, str(folder.resolve()), str(files.weights[0])), trees=False)
 

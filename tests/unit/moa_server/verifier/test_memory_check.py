@@ -1,13 +1,22 @@
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moa_kernels import variant_name
 from moa_server.settings import ServerSettings
+from moa_server.verifier import memory_check
 from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.memory_check import needed_memory, require_memory
+from moa_server.verifier.memory_check import (
+    MappedPages,
+    map_in_large_pages,
+    mapped_pages,
+    needed_memory,
+    require_memory,
+)
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.tensors import map_file
 from moa_shared.programs.machine import FreeMemory
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
@@ -65,3 +74,41 @@ def test_nothing_is_loaded_then(files: ModelFiles, level: Any, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"tiny needs 1\.0 PB of memory"):
         load_execution(files, settings, SilentProgress())
     assert not list(tmp_path.glob("cache/tiles/*"))
+
+
+@pytest.mark.parametrize(
+    ("before", "trial", "forgotten"),
+    [
+        (MappedPages(100, 6, 0), MappedPages(100, 90, 0), [100, 0]),
+        (MappedPages(100, 6, 0), MappedPages(100, 6, 0), [100]),  # this system has no large pages for files
+        (MappedPages(100, 6, 4), None, []),  # which another process maps
+        (MappedPages(99, 6, 0), None, []),  # which is not worth it
+        (MappedPages(100, 90, 0), None, []),
+        (None, None, []),
+    ],
+)
+def test_weights_in_small_pages_are_read_anew_where_that_helps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: MappedPages | None,
+    trial: MappedPages | None,
+    forgotten: list[int],
+) -> None:
+    told, asked = [before, trial, MappedPages(100, 80, 0)], list[int]()
+    (path := tmp_path / "model.tiles").write_bytes(b"weights")
+    monkeypatch.setattr(memory_check, "TRIAL_BYTES", 100)
+    monkeypatch.setattr(memory_check, "mapped_pages", lambda _: told.pop(0))
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, at, size, advice: asked.append(size))
+    mapped, share = map_in_large_pages(path, path.read_bytes)
+    assert (mapped, asked) == (b"weights", forgotten)
+    assert share == (0.8 if forgotten else before and before.large_share)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="this system does not say how files are mapped")
+def test_pages_are_counted_of_the_files_that_are_mapped(tmp_path: Path) -> None:
+    (path := tmp_path / "model.tiles").write_bytes(bytes(1 << 20))
+    mapped = map_file(path)
+    assert int(mapped.sum()) == 0
+    found = mapped_pages(str(path))
+    assert (found and found.nbytes, found and found.large_share) == (1 << 20, 0.0)
+    assert (mapped_pages("no such file"), mapped_pages(str(path), 2**22 + 1)) == (None, None)
