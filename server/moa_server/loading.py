@@ -109,13 +109,13 @@ class ServerPlan:
     def sources(self, target: Target, *, load_first: bool = True) -> list[MemorySource]:
         """Of the drafters' memory rows. `load_first`: as of `with_drafters`."""
         named, files = self.drafters, self.files
-        sources = [source for each in named if (source := memory_source(each.checkpoint, target)) is not None]
+        made = [(memory_source(each.checkpoint, target), each.checkpoint) for each in named]
+        sources = [(source, checkpoint) for source, checkpoint in made if source is not None]
         if not self.settings.drafts_here:
-            return sources
+            return [source for source, _ in sources]
         ngrams = ngrams_for(files.fingerprint, named[0].path) if named else None
         trials = {each.checkpoint.fingerprint: _trial(each.name, files) for each in named}
-        checkpoints, context = [each.checkpoint for each in named], target.context_length
-        return with_drafters(sources, checkpoints, files, ngrams, trials, context=context, load_first=load_first)
+        return with_drafters(sources, files, ngrams, trials, context=target.context_length, load_first=load_first)
 
 
 def load_host(
@@ -272,8 +272,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
 
 
 def with_drafters(
-    sources: Sequence[MemorySource],
-    drafters: Sequence[Checkpoint],
+    sources: Sequence[tuple[MemorySource, Checkpoint]],
     files: ModelFiles,
     ngrams: NgramTable | None = None,
     trials: Mapping[str, DrafterTrial] | None = None,
@@ -287,11 +286,9 @@ def with_drafters(
     its guesses are worth. `context`: the most tokens of a conversation; 0: as many as the target was made for.
     `load_first`: the first one's weights are loaded now; others' when a session needs them.
     """
-    found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
     able: list[MemorySource] = []
     first_with: dict[str, MemorySource] = {}  # by what makes the memory rows
-    for source in sources:
-        checkpoint = found[source.fingerprint]
+    for source, checkpoint in sources:
         shared = first_with.get(checkpoint.memory_fingerprint) if checkpoint.memory_fingerprint else None
         if shared is not None:
             layer = shared.state_layer if shared.state_layer != source.state_layer else None

@@ -8,7 +8,6 @@ import pytest
 from moa_bench.harness.child import running
 from moa_bench.harness.links import find_links, linked
 from moa_kernels import variant_name
-from moa_server.verifier.execution_level import NUMPY
 from moa_shared.models import ModelFiles
 
 from tests.e2e.endpoints import KEY, Endpoints
@@ -25,7 +24,7 @@ def float32_server(default_model_files: ModelFiles) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def exact_server(default_model_files: ModelFiles) -> Iterator[str]:
     """Address of a server of the default target on the default level, int8."""
-    if variant_name() == NUMPY:
+    if variant_name() == "numpy":
         pytest.skip("there are no kernels for this CPU")
     with _served("auto") as address:
         yield address

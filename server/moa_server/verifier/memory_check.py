@@ -189,10 +189,7 @@ def mapped_pages(end: str, process: int | str = "self") -> MappedPages | None:
 
 
 def map_in_large_pages(path: Path, map_file_tiles: Callable[[], T]) -> tuple[T, float | None]:
-    """What is mapped of a file, and the share in large pages; None: the system does not say.
-
-    Where it is little, nobody else maps the file, and reading it anew helps, that is done.
-    """
+    """What is mapped of a file, read anew where that helps and nobody else maps it, and the share in large pages."""
     mapped, pages = map_file_tiles(), mapped_pages(str(path))
     if pages and pages.nbytes >= TRIAL_BYTES and pages.large_share < ENOUGH_LARGE and not pages.shared:
         del mapped  # as the system keeps what is mapped

@@ -191,7 +191,7 @@ def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path
     special = {token["id"] for token in tokenizer["added_tokens"]}
     vocabulary = tokenizer["model"]["vocab"]
     first, second = [token for token, number in vocabulary.items() if number not in special][:2]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    vocabulary |= {first: vocabulary[second], second: vocabulary[first]}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     with pytest.raises(CheckpointError, match="foreign is for a model with other tokens: its token 1 is 'w3', that"):
         find_drafter(str(folder), files)

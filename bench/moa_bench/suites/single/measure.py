@@ -163,8 +163,8 @@ def ask_peer(
     said = ask({"ask": list(prompt), "count": count, "mode": mode})
     tokens, arrivals = tuple(said["tokens"]), said["arrivals_ms"]
     if len(tokens) != count or len(arrivals) != count:
-        said = f"A peer was asked for {count} tokens and gave {len(tokens)}, with {len(arrivals)} times."
-        raise DataError(said, hint="Measure without it, and report this.")
+        words = f"A peer was asked for {count} tokens and gave {len(tokens)}, with {len(arrivals)} times."
+        raise DataError(words, hint="Measure without it, and report this.")
     return MethodAnswer(tokens, arrivals[0], arrivals[-1] - arrivals[0])
 
 

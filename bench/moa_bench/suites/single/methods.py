@@ -115,7 +115,7 @@ def methods_of(
         methods[f"{name}: {CHAIN}"] = engine.drafting(states, effort.chain, source)
         methods[f"{name}: {TREE}"] = engine.drafting(states, tree, source)
         if source is not None:
-            sources = with_drafters([source], [checkpoint], files, ngrams, load_first=False)
+            sources = with_drafters([(source, checkpoint)], files, ngrams, load_first=False)
             methods[f"{name}: {SERVED}"] = engine.served(sources)
     return methods
 

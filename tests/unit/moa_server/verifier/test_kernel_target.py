@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moa_kernels import set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
-from moa_server.verifier import Request, TargetOutput
+from moa_server.verifier import KVCache, Request, TargetOutput
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import InternalError, ModelSourceError
 from moa_shared.tree import path_to
@@ -198,16 +198,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
     with pytest.raises(ModelSourceError, match="target: The head dimension is 48, which is no multiple") as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())
     assert "--execution float32" in caught.value.hint
+    with pytest.raises(InternalError, match="A forward of the kernels was given another"):
+        tiny_kernel_target(tiny_model()).forward(Mock(spec=KVCache, length=0), [1])
     with pytest.raises(ModelSourceError, match="kernels do not compute this target: model"):
         tiny_kernel_target(tiny_model(intermediate_size=40), packed=())
-
-
-@pytest.mark.torch
-def test_another_backends_cache_is_refused() -> None:
-    from moa_server.verifier.torch_target import TorchTarget
-
-    from tests.support.torch_models import torch_model
-
-    target = tiny_kernel_target(tiny_model())
-    with pytest.raises(InternalError, match="A forward of the kernels was given another"):
-        target.forward(TorchTarget(torch_model()).new_cache(), [1])

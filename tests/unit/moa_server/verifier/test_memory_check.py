@@ -16,7 +16,7 @@ from moa_server.verifier.memory_check import (
 )
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.tensors import map_file
+from moa_shared.models.storage.tensors import map_file
 from moa_shared.programs.machine import FreeMemory
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
@@ -88,11 +88,7 @@ def test_nothing_is_loaded_then(files: ModelFiles, level: Any, tmp_path: Path) -
     ],
 )
 def test_weights_in_small_pages_are_read_anew_where_that_helps(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    before: MappedPages | None,
-    trial: MappedPages | None,
-    forgotten: list[int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: MappedPages, trial: MappedPages, forgotten: list[int]
 ) -> None:
     told, asked = [before, trial, MappedPages(100, 80, 0)], list[int]()
     (path := tmp_path / "model.tiles").write_bytes(b"weights")

@@ -5,14 +5,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from moa_server.verifier import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, MoaError, TokenRangeError, TreeError
 from moa_shared.tree import path_to
 from transformers import PreTrainedModel
 
-from tests.support.skipping import examples
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 from tests.support.torch_models import torch_model
 from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, paged_target
@@ -65,27 +62,6 @@ def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, famil
         expected, hidden = bare(model, prefix + [TREE_TOKENS[step] for step in path])
         np.testing.assert_allclose(output.logits[node], expected[-1], **CLOSE)
         np.testing.assert_allclose(output.hidden[node], hidden[-1], **CLOSE)
-
-
-@given(st.data())
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data: st.DataObject) -> None:
-    model, target = torch_model(), make_target()
-    text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
-    cache = target.new_cache()
-    target.forward(cache, text)
-    for _ in range(2):
-        count = data.draw(st.integers(1, 9))
-        parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
-        tokens = data.draw(st.lists(st.integers(0, 96), min_size=count, max_size=count))
-        target.forward(cache, tokens, parents)
-        path = path_to(parents, data.draw(st.integers(-1, count - 1)))
-        cache.keep(path)
-        text = text + [tokens[node] for node in path]
-        assert cache.length == len(text)
-    after = target.forward(cache, [7, 8])
-    expected, _ = bare(model, [*text, 7, 8])
-    np.testing.assert_allclose(after.logits, expected[-2:], **CLOSE)
 
 
 def test_a_chain_in_parts_and_its_states_equal_transformers_own_forward(
@@ -161,31 +137,28 @@ def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFacto
 
 def test_a_forward_for_several_conversations_gives_each_its_own(make_target: TargetFactory, family: str) -> None:
     model, target = torch_model(family), make_target(family)
-    texts = [[5, 17, 3, 88], [], [41, 2]]
-    caches = [target.new_cache() for _ in texts]
-    for cache, text in zip(caches, texts, strict=True):
-        if text:
-            target.forward(cache, text)
-    outputs = target.forward_all(
+    caches = [target.new_cache() for _ in range(3)]
+    for cache, text in zip(caches[1:], (PREFIX[:4], [41, 2]), strict=True):
+        target.forward(cache, text)
+    first, tree, last = target.forward_all(
         [
-            Request(caches[0], TREE_TOKENS, TREE, range(len(TREE))),
-            Request(caches[1], PREFIX, None, [6], state_layers=(2,)),
+            Request(caches[0], PREFIX, None, [6], state_layers=(2,)),
+            Request(caches[1], TREE_TOKENS, TREE, range(len(TREE))),
             Request(caches[2], [7], None, [0], state_layers=(1,)),
         ]
     )
     for node in range(len(TREE)):
-        path = [TREE_TOKENS[step] for step in path_to(TREE, node)]
-        np.testing.assert_allclose(outputs[0].logits[node], bare(model, [*texts[0], *path])[0][-1], **CLOSE)
-    np.testing.assert_allclose(outputs[1].logits[0], bare(model, PREFIX)[0][-1], **CLOSE)
-    np.testing.assert_allclose(outputs[2].logits[0], bare(model, [41, 2, 7])[0][-1], **CLOSE)
-    with torch.no_grad():
-        states = [model(torch.tensor([text]), output_hidden_states=True).hidden_states for text in (PREFIX, [41, 2, 7])]
-    assert outputs[0].state is None
-    assert outputs[1].state is not None
-    assert outputs[2].state is not None
-    np.testing.assert_allclose(outputs[1].state, states[0][2][0], **CLOSE)
-    np.testing.assert_allclose(outputs[2].state, states[1][1][0][-1:], **CLOSE)
-    assert [cache.length for cache in caches] == [14, 7, 3]
+        path = [*PREFIX[:4], *(TREE_TOKENS[step] for step in path_to(TREE, node))]
+        np.testing.assert_allclose(tree.logits[node], bare(model, path)[0][-1], **CLOSE)
+    assert not tree.states
+    for output, text, layer in ((first, PREFIX, 2), (last, [41, 2, 7], 1)):
+        with torch.no_grad():
+            whole = model(torch.tensor([text]), output_hidden_states=True)
+        np.testing.assert_allclose(output.logits[0], whole.logits[0][-1], **CLOSE)
+        np.testing.assert_allclose(
+            output.states[layer], whole.hidden_states[layer][0][-len(output.states[layer]) :], **CLOSE
+        )
+    assert [cache.length for cache in caches] == [7, 14, 3]
 
 
 def test_one_bad_request_harms_no_conversation(make_target: TargetFactory, monkeypatch: pytest.MonkeyPatch) -> None:
