@@ -71,7 +71,7 @@ class LinkMonitor:
         """A stream was opened; `took_ms` from Open to Opened."""
         self._open.clear()
         self._rtt.add(took_ms)
-        self._progress_ms = now_ms
+        self._progress_ms = self._beat_ms = now_ms
         self.on_frame(now_ms)
         self._in_text, self._answered = False, 0
 
@@ -154,7 +154,7 @@ class LinkMonitor:
     def _beat_due_ms(self) -> float:
         """Some time after the last frame, once for each silence; otherwise at regular intervals."""
         silent_ms = self._heard_ms + self._beat_after_ms
-        if self._beat_ms >= self._heard_ms:
+        if self._beat_ms > self._heard_ms:
             return self._beat_ms + BEAT_AGAIN_MS
         return min(silent_ms, self._beat_ms + BEAT_EVERY_MS)
 
